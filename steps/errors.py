@@ -48,6 +48,10 @@ class Incomplete(KilnError):
     exit_code = 3
 
 
+class BudgetSpent(Incomplete):
+    """The run has spent its budget. Argo does not retry it; with a larger budget, it resumes."""
+
+
 class TryAgain(KilnError):
     """Nothing is wrong with the job: storage, disk, device or time ran out."""
 

@@ -1,11 +1,13 @@
 """The whole job on this machine: plan, generate on each of its GPUs, aggregate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_metrics
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
@@ -62,12 +64,10 @@ def run(
 
     environments = choose_environments(job, gpus)
     planned(result, len(environments))
-    progress.start(result.plan.counts.images)
     if len(environments) == 1:
         _generate_here(store, result.plan, progress, stop)
     else:
-        shards = range(len(result.plan.shards))
-        make_shards(store, result.plan, shards, environments, progress, stop)
+        _generate_in_workers(store, result.plan, environments, progress, stop)
     progress.close()
     return RunResult(result.uri, aggregate(result.uri), before=False)
 
@@ -77,6 +77,26 @@ def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> 
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
-    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+    with (
+        serve_metrics(progress, plan) as served_progress,
+        meter_attempt(store, plan, served_progress, stop) as meter,
+        closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
+    ):
+        meter.progress.start(plan.counts.images)
         for number in range(len(plan.shards)):
-            generate_shard(store, plan, number, open_denoiser, progress, stop)
+            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
+
+
+def _generate_in_workers(
+    store: Store,
+    plan: Plan,
+    environments: Sequence[Mapping[str, str]],
+    progress: Progress,
+    stop: Stop,
+) -> None:
+    """Make all shards with a process for each environment."""
+    with serve_worker_metrics(progress, plan) as (served_progress, variables):
+        served_progress.start(plan.counts.images)
+        shards = range(len(plan.shards))
+        all_variables = [{**environment, **variables} for environment in environments]
+        make_shards(store, plan, shards, all_variables, served_progress, stop)

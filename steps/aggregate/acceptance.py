@@ -7,7 +7,9 @@ from imagekiln.steps.aggregate.summary import AcceptancePolicy, load_summary
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prices import Prices
 from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.terms import read_terms
 from imagekiln.steps.runtime.sanitize import format_command
 
 
@@ -22,24 +24,28 @@ def check_gate_names(gates: GateSettings, names: Sequence[str]) -> None:
 
 
 def resolve_policy(
-    run: Run, failed_share: float | None, gates: Sequence[str], price: float | None
+    run: Run, failed_share: float | None, gates: Sequence[str], prices: Prices
 ) -> AcceptancePolicy:
-    """What is asked for, or else, where that is None, what the job says.
+    """What is asked for, or else what the job says, with the prices of the latest submission.
 
     What a finished run was accepted with remains accepted when it is aggregated again.
     """
     current = _current_policy(run)
+    if prices.is_empty:
+        prices = Prices(current.price_per_hour, current.prices)
     accepted_gates = dict.fromkeys((*current.accepted_gates, *gates))
     return AcceptancePolicy(
         current.failed_share if failed_share is None else failed_share,
         tuple(accepted_gates),
-        current.price_per_hour if price is None else price,
+        prices.per_hour,
+        prices.table,
     )
 
 
 def _current_policy(run: Run) -> AcceptancePolicy:
     """The policy of the job, widened by what a finished run was accepted with."""
     job = run.plan.job
+    terms = read_terms(run.store, job)
     if run.is_finished:
         with suppress(BadInput):  # an unreadable summary is about to be rewritten
             summary = load_summary(run.store)
@@ -47,8 +53,9 @@ def _current_policy(run: Run) -> AcceptancePolicy:
                 max(job.limits.failed_share, summary.failed_share),
                 summary.accepted,
                 summary.price_per_hour,
+                terms.prices,
             )
-    return AcceptancePolicy(job.limits.failed_share, (), job.price_per_hour)
+    return AcceptancePolicy(job.limits.failed_share, (), terms.price_per_hour, terms.prices)
 
 
 def format_aggregate_command(

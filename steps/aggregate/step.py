@@ -24,11 +24,15 @@ from imagekiln.steps.aggregate.summary import (
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
+from imagekiln.steps.job.prices import resolve_prices
+from imagekiln.steps.runs.account import NOTHING, Account, Spent
+from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
 from imagekiln.steps.runs.image_id_index import ImageIndexWriter
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run
+from imagekiln.steps.runs.run_rate import write_run_rate
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import to_parquet
@@ -41,17 +45,19 @@ def aggregate(
     failed_share: float | None = None,
     accept: Sequence[str] = (),
     price: float | None = None,
+    prices: str | None = None,
 ) -> Summary:
     """Account for every planned image of the run at `uri`, which may also name one of its rounds.
 
     `failed_share` replaces the job's, `accept` names gates whose limit does not count, and `price`
-    is that of a device for an hour. What a finished run was accepted with remains accepted.
+    is that of a device for an hour, `prices` the path or URI of a table of them. What a finished
+    run was accepted with remains accepted.
 
     Raises Incomplete where images are missing, also those of the round that `uri` names, where too
     many are not ok, or where a gate found too many; BadInput on damage; TryAgain where storage
     fails. The manifest, summary and report are written even when it raises Incomplete.
     """
-    return aggregate_run(open_run(uri), failed_share, accept, price)
+    return aggregate_run(open_run(uri), failed_share, accept, price, prices)
 
 
 def aggregate_run(
@@ -59,11 +65,12 @@ def aggregate_run(
     failed_share: float | None = None,
     accept: Sequence[str] = (),
     price: float | None = None,
+    prices: str | None = None,
 ) -> Summary:
     """Account for every planned image of an open run: see `aggregate`."""
     job = run.plan.job
     check_gate_names(job.gates, accept)
-    policy = resolve_policy(run, failed_share, accept, price)
+    policy = resolve_policy(run, failed_share, accept, resolve_prices(price, prices))
     reconciler = RunReconciler(run.store, run.plan)
     try:
         summary = _summarize_run(run, reconciler, policy)
@@ -73,12 +80,26 @@ def aggregate_run(
         _revoke_success(run)
         raise
 
+    _write_rate(run, summary)
     output = register_run(run.store.uri, RunEntry(run.plan.run_id, job.name))
     run.store.replace(SUCCESS_KEY, f"{summary.ok} of {summary.images} images\n".encode())
     if output is not None:
         update_output_card(output)
     reconciler.require_round_complete(run.round)
     return summary
+
+
+def _write_rate(run: Run, summary: Summary) -> None:
+    """Leave what the run took, for the estimate of the next one."""
+    gpu_seconds = summary.spending.gpu_seconds
+    write_run_rate(
+        run.store,
+        run.plan,
+        ", ".join(summary.devices),
+        summary.work,
+        working_seconds=gpu_seconds.drawing + gpu_seconds.idle,
+        loading_seconds=gpu_seconds.loading,
+    )
 
 
 def _revoke_success(run: Run) -> None:
@@ -109,12 +130,23 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     _write_tables(store, reconciler.round_metadata_tables())
 
     stats = _iter_shard_stats(run, reconciler)
-    summary = builder.build(plan, stats, policy, len(reconciler.rounds))
+    spent = _read_account(run)
+    summary = builder.build(
+        plan, stats, policy, len(reconciler.rounds), spent, read_expectation(store)
+    )
     content = SUMMARY_ADAPTER.dump_json(summary, indent=1)
     store.replace(SUMMARY_KEY, content + b"\n")
     write_card(store, plan, summary)
     write_report(store, plan, summary, sheet)
     return summary
+
+
+def _read_account(run: Run) -> Spent:
+    """What the run has spent; nothing where its account is damaged, which costs only figures."""
+    try:
+        return Account(run.store).read()
+    except BadInput:
+        return NOTHING
 
 
 def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[ReconciledShard]:

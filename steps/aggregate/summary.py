@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
 from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
+from imagekiln.steps.aggregate.spending import Spending, summarize_spending
 from imagekiln.steps.aggregate.throughput import (
     DeviceUsage,
     Throughput,
@@ -19,6 +20,9 @@ from imagekiln.steps.aggregate.throughput import (
     summarize_usage,
 )
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.prices import GpuPrice, Prices
+from imagekiln.steps.runs.account import NOTHING, Spent
+from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.permanence import permanent_mask
@@ -42,7 +46,9 @@ class Summary:
     The status of an image is that of the latest round that generated it, and `seconds` and
     `device_hours` add up all rounds, as far as their shards left statistics. `bytes` are those of
     the images. `marks` counts the images that each gate marked, for every gate of the job, and
-    `accepted` names the gates whose limit does not count. `price_per_hour` is that of a device.
+    `accepted` names the gates whose limit does not count. `price_per_hour` is that of a device,
+    where there is one price for all. `spending` says what all attempts took and cost, and what for,
+    `expected` what planning had estimated. `work` is that of the images, in pixels times steps.
     `elapsed_seconds` is the time by the clock in which any device worked, and `started_at` and
     `ended_at` are when the first began and the last ended, in seconds since 1970. All three are
     None where they are unknown.
@@ -76,6 +82,16 @@ class Summary:
     started_at: float | None = None
     ended_at: float | None = None
     permanent_failures: int = 0
+    spending: Spending = field(default_factory=Spending)
+    work: float = 0.0
+    expected: Expectation | None = None
+
+    @property
+    def estimate_error(self) -> float | None:
+        """By which share of the estimate the run took more, or less; None where it is unknown."""
+        if self.expected is None or not self.expected.gpu_hours or self.missing:
+            return None
+        return self.device_hours / self.expected.gpu_hours - 1
 
     @property
     def ok(self) -> int:
@@ -115,7 +131,7 @@ class Summary:
         """How many devices worked at once, on average; None where that is unknown."""
         if not self.elapsed_seconds:
             return None
-        return self.device_seconds / self.elapsed_seconds
+        return self.seconds.total / self.elapsed_seconds
 
     @property
     def device_seconds(self) -> float:
@@ -125,6 +141,8 @@ class Summary:
     @property
     def cost(self) -> float | None:
         """The cost of the device hours, in the currency of the price; None without a price."""
+        if self.spending.cost is not None:
+            return self.spending.cost.total
         if self.price_per_hour is None:
             return None
         return self.device_hours * self.price_per_hour
@@ -140,12 +158,13 @@ class Summary:
 class AcceptancePolicy:
     """What a person accepts: a share of images that are not ok, and gates over their limit.
 
-    `price_per_hour` is the price of a device.
+    `price_per_hour` is the price of a device; where it is None, `prices` has one for each kind.
     """
 
     failed_share: float
     accepted_gates: tuple[str, ...]
     price_per_hour: float | None
+    prices: tuple[GpuPrice, ...] = ()
 
 
 SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
@@ -174,6 +193,7 @@ class SummaryBuilder:
         self._missing_parts_count = 0
         self._bytes = 0
         self._permanent_failures = 0
+        self._work = 0.0
 
     def add(self, shard: ReconciledShard) -> None:
         """Add the images of one shard."""
@@ -184,6 +204,7 @@ class SummaryBuilder:
         permanent = permanent_mask(manifest["status"], manifest["error"])
         self._permanent_failures += pc.sum(permanent).as_py() or 0
         self._distributions.add(manifest)
+        self._work += _work(manifest)
         self._bytes += pc.sum(manifest["byte_size"]).as_py() or 0
 
         room = MAX_LISTED - len(self._missing_parts)
@@ -195,12 +216,29 @@ class SummaryBuilder:
         self._marks[gate] += images
 
     def build(
-        self, plan: Plan, stats: Iterable[ShardStats], policy: AcceptancePolicy, rounds: int = 0
+        self,
+        plan: Plan,
+        stats: Iterable[ShardStats],
+        policy: AcceptancePolicy,
+        rounds: int = 0,
+        spent: Spent = NOTHING,
+        expected: Expectation | None = None,
     ) -> Summary:
-        """The summary, with the statistics that the shards of the run and of its rounds left."""
+        """The summary, with the statistics that the shards of the run and of its rounds left.
+
+        `spent` is what the run's account says, `expected` its estimate.
+        """
         all_stats = list(stats)
         seconds = sum((shard.seconds for shard in all_stats), StageSeconds())
         generated = sum(shard.images for shard in all_stats)
+        made = plan.counts.images - self._statuses[MISSING_STATUS]
+        spending = summarize_spending(
+            all_stats,
+            spent,
+            Prices(policy.price_per_hour, policy.prices),
+            drawn=max(generated, made),
+            ok=self._statuses["ok"],
+        )
         return Summary(
             run_id=plan.run_id,
             rows=plan.input.rows,
@@ -214,7 +252,7 @@ class SummaryBuilder:
             missing_parts=tuple(self._missing_parts),
             missing_parts_count=self._missing_parts_count,
             seconds=seconds,
-            device_hours=seconds.total / 3600,
+            device_hours=spending.gpu_seconds.total / 3600,
             images_per_second=generated / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({shard.device for shard in all_stats})),
             failed_share=policy.failed_share,
@@ -230,7 +268,20 @@ class SummaryBuilder:
             started_at=first_start(all_stats),
             ended_at=last_end(all_stats),
             permanent_failures=self._permanent_failures,
+            spending=spending,
+            work=self._work,
+            expected=expected,
         )
+
+
+def _work(manifest: pa.Table) -> float:
+    """What a shard's images take to draw, in pixels times steps."""
+    pixels = pc.multiply(
+        pc.cast(manifest["width"], pa.float64()), pc.cast(manifest["height"], pa.float64())
+    )
+    work = pc.multiply(pixels, manifest["steps"])
+    strengths = pc.fill_null(manifest["strength"], 1.0)
+    return float(pc.sum(pc.multiply(work, strengths)).as_py() or 0.0)
 
 
 def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:

@@ -3,11 +3,19 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, NotInstalled, TryAgain
+from imagekiln.steps.errors import (
+    BadInput,
+    BudgetSpent,
+    Incomplete,
+    KilnError,
+    Missing,
+    NotInstalled,
+    TryAgain,
+)
 
 FAILURES: dict[str, type[KilnError]] = {
     error.__name__: error
-    for error in (NotInstalled, Missing, BadInput, Incomplete, TryAgain, KilnError)
+    for error in (NotInstalled, Missing, BadInput, BudgetSpent, Incomplete, TryAgain, KilnError)
 }
 ImageState = Literal["existing", "drawn", "committed"]
 
@@ -23,6 +31,11 @@ class Assignment:
 @dataclass(frozen=True, slots=True)
 class WeightsVerified:
     """The model's files are the planned ones: a worker that waited for this may draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndAfterPart:
+    """The worker is to end after the part that it is at."""
 
 
 @dataclass(frozen=True, slots=True)

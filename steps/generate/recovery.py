@@ -13,6 +13,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.models.performance import limit_batch_pixels
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.runtime.signals import Stopped
 
 MAX_ERROR_CHARS = 500
@@ -79,6 +80,7 @@ class BatchRecovery:
         size = self.batch_size(rows[0])
         if size > 1:
             self.max_pixels = size // 2 * _pixels(rows[0])
+            OOM_HALVINGS.add()
             free_memory()
             return self.draw_prefix(rows)
 

@@ -5,9 +5,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from imagekiln.steps.generate.diffusion.transfer import count_pending
 from imagekiln.steps.generate.recovery import BatchRecovery
@@ -20,6 +21,7 @@ from imagekiln.steps.runs.image import (
     image_rows,
 )
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runtime.metrics import count_images, observe_stages
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, Stop
 from imagekiln.steps.storage.store import Store
@@ -51,11 +53,13 @@ class EncodedPart:
     """A part that is ready to be committed, and the seconds spent on it.
 
     `wait_seconds` passed waiting for the device, `encode_seconds` encoding, judging and packing.
+    `statuses` counts its images.
     """
 
     packed: PackedPart
     wait_seconds: float
     encode_seconds: float
+    statuses: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,8 @@ def encode_parts(
 
             packed = part_format.pack(batch.part, encoded)
             encode_seconds += time.perf_counter() - began_encoding
-            yield EncodedPart(packed, wait_seconds, encode_seconds)
+            statuses = Counter[str](image.status for image in encoded)
+            yield EncodedPart(packed, wait_seconds, encode_seconds, statuses)
             encoded = []
             wait_seconds = 0.0
             encode_seconds = 0.0
@@ -181,5 +186,7 @@ def commit_parts(
         part.packed.commit(store)
         write_seconds = time.perf_counter() - started
 
+        observe_stages(encode=part.encode_seconds, write=write_seconds)
+        count_images(part.statuses)
         progress.add_committed(part.packed.part.rows.num_rows)
         yield CommittedPart(part.packed.part, part.wait_seconds, part.encode_seconds, write_seconds)

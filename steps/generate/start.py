@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 from imagekiln.steps.errors import NotInstalled
 from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import require_shard
@@ -58,22 +60,26 @@ def generate(
     The model's files are hashed while PyTorch is imported. With `process_clock`, which began with
     the process, its start is in the log and in the statistics.
 
-    Raises BadInput where run, shard or model are not as planned, TryAgain where the step was
-    stopped or storage failed.
+    Raises BadInput where run, shard or model are not as planned, BudgetSpent where the run has
+    spent its budget, TryAgain where the step was stopped or storage failed.
     """
     require_libraries()
     store = open_store(uri)
     plan = load_plan(store)
     require_shard(store, plan, number)
-    progress = progress or NoProgress()
-    progress.start(plan.shards[number].images)
-
-    with Startup.begin(plan, process_clock, options) as startup:
+    stop = stop or Stop()
+    age = 0.0 if process_clock is None else process_clock.elapsed
+    with (
+        serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
+        meter_attempt(store, plan, served_progress, stop, age=age) as meter,
+        Startup.begin(plan, process_clock, options) as startup,
+    ):
+        meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
         timed_startup = startup if process_clock is not None else None
-        with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
+        with closing(LazyDenoiser(store, plan, startup, meter.note_device)) as open_denoiser:
             return generate_shard(
-                store, plan, number, open_denoiser, progress, stop or Stop(), timed_startup
+                store, plan, number, open_denoiser, meter.progress, stop, timed_startup
             )

@@ -11,7 +11,11 @@ from functools import partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
-from imagekiln.steps.generate.diffusion.device import synchronized_time
+from imagekiln.steps.generate.diffusion.device import (
+    describe_device,
+    device_uuid,
+    synchronized_time,
+)
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
@@ -25,6 +29,7 @@ from imagekiln.steps.generate.stages import (
     encode_parts,
     split_into_batches,
 )
+from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan
@@ -42,7 +47,9 @@ from imagekiln.steps.runs.stats import (
     record_stats,
     time_share,
 )
+from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
 from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
@@ -56,17 +63,28 @@ ALL_PARTS = slice(None)
 class LazyDenoiser:
     """The model of a run or round, which is loaded when it is first needed."""
 
-    def __init__(self, store: Store, plan: Plan, startup: Startup | None = None) -> None:
-        """Load nothing yet. `startup` is what a new process began."""
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        startup: Startup | None = None,
+        note_device: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Load nothing yet. `startup` is what a new process began.
+
+        `note_device` is called with the name of the device once the model is loaded.
+        """
         self._store = store
         self._plan = plan
         self._startup = startup
+        self._note_device = note_device
         self._denoiser: Denoiser | None = None
 
     def __call__(self) -> Denoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
             self._denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
+            self._note_device(describe_device(self._denoiser.device))
         return self._denoiser
 
     def close(self) -> None:
@@ -106,6 +124,7 @@ def generate_shard(
     denoiser = open_denoiser()
     denoiser.load_loras(used_lora_names(missing))
     load_seconds = time.perf_counter() - started
+    observe_stages(load=load_seconds)
 
     planned_size = partial(_planned_batch_size, plan)
     batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
@@ -114,10 +133,14 @@ def generate_shard(
         startup.clock.begin_drawing()
         after_step = partial(_after_step, stop, startup, denoiser, progress)
     recovery = BatchRecovery(partial(denoiser.draw, check=after_step), planned_size)
+    counter = EnergyCounter(device_uuid(denoiser.device))
+    energy_before = counter.read_joules()
     with stop.deferred():
         attempt = _make_parts(batches, denoiser, recovery, output, stop)
 
+    energy = joules_between(energy_before, counter.read_joules())
     stats = _shard_stats(plan, number, load_seconds, attempt)
+    stats = replace(stats, energy_joules=energy)
     if startup is not None:
         stats = replace(stats, start=startup.clock.seconds)
     if record is None:
@@ -186,8 +209,8 @@ def _make_parts(
     stop: Stop,
 ) -> _Attempt:
     """Draw the batches in this thread; encode and commit their parts in two others."""
-    drawn_waits = QueueWaits()
-    encoded_waits = QueueWaits()
+    drawn_waits = QueueWaits(name="drawn")
+    encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
 
     def encode_and_commit(drawn: Iterator[DrawnBatch]) -> None:
@@ -204,11 +227,14 @@ def _make_parts(
         consume_in_thread(drawn, encode_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
     except Stopped:
         stopped = True
+    seconds = time.perf_counter() - started
+    denoiser_stats = denoiser.pop_stats()
+    observe_stages(compile=denoiser_stats.compile_seconds)
     return _Attempt(
         stopped,
-        time.perf_counter() - started,
+        seconds,
         committed,
-        denoiser.pop_stats(),
+        denoiser_stats,
         recovery.max_pixels,
         drawn_waits,
         encoded_waits,
@@ -235,6 +261,7 @@ def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt
         decode_mode=denoiser.decode_mode,
         started_at=ended_at - load_seconds - attempt.seconds,
         ended_at=ended_at,
+        spot=is_spot_node(),
     )
 
 

@@ -16,6 +16,7 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.messages import (
     Assignment,
+    EndAfterPart,
     Images,
     ImageState,
     UnitFinished,
@@ -23,6 +24,7 @@ from imagekiln.steps.generate.messages import (
     WorkerCrashed,
     WorkerFailed,
 )
+from imagekiln.steps.generate.metrics_server import count_in_worker
 from imagekiln.steps.generate.work_queue import WorkUnit
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
@@ -36,6 +38,7 @@ def main(file_descriptor: int) -> None:
     """Work until there is nothing left, over the connection that was inherited."""
     os.set_inheritable(file_descriptor, False)
     silence_libraries()
+    count_in_worker()
     with Connection(file_descriptor) as connection:
         port = _Port(connection)
         try:
@@ -109,6 +112,8 @@ class _Inbox:
                 message = self._port.connection.recv()
                 if isinstance(message, WeightsVerified):
                     self.digest.set_result(self._planned_digest)
+                elif isinstance(message, EndAfterPart):
+                    self._stop.request_after_part()
                 else:
                     self._units.put(message)
         except (EOFError, OSError):  # the other process has ended

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -20,12 +20,15 @@ from typing import Self, cast
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.messages import (
     Assignment,
+    EndAfterPart,
     Images,
     UnitFinished,
     WeightsVerified,
     WorkerCrashed,
     WorkerFailed,
 )
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.metrics_server import forget_worker
 from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
@@ -61,8 +64,9 @@ def make_shards(
     queue = WorkQueue(plan, shards, len(environments))
     with (
         stop.deferred(),
+        meter_attempt(store, plan, progress, stop, devices=len(environments)) as meter,
         WeightsCheck(plan.job.model, plan.model.digest) as weights,
-        _WorkerPool(store, queue, progress) as pool,
+        _WorkerPool(store, queue, meter.progress, meter.note_device) as pool,
     ):
         for environment in environments:
             pool.start_worker(environment)
@@ -95,14 +99,22 @@ class _Worker:
 class _WorkerPool:
     """The workers, what they are given, and what becomes of what they report."""
 
-    def __init__(self, store: Store, queue: WorkQueue, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: WorkQueue,
+        progress: Progress,
+        note_device: Callable[[str], None],
+    ) -> None:
         self._store = store
         self._queue = queue
         self._progress = progress
+        self._note_device = note_device
         self._workers: dict[Connection, _Worker] = {}
         self._started = 0
         self._weights_verified = False
         self._asked_to_end = False
+        self._sent_signals = False
         self._stopped_units = 0
         self._shards_with_stats: set[int] = set()
         self._committed_before: Counter[WorkUnit] = Counter()
@@ -153,9 +165,7 @@ class _WorkerPool:
             if not self._weights_verified and weights.is_done:
                 weights.require_planned()
                 self._announce_weights()
-            if stop.requested_at is not None and not self._asked_to_end:
-                self._ask_to_end()
-            if stop.requested_at is not None and time.monotonic() > stop.requested_at + END_SECONDS:
+            if stop.requested_at is not None and self._pass_on_stop(stop):
                 self._stopped_units += 1
                 return
             for connection in wait(list(self._workers), POLL_SECONDS):
@@ -182,8 +192,21 @@ class _WorkerPool:
         for worker in self._workers.values():
             self._send(worker, WeightsVerified())
 
+    def _pass_on_stop(self, stop: Stop) -> bool:
+        """Ask the workers to end as this process was asked; whether their time is over."""
+        if stop.waits_for_part:
+            if not self._asked_to_end:
+                self._asked_to_end = True
+                for worker in self._workers.values():
+                    self._send(worker, EndAfterPart())
+            return False
+        if not self._sent_signals:
+            self._ask_to_end()
+        return time.monotonic() > (stop.requested_at or 0.0) + END_SECONDS
+
     def _ask_to_end(self) -> None:
         self._asked_to_end = True
+        self._sent_signals = True
         for worker in self._workers.values():
             worker.process.send_signal(signal.SIGTERM)
 
@@ -245,6 +268,7 @@ class _WorkerPool:
 
     def _record(self, stats: ShardStats) -> None:
         """Add a unit's statistics to its shard's. All units of this command are one attempt."""
+        self._note_device(stats.device)
         if stats.shard in self._shards_with_stats:
             stats = replace(stats, attempts=0)
         self._shards_with_stats.add(stats.shard)
@@ -261,6 +285,7 @@ class _WorkerPool:
         del self._workers[worker.connection]
         worker.connection.close()
         reason = _describe_end(worker)
+        forget_worker(worker.environment, worker.process.pid)
         if worker.unit is None:
             return
         if self._asked_to_end:

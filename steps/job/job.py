@@ -26,6 +26,7 @@ from imagekiln.steps.job.fields import (
 )
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
+from imagekiln.steps.job.prices import GpuPrice
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.speed import SpeedSettings
 
@@ -196,6 +197,22 @@ class JobLimits(Settings):
     )
 
 
+class BudgetSettings(Settings):
+    """What a run may cost, with all its retries. No plan contains it, so that it can be raised."""
+
+    gpu_hours: Number | None = Field(
+        default=None, gt=0, description="The most GPU-hours that the run may take."
+    )
+    cost: Number | None = Field(
+        default=None, gt=0, description="The most that the run may cost; needs a price."
+    )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return self != BudgetSettings()
+
+
 class ClusterSettings(Settings):
     """Where and how the job runs on a cluster. No pixel depends on it, so no plan contains it."""
 
@@ -266,6 +283,17 @@ class Job(Settings):
     price_per_hour: Number | None = Field(
         default=None, ge=0, description="The price of a device per hour, for the report."
     )
+    # Left out of what is written where they are not set, so that run ids are those of before.
+    prices: NonEmptyText | Annotated[tuple[GpuPrice, ...], Field(min_length=1)] | None = Field(
+        default=None,
+        exclude_if=lambda prices: prices is None,
+        description="A price for each GPU model: the path or URI of a table, or its entries.",
+    )
+    budget: BudgetSettings = Field(
+        default=BudgetSettings(),
+        exclude_if=lambda budget: not budget.is_limited,
+        description="The most that the run may take or cost.",
+    )
     run_id: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
@@ -299,6 +327,13 @@ class Job(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _require_price_for_budget(self) -> "Job":
+        has_price = self.price_per_hour is not None or self.prices is not None
+        if self.budget.cost is not None and not has_price:
+            raise ValueError("has budget.cost and no price; set price_per_hour or prices")
+        return self
+
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
         """The setting `prompts` as a tuple, also where it is one pattern."""
@@ -307,5 +342,6 @@ class Job(Settings):
         return self.prompts
 
     def without_cluster(self) -> "Job":
-        """The job as a plan holds it: the same wherever it runs."""
-        return self.model_copy(update={"cluster": ClusterSettings()})
+        """The job as a plan holds it: the same wherever it runs, and whatever it may cost."""
+        outside = {"cluster": ClusterSettings(), "prices": None, "budget": BudgetSettings()}
+        return self.model_copy(update=outside)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
@@ -181,9 +182,12 @@ def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     store = retry_round.store
     plan = retry_round.plan
     progress.start(plan.counts.images)
-    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+    with (
+        meter_attempt(store, plan, progress, stop) as meter,
+        closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
+    ):
         for number in range(len(plan.shards)):
-            generate_shard(store, plan, number, open_denoiser, progress, stop)
+            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
     progress.close()
 
 

@@ -11,6 +11,7 @@ from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.aggregate.verdict import gate_results
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Run
@@ -26,9 +27,9 @@ class RunOverview:
     """A run in a line.
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
-    it was never aggregated. `ok` is None for the latter, as are `elapsed_seconds` and
-    `device_hours`; `cost` also where the job has no price. `created_at` is the time of planning,
-    and `exceeded_gates` are the quality gates that made the run incomplete.
+    it was never aggregated. `ok` and `elapsed_seconds` are None for the latter, `device_hours`
+    where nothing was begun, `cost` also where there is no price. `created_at` is the time of
+    planning, and `exceeded_gates` are the quality gates that made the run incomplete.
     """
 
     uri: str
@@ -91,6 +92,7 @@ def _describe(run: Run) -> RunOverview:
     plan = run.plan
     summary = _summary_or_none(run.store)
     if summary is None:
+        spent = _read_account(run.store)
         return RunOverview(
             uri=run.store.uri,
             run_id=plan.run_id,
@@ -98,6 +100,8 @@ def _describe(run: Run) -> RunOverview:
             created_at=plan.created_at,
             state="unfinished",
             images=plan.counts.images,
+            device_hours=spent.gpu_hours if spent.seconds else None,
+            cost=spent.known_cost if spent.priced else None,
         )
     is_finished = run.is_finished
     return RunOverview(
@@ -118,6 +122,14 @@ def _describe(run: Run) -> RunOverview:
 def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:
     results = gate_results(job.gates, summary)
     return tuple(result.gate for result in results if result.status == "exceeded")
+
+
+def _read_account(store: Store) -> Spent:
+    """What a run has spent; nothing where its account is damaged, which costs only figures."""
+    try:
+        return Account(store).read()
+    except BadInput:
+        return NOTHING
 
 
 def _summary_or_none(store: Store) -> Summary | None:

@@ -42,11 +42,15 @@ GPU_SPEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class TimeFigure:
-    """What a pixel and step of an image takes on one GPU, in seconds, and where that is from."""
+    """What a pixel and step of an image takes on one GPU, in seconds, and where that is from.
+
+    `device` names the GPU that it was measured on.
+    """
 
     seconds_per_work: float
     source: str
     is_measured: bool = True
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,8 @@ def tuned_figure(job: Job, model: ModelFacts, tuning: TuningEntries) -> TimeFigu
         return None
     seconds_per_forward_pixel = entry.seconds_per_image / entry.forward_pixels / entry.steps
     forwards = forward_pixels(1, 1, guided=_is_guided(job, model))
-    return TimeFigure(seconds_per_forward_pixel * forwards, tuning_source(entry))
+    source = tuning_source(entry)
+    return TimeFigure(seconds_per_forward_pixel * forwards, source, device=entry.gpu)
 
 
 def tuning_source(entry: TuningEntry) -> str:

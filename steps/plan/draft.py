@@ -12,7 +12,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import model_key_extras
 from imagekiln.steps.models.facts import default_image_size
-from imagekiln.steps.models.performance import TimeFigure, time_figure
+from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.plan.batch_sizes import (
@@ -61,7 +61,8 @@ class PlanInputs:
 class PlanDraft:
     """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
-    `time` is None where there is no figure for what an image takes.
+    `work` is in pixels times steps. `time` is None where there is no figure for what an image
+    takes.
     """
 
     files: tuple[InputFile, ...]
@@ -69,6 +70,7 @@ class PlanDraft:
     default_size: tuple[int, int]
     batch_sizes: tuple[BatchSize, ...]
     sharding: Sharding
+    work: float
     time: RunTime | None
 
     @property
@@ -196,21 +198,16 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     figure = time_figure(job, size, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
     sharding = cut_shards(job, catalog.groups, seconds, max_batch_size(job, batch_sizes))
+    work = sum(group.images * work_per_image(group) for group in catalog.groups)
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
         default_size=size,
         batch_sizes=batch_sizes,
         sharding=sharding,
-        time=_run_time(figure, catalog, sharding),
+        work=work,
+        time=None if figure is None else run_time(figure, work, len(sharding.shard_images)),
     )
-
-
-def _run_time(figure: TimeFigure | None, catalog: Catalog, sharding: Sharding) -> RunTime | None:
-    if figure is None:
-        return None
-    work = sum(group.images * work_per_image(group) for group in catalog.groups)
-    return run_time(figure, work, len(sharding.shard_images))
 
 
 def _count_rows(files: tuple[InputFile, ...]) -> int:

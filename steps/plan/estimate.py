@@ -6,8 +6,10 @@ from pathlib import Path
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding, is_lossless
+from imagekiln.steps.job.prices import Price
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
+from imagekiln.steps.plan.budget import expect_run_time
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import (
@@ -16,6 +18,7 @@ from imagekiln.steps.plan.input_files import (
     read_input_files,
 )
 from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.runs.terms import Terms, terms_of
 
 # Of a photograph, at the default quality; flat drawings take a tenth.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
@@ -29,7 +32,8 @@ class Estimate:
     `hours` are by the clock, on `gpus` GPUs at once, and `time_source` says where the figures are
     from. These, GPU-hours and cost are None where there is no figure for an image.
     `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
-    those of the input that are neither read nor carried.
+    those of the input that are neither read nor carried. `price_source` says which price was used,
+    `over_budget` by how much the job's budget is exceeded, if it is.
     """
 
     rows: int
@@ -50,15 +54,26 @@ class Estimate:
     is_measured: bool = False
     prompt_columns: tuple[str, ...] = ()
     unused_columns: tuple[str, ...] = ()
+    price_source: str | None = None
+    over_budget: str | None = None
 
 
-def estimate(job: Job, price_per_gpu_hour: float | None = None, gpus_per_pod: int = 1) -> Estimate:
-    """Work out the plan without writing it. Raises what planning raises.
+def estimate(
+    job: Job,
+    price_per_gpu_hour: float | None = None,
+    gpus_per_pod: int = 1,
+    *,
+    prices: str | None = None,
+    gpu: str | None = None,
+    spot: bool = False,
+) -> Estimate:
+    """Work out the plan without writing it. Raises what planning raises, except for the budget.
 
-    A price goes before the job's own. There are as many pods as the job's parallelism.
+    A price goes before the job's own, and so do `prices`, the path or URI of a table. There are as
+    many pods as the job's parallelism, on GPUs of the name `gpu`, if that is known.
     """
+    terms = _terms_with(job, price_per_gpu_hour, prices)
     model = resolve_model(job)
-    price = job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         scratch = Path(folder)
         files = read_input_files(job, scratch)
@@ -76,7 +91,10 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None, gpus_per_pod: in
                 prompt_columns=guessed_prompt_columns(job, files),
                 unused_columns=find_unused_columns(files),
             )
-            return _add_time(counted, draft.time, gpus, price)
+            time = expect_run_time(model, draft)
+            device = gpu or (None if time is None else time.device)
+            price = terms.all_prices.find(device, spot=spot)
+            return _add_time(counted, time, gpus, price, terms)
 
 
 def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
@@ -99,18 +117,32 @@ def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
     )
 
 
-def _add_time(counted: Estimate, time: RunTime | None, gpus: int, price: float | None) -> Estimate:
+def _terms_with(job: Job, price_per_hour: float | None, prices: str | None) -> Terms:
+    """The terms of the job, with one price or another table in place of its own."""
+    if price_per_hour is not None:
+        return terms_of(job.model_copy(update={"price_per_hour": price_per_hour}))
+    if prices is not None:
+        return terms_of(job.model_copy(update={"price_per_hour": None, "prices": prices}))
+    return terms_of(job)
+
+
+def _add_time(
+    counted: Estimate, time: RunTime | None, gpus: int, price: Price | None, terms: Terms
+) -> Estimate:
+    if price is not None:
+        counted = replace(counted, price_per_hour=price.per_hour, price_source=price.source)
     if time is None:
-        return replace(counted, price_per_hour=price)
+        return counted
+    cost = None if price is None else time.gpu_hours * price.per_hour
     return replace(
         counted,
         gpu_hours=time.gpu_hours,
-        cost=None if price is None else time.gpu_hours * price,
-        price_per_hour=price,
+        cost=cost,
         hours=time.hours_on(gpus),
         gpus=time.usable_gpus(gpus),
         time_source=time.source,
         is_measured=time.is_measured,
+        over_budget=terms.find_estimated_excess(time.gpu_hours, cost),
     )
 
 

@@ -32,9 +32,11 @@ WORK_COLUMNS = ("width", "height", "steps", "images", "strength")
 class RunTime:
     """How long generating takes, without starting pods and loading the model.
 
-    `source` says where the time of an image is from. `shards` is the most GPUs that can work at
-    once; None before planning. `has_default_work` is False where rows or earlier runs decide how
-    much there is to generate, and only planning finds out.
+    `source` says where the time of an image is from, and `device` names the GPU that it was
+    measured on, if that is known. Where an earlier run was measured, loading is included.
+    `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
+    False where rows or earlier runs decide how much there is to generate, and only planning finds
+    out.
     """
 
     gpu_hours: float
@@ -42,6 +44,7 @@ class RunTime:
     is_measured: bool = True
     shards: int | None = None
     has_default_work: bool = True
+    device: str | None = None
 
     def usable_gpus(self, gpus: int) -> int:
         """How many of so many GPUs have work."""
@@ -89,7 +92,7 @@ def _format_time(hours: float) -> str:
 def run_time(figure: TimeFigure, work: float, shards: int | None = None) -> RunTime:
     """The time of so much work, in pixels times steps."""
     gpu_hours = figure.seconds_per_work * work / SECONDS_PER_HOUR
-    return RunTime(gpu_hours, figure.source, figure.is_measured, shards)
+    return RunTime(gpu_hours, figure.source, figure.is_measured, shards, device=figure.device)
 
 
 def estimate_by_rows(job: Job) -> RunTime | None:
@@ -98,7 +101,7 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     Nothing is read where no figure is known, else the tuning file and the footers of the prompts.
     Raises Missing, BadInput, TryAgain.
     """
-    size, figure = _default_figure(job)
+    size, figure = default_figure(job)
     if figure is None:
         return None
     rows, columns = _count_rows(job)
@@ -110,7 +113,7 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     return replace(by_rows, has_default_work=not has_own_work and not job.skip_existing)
 
 
-def _default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
+def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
     """The size of an image of the job's defaults, and its time, without looking at the model."""
     entry = None if job.shard.seconds_per_image is not None else _fastest_entry(job)
     size = _default_size(job, entry)

@@ -17,6 +17,12 @@ from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
+from imagekiln.steps.plan.budget import (
+    expect_run_time,
+    record_expectation,
+    require_budget_left,
+    require_within_budget,
+)
 from imagekiln.steps.plan.catalog import RejectionCause
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
@@ -44,6 +50,7 @@ from imagekiln.steps.runs.plan import (
     parse_plan,
 )
 from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_parquet, write_parquet
+from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
@@ -78,9 +85,10 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
     """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
     With `must_exist`, nothing is planned anew: Missing says that there is no such run.
-    Raises BadInput where the input, the model or the output is not as it must be, TryAgain where
-    storage fails.
+    Raises BadInput where the input, the model or the output is not as it must be, or the estimate
+    exceeds the budget, BudgetSpent where that is spent, TryAgain where storage fails.
     """
+    terms = terms_of(job)
     job = job.without_cluster()
     find_untried_checks(job.gates.checks)  # fails where one can be tried and is wrong
     if job.run_id is not None:
@@ -88,7 +96,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         existing = _read_plan(store)
         if existing is not None:
             planned_model = resolve_model(job, existing.revisions)
-            return _adopt_plan(store, existing, job, planned_model)
+            return _adopt_plan(store, existing, job, planned_model, terms)
     model = resolve_model(job)
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         scratch = Path(folder)
@@ -100,7 +108,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         unused_columns = find_unused_columns(files)
         existing = _read_plan(store)
         if existing is not None:
-            adopted = _adopt_plan(store, existing, job, model)
+            adopted = _adopt_plan(store, existing, job, model, terms)
             return replace(adopted, prompt_columns=prompt_columns, unused_columns=unused_columns)
         if must_exist:
             raise Missing(
@@ -118,7 +126,12 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
+            time = expect_run_time(model, draft)
+            require_within_budget(job, time, terms)
             result = _write_plan(store, run_id, inputs, draft, scratch)
+            write_terms(store, terms)
+            record_expectation(store, time, terms)
+            result = replace(result, time=time)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
 
@@ -145,7 +158,9 @@ def derive_run_id(job: Job, *keys: str) -> str:
 
     That is its settings, and the keys of its input, model and tuning.
     """
-    settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
+    settings = job.model_dump_json(
+        exclude={"output", "cluster", "price_per_hour", "prices", "budget"}
+    )
     content = "".join([settings, *keys])
     return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
@@ -184,11 +199,13 @@ def _read_plan(store: Store) -> Plan | None:
     return parse_plan(content, store.uri_of(PLAN_KEY))
 
 
-def _adopt_plan(store: Store, plan: Plan, job: Job, model: ResolvedModel) -> PlanResult:
+def _adopt_plan(
+    store: Store, plan: Plan, job: Job, model: ResolvedModel, terms: Terms
+) -> PlanResult:
     """The plan in `store`, for a job that may have been planned as it.
 
     A branch or tag that has moved since is the commit that the plan froze. Raises BadInput where
-    the plan is one of other settings or files.
+    the plan is one of other settings or files, BudgetSpent where it has no budget left.
     """
     moved = tuple(named for named in model.revisions if named not in plan.revisions)
     if moved:
@@ -204,6 +221,8 @@ def _adopt_plan(store: Store, plan: Plan, job: Job, model: ResolvedModel) -> Pla
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
             "Choose another run_id or output."
         )
+    write_terms(store, terms)
+    require_budget_left(store, plan, terms)
     return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved)
 
 

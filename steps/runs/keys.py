@@ -12,6 +12,9 @@ EXISTING_RUNS_KEY = "looked-at.json"
 REJECTED_KEY = "rejected.parquet"
 DUPLICATES_KEY = "duplicates.parquet"
 SUMMARY_KEY = "summary.json"
+TERMS_KEY = "terms.json"  # prices and budget, as submitted last
+RATE_KEY = "rate.json"  # what a finished run took, for estimates of the next
+ESTIMATE_KEY = "estimate.json"  # what planning expected the run to take
 REPORT_KEY = "report/index.html"
 SUCCESS_KEY = "_SUCCESS"
 IMAGES_PREFIX = "images/"
@@ -66,6 +69,11 @@ def input_image_key(sha256: str) -> str:
 def stats_key(shard_number: int) -> str:
     """The statistics of the shard: seconds by stage, memory, versions."""
     return f"stats/{shard_number:05d}.json"
+
+
+def account_key(number: int) -> str:
+    """An entry in the account of what a run has spent, numbered from 0."""
+    return f"account/{number:06d}.json"
 
 
 def manifest_key(shard_number: int) -> str:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, open_parquet, parse_parquet, to_parquet
+from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
 OFFSETS_METADATA = b"imagekiln.offsets"
@@ -144,8 +145,11 @@ def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
 
     Raises BadInput where the part that exists holds other images.
     """
-    if not store.create(key, content):
-        check_part(store, key, rows)
+    if store.create(key, content):
+        PARTS.add(result="committed")
+        return
+    check_part(store, key, rows)
+    PARTS.add(result="already_there")
 
 
 def check_part(store: Store, key: str, rows: pa.Table) -> None:

@@ -86,6 +86,11 @@ class StartClock:
         return cls(_process_age())
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
+
+    @property
     def seconds(self) -> StartSeconds | None:
         """The seconds of all phases; None before the end of the first step."""
         return self._seconds if self._done else None

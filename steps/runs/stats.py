@@ -60,6 +60,10 @@ class ShardStats:
     and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
     latest attempt; None where the process did more than one shard. `started_at` and `ended_at` are
     those of the first and the last attempt, in seconds since 1970.
+
+    `repeated_images` were drawn and dropped, since another process was first. `spot`: the node is
+    one that may be reclaimed. `energy_joules` is that of the device while it drew; None where it
+    does not count it.
     """
 
     shard: Count
@@ -78,6 +82,9 @@ class ShardStats:
     start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
+    repeated_images: Count = 0
+    spot: bool = False
+    energy_joules: Annotated[float, Field(ge=0, le=1e15)] | None = None
 
     @property
     def images_per_second(self) -> float:
@@ -178,4 +185,13 @@ def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
         busy_share=mean_busy_share([earlier, attempt]),
         peak_memory=max_peak_memory([earlier, attempt]),
         started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
+        repeated_images=earlier.repeated_images + attempt.repeated_images,
+        energy_joules=_add_energy(earlier, attempt),
     )
+
+
+def _add_energy(earlier: ShardStats, attempt: ShardStats) -> float | None:
+    """The energy of both; None where one is unknown that made images."""
+    if earlier.energy_joules is None or attempt.energy_joules is None:
+        return None
+    return earlier.energy_joules + attempt.energy_joules

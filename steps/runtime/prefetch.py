@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
 
+from imagekiln.steps.runtime.metrics import QUEUE_ITEMS
+
 T = TypeVar("T")
 POLL_SECONDS = 0.1
 
@@ -16,10 +18,12 @@ class QueueWaits:
     """The seconds that a stage's output queue made others wait.
 
     `full_seconds` is high where what follows is slow, `empty_seconds` where the stage itself is.
+    The `name` is that of the queue in metrics, for one that has any.
     """
 
     full_seconds: float = 0.0
     empty_seconds: float = 0.0
+    name: str = ""
 
 
 def prefetch(items: Iterator[T], depth: int, waits: QueueWaits) -> Generator[T]:
@@ -89,6 +93,7 @@ class _Channel(Generic[T]):
                     self._queue.put(item, timeout=POLL_SECONDS)
                 except Full:
                     continue
+                self._report_size()
                 return True
             return False
         finally:
@@ -111,11 +116,17 @@ class _Channel(Generic[T]):
             while True:
                 try:
                     # Short waits, so that signals reach the main thread between them.
-                    return self._queue.get(timeout=POLL_SECONDS)
+                    item = self._queue.get(timeout=POLL_SECONDS)
                 except Empty:
                     continue
+                self._report_size()
+                return item
         finally:
             self._waits.empty_seconds += time.perf_counter() - started
+
+    def _report_size(self) -> None:
+        if self._waits.name:
+            QUEUE_ITEMS.set(self._queue.qsize(), queue=self._waits.name)
 
 
 def _produce(items: Iterator[T], channel: _Channel[T]) -> None:

@@ -1,6 +1,10 @@
-"""Untrusted text made safe to show: it cannot move a cursor, forge a line, or reorder one."""
+"""Untrusted text made safe to show: it cannot move a cursor, forge a line, or reorder one.
+
+What goes to people outside, such as a chat, is also stripped of credentials.
+"""
 
 import re
+from collections.abc import Iterable
 from shlex import quote
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -13,6 +17,23 @@ UNSAFE_IN_PAGE = re.compile(f"[{CONTROL_CHARS}]")
 UNSAFE_IN_LINE = re.compile(f"[{CONTROL_CHARS}{SEPARATOR_AND_BIDI_CHARS}]")
 UNSAFE_IN_LINES = re.compile(f"(?!\n)[{CONTROL_CHARS}{SEPARATOR_AND_BIDI_CHARS}]")
 UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_CHARS}]")
+
+HIDDEN = "***"
+MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
+# Of a URL: a user and password, and the query, which holds the signature where there is one.
+URL_USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s\"'@]+@", re.IGNORECASE)
+URL_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^?#\s\"']+\?)[^\s\"'<>]+", re.IGNORECASE)
+# NAME=VALUE, and "name": "value" as in JSON.
+NAMED_SECRET = re.compile(
+    r"([\w-]*(?:secret|token|passw(?:or)?d|signature|api[_-]?key|access[_-]?key|credential)[\w-]*"
+    r"(?:=|[\"']\s*:\s*)[\"']?)[^\s\"',;&]+",
+    re.IGNORECASE,
+)
+HTTP_CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}")
+# Of the model hub, AWS, Slack and GitHub: they are known by their beginning.
+KNOWN_TOKEN = re.compile(
+    r"\b(?:hf_|xox[abeprs]-|gh[opsu]_|(?:AKIA|ASIA)(?=[A-Z0-9]{16}\b))[\w-]{8,}"
+)
 
 
 def sanitize_page_text(text: str) -> str:
@@ -45,6 +66,21 @@ def truncate_text(text: str, most: int) -> str:
     if rest <= 0:
         return text
     return f"{text[:most]}… and {rest:,} more characters"
+
+
+def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
+    """The text with `***` for what looks like a credential, and for these values.
+
+    Of a URL with credentials, the host and the path stay.
+    """
+    for value in values:
+        if len(value) >= MIN_SECRET_CHARS:
+            text = text.replace(value, HIDDEN)
+    text = URL_USER.sub(rf"\1{HIDDEN}@", text)
+    text = URL_QUERY.sub(rf"\1{HIDDEN}", text)
+    text = NAMED_SECRET.sub(rf"\1{HIDDEN}", text)
+    text = HTTP_CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
+    return KNOWN_TOKEN.sub(HIDDEN, text)
 
 
 def quote_shell_word(text: str) -> str:

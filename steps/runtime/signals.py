@@ -1,5 +1,6 @@
 """Requests to stop: a pod gets SIGTERM, and then half a minute at most."""
 
+import math
 import os
 import signal
 import time
@@ -22,14 +23,23 @@ class Stop:
     """Whether and when the process was asked to stop.
 
     `immediate`: the signal itself raises Stopped, since no current work is worth finishing.
+    `waits_for_part`: the current part is finished, however long that takes.
     """
 
     requested_at: float | None = None
     immediate: bool = False
+    waits_for_part: bool = False
 
     def request(self) -> None:
         """Stop as soon as the current part is finished or dropped."""
+        if self.requested_at is None or self.waits_for_part:
+            self.requested_at = time.monotonic()
+            self.waits_for_part = False
+
+    def request_after_part(self) -> None:
+        """Stop once the current part is finished, unless a stop was requested before."""
         if self.requested_at is None:
+            self.waits_for_part = True
             self.requested_at = time.monotonic()
 
     @contextmanager
@@ -43,8 +53,13 @@ class Stop:
             self.immediate = before
 
     def raise_if_due(self, seconds_needed: float = 0.0) -> None:
-        """Raise Stopped after a request whose grace period ends within `seconds_needed`."""
+        """Raise Stopped after a request whose grace period ends within `seconds_needed`.
+
+        That is infinite for a new part.
+        """
         if self.requested_at is None:
+            return
+        if self.waits_for_part and not math.isinf(seconds_needed):
             return
         if time.monotonic() + seconds_needed > self.requested_at + GRACE_SECONDS:
             raise Stopped

@@ -3,9 +3,12 @@
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
 
+Operation = Literal["read", "write", "list", "remove"]
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file has the name of a folder that is to be created.
 UNUSABLE_PATH_ERRNOS = {
@@ -51,8 +54,11 @@ RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
 
 
 @contextmanager
-def translate_errors(where: str) -> Iterator[None]:
-    """Turn storage errors inside the block into a KilnError that names `where`."""
+def translate_errors(where: str, operation: Operation | None = None) -> Iterator[None]:
+    """Turn storage errors inside the block into a KilnError that names `where`.
+
+    Metrics count those of an operation on a store, absent objects apart.
+    """
     try:
         yield
     except KilnError:
@@ -61,6 +67,8 @@ def translate_errors(where: str) -> Iterator[None]:
         explanation = explain_storage_error(where, error)
         if explanation is None:
             raise
+        if operation is not None and not isinstance(explanation, Missing):
+            STORAGE_ERRORS.add(operation=operation)
         raise explanation from error
 
 

@@ -31,13 +31,13 @@ class LocalStore:
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             return (self._folder / key).read_bytes()
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
-        with translate_errors(self.uri_of(key)), (self._folder / key).open("rb") as file:
+        with translate_errors(self.uri_of(key), "read"), (self._folder / key).open("rb") as file:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
@@ -47,13 +47,13 @@ class LocalStore:
 
     def exists(self, key: str) -> bool:
         """Whether the object exists."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             return (self._folder / key).exists()
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
         path = self._folder / key
-        with translate_errors(str(path)), _temporary_file(path, data) as temporary:
+        with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
@@ -71,19 +71,23 @@ class LocalStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
         path = self._folder / key
-        with translate_errors(str(path)), _temporary_file(path, data) as temporary:
+        with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
             temporary.replace(path)
             sync_folder(path.parent)
 
     def remove(self, key: str) -> None:
         """Delete the object."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "remove"):
             (self._folder / key).unlink()
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without links: those may lead elsewhere."""
         path = self._folder / folder
-        with translate_errors(str(path)), suppress(FileNotFoundError), os.scandir(path) as entries:
+        with (
+            translate_errors(str(path), "list"),
+            suppress(FileNotFoundError),
+            os.scandir(path) as entries,
+        ):
             for entry in entries:
                 if entry.is_symlink() or not is_plain_name(entry.name):
                     continue

@@ -13,6 +13,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled
+from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.storage.failures import error_code, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
 
@@ -75,7 +76,22 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
+        _count_retries(files)
     return files, path
+
+
+def _count_retries(files: Any) -> None:
+    """Have s3fs make its requests in a session that counts those that are repeated."""
+    if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
+        return
+    from aiobotocore.session import AioSession
+
+    def count(attempts: int, **_: object) -> None:
+        if attempts > 1:
+            STORAGE_RETRIES.add()
+
+    files.session = AioSession(**files.kwargs)
+    files.session.register("needs-retry.s3", count)
 
 
 class ObjectStore:
@@ -93,21 +109,21 @@ class ObjectStore:
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             return self._read_range(key, None, READ_TIMEOUT_SECONDS)
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
         with (
-            translate_errors(self.uri_of(key)),
+            translate_errors(self.uri_of(key), "read"),
             self._files.open(self._path_of(key), "rb", cache_type="none") as file,
         ):
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             try:
                 return self._read_range(key, most, READ_TIMEOUT_SECONDS)
             except OSError as error:
@@ -117,7 +133,7 @@ class ObjectStore:
 
     def exists(self, key: str) -> bool:
         """Whether the object exists: reads its first byte, since asking for its size may list."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             try:
                 self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
             except FileNotFoundError as error:
@@ -128,7 +144,7 @@ class ObjectStore:
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "write"):
             for attempt in range(CONFLICT_ATTEMPTS - 1):
                 try:
                     return self._try_create(key, data)
@@ -140,18 +156,18 @@ class ObjectStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "write"):
             self._write(key, data, mode="overwrite")
 
     def remove(self, key: str) -> None:
         """Delete the object."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "remove"):
             self._files.rm_file(self._path_of(key), **self._timeout(CALL_TIMEOUT_SECONDS))
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
         path = f"{self._path}/{folder}".rstrip("/")
-        with translate_errors(self.uri_of(folder)):
+        with translate_errors(self.uri_of(folder), "list"):
             try:
                 timeout = self._timeout(READ_TIMEOUT_SECONDS)
                 entries = self._files.ls(path, detail=True, refresh=True, **timeout)

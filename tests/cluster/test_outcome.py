@@ -1,6 +1,7 @@
 """How a workflow ended is not changed by who is told of it, and the logs of its pods stay."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import fsspec
 import pytest
 
 from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.argo_server import ArgoServer
 from tests.cluster import kube
 from tests.cluster.test_profiles import job_with_profile
 from tests.cluster.waiting import submit_with_template, wait_for_success
@@ -42,6 +44,33 @@ def test_webhook_that_does_not_answer_leaves_a_good_workflow_good(
     lines = [json.loads(text) for text in texts]
     shards = {(line["run"], line["shard"], line["attempt"]) for line in lines if "shard" in line}
     assert shards == {(run, 0, 0), (run, 1, 0)}
+
+
+@pytest.fixture
+def argo_url(server: ArgoServer) -> Iterator[str]:
+    """Argo's server, as the namespace's defaults name it."""
+    _patch_defaults({"IMAGEKILN_ARGO_URL": server.url})
+    yield server.url
+    _patch_defaults({"IMAGEKILN_ARGO_URL": None})
+
+
+def _patch_defaults(data: dict[str, str | None]) -> None:
+    patch = json.dumps({"data": data})
+    kube.kubectl("patch", "configmap", "imagekiln-defaults", "--type=merge", f"--patch={patch}")
+
+
+def test_notification_leads_to_the_workflow_and_its_report(
+    argo: ArgoApi, server: ArgoServer, argo_url: str, tmp_path: Path
+) -> None:
+    job = job_with_profile(tmp_path, "archived-logs", "archive_logs: true")
+    name = submit_with_template(job, argo)
+    run = wait_for_success(name, argo)
+    log = "".join(archived_logs(name))
+    assert f"{kube.NAMESPACE}/{name}: Succeeded. 12 of 12 images are ok. Dataset: {run}." in log
+    assert f"Workflow: {argo_url}/workflows/{kube.NAMESPACE}/{name}" in log
+    (path,) = re.findall(rf"Report: {re.escape(argo_url)}/(\S+)", log)
+    page = "".join(server.connection.stream_lines(path))
+    assert run in page
 
 
 def archived_logs(workflow: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from imagekiln.workflows.templates.yaml import to_yaml, to_yaml_documents
 
 FOLDER = Path(__file__).parent / "golden"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
+MONITORING = Path(__file__).parents[2] / "workflows" / "cluster" / "monitoring"
+PLAIN_RULES = MONITORING / "plain" / "rules.yaml"
 NAMESPACE = "images"
 JOB = Job(
     name="postcards",
@@ -76,6 +79,13 @@ def example_pipeline() -> dict[str, object]:
     return as_object(pipeline.build())
 
 
+def plain_rules() -> str:
+    """The rules as Prometheus reads them: the `spec` of the operator's object, comments and all."""
+    text = (MONITORING / "rules.yaml").read_text(encoding="utf-8")
+    spec = text.partition("\nspec:\n")[2]
+    return "# Made of ../rules.yaml by `make golden`.\n" + textwrap.dedent(spec)
+
+
 def write() -> None:
     """Write every golden file, and remove those that nothing renders."""
     texts = dict(goldens())
@@ -85,6 +95,7 @@ def write() -> None:
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    PLAIN_RULES.write_text(plain_rules(), encoding="utf-8")
 
 
 def _file(name: str) -> Path:
@@ -93,4 +104,4 @@ def _file(name: str) -> Path:
 
 if __name__ == "__main__":
     write()
-    sys.stdout.write("Read what changed: git diff tests/workflows/golden\n")
+    sys.stdout.write("Read what changed: git diff tests/workflows/golden workflows/cluster\n")

@@ -106,10 +106,13 @@ def _progress(show: bool | None) -> Iterator["Progress"]:
 
 
 @explain_failures
-def estimate(job: JobSource, price: float | None = None) -> "Estimate":
+def estimate(
+    job: JobSource, price: float | None = None, *, prices: PathOrUri | None = None
+) -> "Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
-    `price` is that of a GPU-hour, in place of the job's own. Raises what `plan` raises.
+    `price` is that of a GPU-hour, or `prices` a table of them, in place of the job's own. Raises
+    what `plan` raises, except where the budget is exceeded, which `over_budget` says.
 
     >>> import imagekiln
     >>> imagekiln.estimate("bundled:demo.yaml").images
@@ -117,7 +120,8 @@ def estimate(job: JobSource, price: float | None = None) -> "Estimate":
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
 
-    return estimate_job(_dated_job(job), price)
+    table = None if prices is None else fspath(prices)
+    return estimate_job(_dated_job(job), price, prices=table)
 
 
 @explain_failures
@@ -179,16 +183,18 @@ def aggregate(
     failed_share: float | None = None,
     accept: Sequence[str] = (),
     price: float | None = None,
+    prices: PathOrUri | None = None,
 ) -> "Summary":
     """Account for every planned image; write manifest, summary, report and `_SUCCESS`.
 
     `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
-    job's own limits; `price` is that of a device-hour. Raises Incomplete where images are missing,
-    or more are not ok than is acceptable.
+    job's own limits; `price` is that of a device-hour, `prices` a table of them. Raises Incomplete
+    where images are missing, or more are not ok than is acceptable.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
 
-    return aggregate_run(fspath(run), failed_share, accept, price)
+    table = None if prices is None else fspath(prices)
+    return aggregate_run(fspath(run), failed_share, accept, price, table)
 
 
 @explain_failures

@@ -24,19 +24,26 @@ VERDICTS: Final[tuple[CheckVerdict, ...]] = get_args(CheckVerdict)
 VERDICT_WIDTH = 9
 
 
-@cloup.command(epilog=examples("imagekiln manifests cluster"))
+@cloup.command(
+    epilog=examples("imagekiln manifests cluster", "imagekiln manifests cluster --monitoring")
+)
 @cloup.argument(
     "folder",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="A new folder for the kustomize base and its overlays.",
 )
-def manifests(folder: Path) -> None:
+@cloup.option(
+    "--monitoring",
+    is_flag=True,
+    help="Include metrics, alerts and dashboards, for the Prometheus Operator and Grafana.",
+)
+def manifests(folder: Path, *, monitoring: bool) -> None:
     """Write the namespace's Kubernetes objects, for kubectl apply -k."""
     from imagekiln.workflows.cli.starter import write_manifests
     from imagekiln.workflows.cli.terminal import print_text
 
-    write_manifests(folder)
+    write_manifests(folder, monitoring=monitoring)
     print_text(f"Wrote {folder}. Next: kubectl apply -k {folder / 'overlays' / 'whole-cluster'}")
 
 

@@ -14,6 +14,7 @@ from imagekiln.workflows.cli.options import (
     format_option,
     gpus_option,
     job_options,
+    prices_option,
     settings_option,
 )
 
@@ -141,8 +142,15 @@ def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: 
     type=click.FloatRange(min=0),
     help="The price of a GPU-hour, in place of the job's own.",
 )
+@prices_option
 @format_option
-def estimate(job: str, settings: tuple[str, ...], price: float | None, output_format: str) -> None:
+def estimate(
+    job: str,
+    settings: tuple[str, ...],
+    price: float | None,
+    prices: str | None,
+    output_format: str,
+) -> None:
     """Estimate a job's images, size, hours and cost.
 
     Reads and validates the prompts as planning does, and writes nothing.
@@ -157,7 +165,14 @@ def estimate(job: str, settings: tuple[str, ...], price: float | None, output_fo
 
     estimated_job = read_job(job, settings)
     profile = load_profile(estimated_job.cluster.profile)
-    result = estimate_job(estimated_job, price, profile.gpu.count)
+    result = estimate_job(
+        estimated_job,
+        price,
+        profile.gpu.count,
+        prices=prices,
+        gpu=profile.gpu_name,
+        spot=profile.spot,
+    )
     print_result(result, output_format, format_estimate)
     if result.gpu_hours is not None and result.hours is not None:
         late = explain_lateness(result.gpu_hours, result.hours, profile)

@@ -7,7 +7,8 @@ import cloup
 
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
-from imagekiln.workflows.cli import cluster, local, maintain, schedules, steps
+from imagekiln.steps.runtime.sanitize import redact_secrets
+from imagekiln.workflows.cli import cluster, local, maintain, schedules, simulate, steps
 from imagekiln.workflows.cli.terminal import print_failure, print_note
 
 SECTIONS = (
@@ -30,6 +31,7 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
+            simulate.simulate,
         ),
     ),
     cloup.Section(
@@ -86,10 +88,11 @@ class KilnGroup(cloup.Group):
             with stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
-            from imagekiln.workflows.pod.outcome import write_termination_message
+            from imagekiln.workflows.pod.outcome import secret_values, write_termination_message
 
-            print_failure(str(error), error.exit_code)
-            write_termination_message(str(error))
+            message = redact_secrets(str(error), secret_values(os.environ))
+            print_failure(message, error.exit_code)
+            write_termination_message(message)
             ctx.exit(error.exit_code)
         except Stopped:
             stopped = "Stopped. Run the same command again to resume."

@@ -6,6 +6,7 @@ from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.runs.keys import REJECTED_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
+    format_money,
     format_number,
     pluralize,
 )
@@ -179,8 +180,12 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
     }
     if not result.is_measured:
         lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
-    if result.cost is not None:
-        lines["cost"] = f"{result.cost:,.2f}"
+    if result.cost is not None and result.price_per_hour is not None:
+        price = f"{format_money(result.price_per_hour)} per GPU-hour"
+        source = sanitize_line(result.price_source or "")
+        lines["cost"] = f"{format_money(result.cost)} (at {price}: {source})"
+    if result.over_budget is not None:
+        lines["budget"] = f"exceeded: {result.over_budget}"
     return lines
 
 

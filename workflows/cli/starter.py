@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STARTER_JOB = Path(__file__).with_name("starter_job.yaml")
 CLUSTER_MANIFESTS = Path(__file__).parent.with_name("cluster")
+MONITORING_COMPONENT = "components: [../../monitoring]\n"
 MAX_NAME_CHARS = 40
 DEFAULT_NAME = "images"
 EXAMPLE_COLUMNS = """\
@@ -54,13 +55,18 @@ def job_name(prompts: str) -> str:
     return name.strip("-") or DEFAULT_NAME
 
 
-def write_manifests(folder: Path) -> None:
+def write_manifests(folder: Path, *, monitoring: bool = False) -> None:
     """Copy the namespace's objects into a new folder, for `kubectl apply -k` and overlays.
 
-    Raises BadInput where there is such a folder.
+    With `monitoring`, the overlays include metrics, alerts and dashboards, which need the
+    Prometheus Operator. Raises BadInput where there is such a folder.
     """
     try:
         shutil.copytree(CLUSTER_MANIFESTS, folder)
+        if monitoring:
+            for overlay in folder.glob("overlays/*/kustomization.yaml"):
+                with overlay.open("a", encoding="utf-8") as stream:
+                    stream.write(MONITORING_COMPONENT)
     except FileExistsError as error:
         raise BadInput(f"{folder}: exists. Name another folder.") from error
     except OSError as error:

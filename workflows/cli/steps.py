@@ -12,6 +12,7 @@ from imagekiln.workflows.cli.options import (
     date_options,
     examples,
     format_option,
+    prices_option,
     run_argument,
     settings_option,
 )
@@ -199,6 +200,7 @@ def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> N
     type=click.FloatRange(min=0),
     help="The price of a device-hour, in place of the job's own.",
 )
+@prices_option
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -211,6 +213,7 @@ def aggregate(
     failed_share: float | None,
     accept: tuple[str, ...],
     price: float | None,
+    prices: str | None,
     outputs: str | None,
     output_format: str,
 ) -> None:
@@ -223,9 +226,15 @@ def aggregate(
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
+    from imagekiln.workflows.pod.run_metrics import find_summary, write_figures
 
     add_log_context("aggregate", run)
-    summary = aggregate_run(run, failed_share, accept, price)
+    before = find_summary(run) if outputs else None
+    try:
+        summary = aggregate_run(run, failed_share, accept, price, prices)
+    finally:  # an incomplete run has figures too
+        if outputs:
+            write_figures(Path(outputs), before, find_summary(run))
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output_format, format_summary)
@@ -252,7 +261,13 @@ def fetch(run: str) -> None:
 
 
 @cloup.command(epilog=examples("imagekiln outcome"))
-def outcome() -> None:
+@cloup.option(
+    "--outputs",
+    type=OUTPUTS_FOLDER,
+    hidden=True,
+    help="Write the values of the run's metrics here, for Argo.",
+)
+def outcome(outputs: str | None) -> None:
     """Report how a workflow ended: its exit handler.
 
     Reads the environment that the workflow's template sets, and posts to the webhook of Secret
@@ -260,13 +275,18 @@ def outcome() -> None:
     workflow itself for failed.
     """
     import os
+    import time
 
     from imagekiln.steps.errors import KilnError
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
+    from imagekiln.workflows.pod.outputs import write_parameters
+    from imagekiln.workflows.pod.run_metrics import run_metric_values
     from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
 
+    if outputs:
+        write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
     ended = outcome_from_environment(os.environ)
     if ended.run:
         add_log_context("report", ended.run)

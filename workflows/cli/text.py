@@ -9,8 +9,10 @@ from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
+    format_money,
     format_number,
     format_percent,
+    format_signed_percent,
     format_time,
     pluralize,
 )
@@ -74,6 +76,14 @@ def _explain_no_images(result: "Summary") -> str:
     return f"nothing new to generate, {images} in earlier runs already"
 
 
+def format_costs(result: "Summary") -> str:
+    """What a run took and cost, and how far its estimate was off, in a line; empty if unknown."""
+    parts = _cost_parts(result.device_hours, result.cost)
+    if result.estimate_error is not None:
+        parts.append(f"{format_signed_percent(result.estimate_error)} of the estimate")
+    return ", ".join(parts)
+
+
 def format_run(result: "RunResult") -> str:
     """A finished run, and where to look."""
     report = open_store(result.uri).uri_of(REPORT_KEY)
@@ -82,6 +92,8 @@ def format_run(result: "RunResult") -> str:
         f"Dataset: {sanitize_line(result.uri)}",
         f"Report:  {sanitize_line(report)}",
     ]
+    if costs := format_costs(result.summary):
+        lines.append(f"Took:    {costs}")
     if result.before:
         lines.insert(0, "Already finished; nothing to do.")
     return "\n".join(lines)
@@ -189,7 +201,8 @@ def format_runs(runs: "list[RunOverview]") -> str:
 
 def _format_run_overview(run: "RunOverview") -> str:
     if run.ok is None:
-        return f"{run.state}, {pluralize(run.images, 'image')} planned"
+        planned = f"{pluralize(run.images, 'image')} planned"
+        return ", ".join([run.state, planned, *_cost_parts(run.device_hours, run.cost)])
     state: str = run.state
     if run.exceeded_gates:
         noun = "gate" if len(run.exceeded_gates) == 1 else "gates"
@@ -197,11 +210,18 @@ def _format_run_overview(run: "RunOverview") -> str:
     parts = [state, f"{run.ok:,} of {pluralize(run.images, 'image')} ok"]
     if run.elapsed_seconds:
         parts.append(format_duration(run.elapsed_seconds))
-    if run.device_hours:
-        parts.append(f"{format_number(run.device_hours)} GPU-hours")
-    if run.cost is not None:
-        parts.append(f"cost {format_number(run.cost)}")
+    parts += _cost_parts(run.device_hours, run.cost)
     return ", ".join(parts)
+
+
+def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
+    """What a run took and cost, as far as it is known."""
+    parts = []
+    if device_hours:
+        parts.append(f"{format_number(device_hours)} GPU-hours")
+    if cost is not None:
+        parts.append(f"cost {format_money(cost)}")
+    return parts
 
 
 def format_garbage(result: "GcResult") -> str:

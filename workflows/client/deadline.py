@@ -5,7 +5,9 @@ from math import ceil
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.budget import require_within_budget
 from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, RunTime, estimate_by_rows
+from imagekiln.steps.runs.terms import terms_of
 from imagekiln.workflows.profiles.profile import Profile
 
 HOURS_PER_DAY = 24
@@ -39,11 +41,18 @@ def forecast(job: Job, profile: Profile, pods: int | None = None) -> Forecast | 
 
 
 def check_deadline(job: Job, profile: Profile) -> str:
-    """How long the job takes, in a sentence. Raises BadInput where it cannot end in time."""
+    """How long the job takes, in a sentence.
+
+    Raises BadInput where it cannot end in time, or exceeds its budget by the rows of its prompts.
+    """
+    terms = terms_of(job)
     try:
         expected = forecast(job, profile)
+        time = estimate_by_rows(job) if terms.budget.is_limited else None
     except KilnError as error:
         return f"How long it takes is unknown from here: {error}"
+    if time is not None and time.has_default_work:
+        require_within_budget(job, time, terms, gpu=profile.gpu_name, spot=profile.spot)
     if expected is None:
         return f"How long it takes is unknown: {HOW_TO_MEASURE}."
     if expected.remedy is not None:

@@ -17,6 +17,7 @@ from imagekiln.workflows.templates.workflow_template import build_workflow_templ
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
 VOLUME_CLAIMS = ResourceKind("api/v1", "persistentvolumeclaims", namespaced=True)
+LOCAL_QUEUES = ResourceKind("apis/kueue.x-k8s.io/v1beta2", "localqueues", namespaced=True)
 RUNTIME_CLASSES = ResourceKind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITY_CLASSES = ResourceKind("apis/scheduling.k8s.io/v1", "priorityclasses")
 SEMAPHORE_CONFIG_MAP = "imagekiln-gpus"
@@ -150,8 +151,14 @@ def check_image_volume(view: ClusterView) -> Finding:
 
 
 @doctor_check("semaphore")
-def check_semaphore(view: ClusterView, key: str) -> Finding:
+def check_semaphore(view: ClusterView, key: str, namespace: str | None = None) -> Finding:
     """The semaphore has a limit: how many pods generate at once, over all batches."""
+    if namespace not in (None, view.namespace):
+        return unknown(
+            f"ConfigMap {SEMAPHORE_CONFIG_MAP} is in namespace {namespace}, which doctor does not "
+            "read.",
+            f"Look: `kubectl get configmap {SEMAPHORE_CONFIG_MAP} -n {namespace} -o yaml`.",
+        )
     config_map = view.get(CONFIG_MAPS, SEMAPHORE_CONFIG_MAP)
     limit = get_texts(config_map, "data").get(key, "").strip()
     if not limit.isdecimal() or int(limit) == 0:
@@ -162,6 +169,25 @@ def check_semaphore(view: ClusterView, key: str) -> Finding:
             f"{SEMAPHORE_CONFIG_MAP} -n {view.namespace} -p '{patch}'`.",
         )
     return ok(f"{limit} pods at once, over all batches.")
+
+
+@doctor_check("queue")
+def check_queue(view: ClusterView, name: str) -> Finding:
+    """Kueue has the queue that GPU pods name, and admits pods from it."""
+    queue = view.get(LOCAL_QUEUES, name)
+    if queue is None:
+        return wrong(
+            f"LocalQueue {name} does not exist in namespace {view.namespace}: Kueue would never "
+            "admit the GPU pods.",
+            "Create it, as in workflows/cluster/gpus/kueue.yaml. It needs Kueue 0.16 or newer.",
+        )
+    for condition in get_mappings(queue, "status", "conditions"):
+        if condition.get("type") == "Active" and condition.get("status") != "True":
+            return wrong(
+                f"LocalQueue {name} is not active: {condition.get('message')}",
+                f"See `kubectl describe localqueue {name} -n {view.namespace}`.",
+            )
+    return ok(f"LocalQueue {name} exists.")
 
 
 def job_priority_classes(job: Job, profile: Profile) -> list[str]:

@@ -105,7 +105,11 @@ def _namespace_checks(
 def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
     """What only some profiles name."""
     if profile.sharing.semaphore:
-        yield check_profile.check_semaphore(view, profile.sharing.semaphore)
+        yield check_profile.check_semaphore(
+            view, profile.sharing.semaphore, profile.sharing.namespace
+        )
+    if profile.queue:
+        yield check_profile.check_queue(view, profile.queue.name)
     if profile.cache and profile.cache.claim:
         yield check_profile.check_model_claim(view, profile.cache.claim)
     if profile.cache and profile.cache.image:

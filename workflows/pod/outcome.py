@@ -4,27 +4,45 @@ import base64
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 from imagekiln.workflows.pod.cause import find_cause
+from imagekiln.workflows.pod.links import Links, links_from_environment
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
+MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
+MAX_FAILURES_CHARS = 2000
+# Variables whose values no message shows.
+SECRET_VARIABLES = (
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "HF_TOKEN",
+    "IMAGEKILN_C2PA_KEY",
+    "IMAGEKILN_WEBHOOK",
+    "IMAGEKILN_WEBHOOK_AUTHORIZATION",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutcome:
-    """How a workflow ended. `run` is None where it ended before planning finished.
+    """How a workflow ended.
 
-    `failures` has a line for each failed step, and `cause` is the one that the others follow from.
+    `run` is None where it ended before planning finished, and so is `images`, how many were
+    planned; `ok` is None where aggregation did not get that far. `failures` has a line for each
+    failed step, and `cause` is the one that the others follow from.
     """
 
     workflow: str
     status: str
-    run: str | None
-    failures: str
+    run: str | None = None
+    failures: str = ""
     cause: str | None = None
+    images: str | None = None
+    ok: str | None = None
+    links: Links = field(default_factory=Links)
 
     @property
     def succeeded(self) -> bool:
@@ -39,19 +57,37 @@ def write_termination_message(message: str) -> None:
             TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
 
 
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """The credentials that a pod has in its environment."""
+    return [environment[name].strip() for name in SECRET_VARIABLES if name in environment]
+
+
 def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
-    """The outcome that the exit handler's template puts into the environment."""
-    run = environment.get("IMAGEKILN_RUN", "")
-    if run.startswith("{{"):  # Argo leaves a variable in place that no step has set
-        run = ""
+    """The outcome that the exit handler's template puts into the environment, without secrets."""
+    secrets = secret_values(environment)
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
+    cause = find_cause(failures)
+    workflow = environment.get("IMAGEKILN_WORKFLOW", "")
+    run = _output(environment, "IMAGEKILN_RUN")
     return WorkflowOutcome(
-        workflow=environment.get("IMAGEKILN_WORKFLOW", ""),
+        workflow=workflow,
         status=environment.get("IMAGEKILN_STATUS", ""),
-        run=run or None,
-        failures=_list_failures(failures),
-        cause=find_cause(failures),
+        run=redact_secrets(run, secrets) if run else None,
+        failures=truncate_text(
+            redact_secrets(_list_failures(failures), secrets), MAX_FAILURES_CHARS
+        ),
+        cause=redact_secrets(cause, secrets) if cause else None,
+        images=_output(environment, "IMAGEKILN_IMAGES"),
+        ok=_output(environment, "IMAGEKILN_OK"),
+        links=links_from_environment(environment, workflow, planned=run is not None),
     )
+
+
+def _output(environment: Mapping[str, str], variable: str) -> str | None:
+    """An output of the workflow; None where no step has set it."""
+    text = environment.get(variable, "")
+    is_set = text and not text.startswith("{{")  # Argo leaves its own variable in place
+    return text if is_set else None
 
 
 def _list_failures(text: str) -> str:
@@ -64,21 +100,29 @@ def _list_failures(text: str) -> str:
         return text
     if not isinstance(failures, list):
         return ""
-    lines = (
+
+    lines = [
         f"{failure.get('displayName', '?')}: {failure.get('message') or 'no message'}"
         for failure in failures
         if isinstance(failure, dict)
-    )
+    ]
+    rest = len(lines) - MAX_FAILURES
+    if rest > 0:
+        lines[MAX_FAILURES:] = [f"... and {rest} more"]
     return "\n".join(lines)
 
 
 def describe_outcome(outcome: WorkflowOutcome) -> str:
     """The outcome as text for the log or a chat."""
     text = f"{outcome.workflow}: {outcome.status}."
+    if outcome.ok and outcome.images:
+        text += f" {outcome.ok} of {outcome.images} images are ok."
     if outcome.run:
         text += f" Dataset: {outcome.run}."
     if outcome.failures:
         text += f"\n{outcome.failures}"
     if outcome.cause:
         text += f"\nCause: {outcome.cause}"
+    for name, url in outcome.links.items():
+        text += f"\n{name}: {url}"
     return text

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from math import ceil
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
@@ -20,9 +19,10 @@ from imagekiln.workflows.pod.artifact_store import (
     read_artifact_store,
     require_answer,
 )
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.child_workflows import split_pods
 
 COPYING_THREADS = 8
+MAX_LABEL_CHARS = 63
 # The files beside the report that it refers to. User text in it has no quotation marks.
 LINK_PATTERN = re.compile(r'(?:src|srcset|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 # Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
@@ -38,31 +38,27 @@ def write_plan_outputs(
     Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
-    pods = ceil(len(planned.plan.shards) / workers)
-    if open_store(planned.uri).exists(SUCCESS_KEY):
-        pods = 0
-    pods_here = pods
-    child_workflows = 0
-    if pods > MAX_PODS:
-        pods_here = 0
-        child_workflows = ceil(pods / MAX_PODS)
+    is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
+    counts = split_pods(0 if is_finished else len(planned.plan.shards), workers)
 
     parameters = {
         "run": planned.uri,
-        "pods": str(pods),
-        "pods_here": str(pods_here),
-        "workflows": str(child_workflows),
+        "pods": str(counts.pods),
+        "pods_here": str(counts.pods_here),
+        "workflows": str(counts.child_workflows),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
+        "job_name": planned.plan.job.name,
+        "run_id": _label_value(planned.plan.run_id),
         "images": str(planned.plan.counts.images),
     }
-    _write_parameters(folder, parameters)
+    write_parameters(folder, parameters)
 
 
 def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
     """Write aggregate's output parameter: how many images are ok."""
-    _write_parameters(folder, {"ok": str(summary.ok)})
+    write_parameters(folder, {"ok": str(summary.ok)})
 
 
 def leave_report(folder: Path, run: str | None, template_file: Path = TEMPLATE_FILE) -> str:
@@ -107,10 +103,16 @@ def copy_report(folder: Path, store: Store) -> None:
         list(pool.map(copy, keys))
 
 
-def _write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
+def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
+    """Write output parameters, one file each."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in parameters.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _label_value(text: str) -> str:
+    """The text as a label of a pod, which is shorter, and ends with a letter or digit."""
+    return text[:MAX_LABEL_CHARS].rstrip("._-")
 
 
 def _require_safe_uri(uri: str) -> None:

@@ -1,7 +1,7 @@
 """The webhook of the exit handler: a JSON body, made from a template, posted when a workflow ends.
 
-The default body is what Slack, Mattermost and Google Chat take. docs/cluster.md has the bodies for
-Microsoft Teams and PagerDuty.
+The default body is what Slack, Mattermost and Google Chat take. cluster/base/secrets.example.yaml
+has bodies for Microsoft Teams, PagerDuty and e-mail.
 """
 
 import json
@@ -19,6 +19,7 @@ from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
+URL_PLACEHOLDERS = ("{workflow_url}", "{report_url}", "{runbook_url}")
 TIMEOUT = 20  # seconds, for each attempt
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 ATTEMPTS = Retry(
@@ -35,11 +36,15 @@ ADVICE = "Correct Secret imagekiln-webhook."
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where to post, a template of the body, and whether only for workflows that failed."""
+    """Where to post, a template of the body, and whether only for workflows that failed.
+
+    `authorization` is that header's value, such as "Bearer KEY".
+    """
 
     url: str
     body: str = DEFAULT_BODY
     only_failures: bool = False
+    authorization: str = ""
 
 
 def webhook_from_environment(environment: Mapping[str, str]) -> Webhook | None:
@@ -54,7 +59,8 @@ def webhook_from_environment(environment: Mapping[str, str]) -> Webhook | None:
     if when not in {"always", "failure"}:
         raise BadInput(f"the webhook's `when` is neither always nor failure. {ADVICE}")
     body = environment.get("IMAGEKILN_WEBHOOK_BODY", "").strip() or DEFAULT_BODY
-    return Webhook(url, body, only_failures=when == "failure")
+    authorization = environment.get("IMAGEKILN_WEBHOOK_AUTHORIZATION", "").strip()
+    return Webhook(url, body, only_failures=when == "failure", authorization=authorization)
 
 
 def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
@@ -69,7 +75,7 @@ def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
         raise BadInput(f"the webhook's URL does not start with https:// or http://. {ADVICE}")
     body = fill_body(webhook.body, outcome)
     try:
-        status, answer = _post(webhook.url, body)
+        status, answer = _post(webhook, body)
     except ValueError:  # from requests, or from urllib3 below it
         raise BadInput(f"the webhook's URL is not valid. {ADVICE}") from None
     except requests.RequestException as error:
@@ -79,21 +85,29 @@ def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
     if status in BUSY_STATUSES:
         raise TryAgain(f"the webhook answered {status}, four times. {ADVICE}")
     if not 200 <= status < 300:
-        raise BadInput(f"the webhook answered {status}{_reason(answer, webhook.url)}. {ADVICE}")
+        raise BadInput(f"the webhook answered {status}{_reason(answer, webhook)}. {ADVICE}")
 
 
 def fill_body(template: str, outcome: WorkflowOutcome) -> object:
     """The body: JSON in whose texts {text}, {workflow}, {status} and so on are replaced.
 
-    Raises BadInput where the template is not JSON.
+    An item of a list, such as a button, that leads to an unknown page is omitted. Raises BadInput
+    where the template is not JSON.
     """
     values = {
         "text": describe_outcome(outcome),
         "workflow": outcome.workflow,
         "status": outcome.status,
         "run": outcome.run or "",
+        "images": outcome.images or "",
+        "ok": outcome.ok or "",
         "failures": outcome.failures,
         "severity": "info" if outcome.succeeded else "error",
+        "action": "resolve" if outcome.succeeded else "trigger",
+        "incident": outcome.run or outcome.workflow,
+        "workflow_url": outcome.links.workflow,
+        "report_url": outcome.links.report,
+        "runbook_url": outcome.links.runbook,
     }
     try:
         body = json.loads(template)
@@ -107,25 +121,37 @@ def _fill(value: object, values: Mapping[str, str]) -> object:
     if isinstance(value, str):
         return PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), value)
     if isinstance(value, list):
-        return [_fill(item, values) for item in value]
+        return [_fill(item, values) for item in value if not _leads_nowhere(item, values)]
     if isinstance(value, dict):
         return {key: _fill(item, values) for key, item in value.items()}
     return value
 
 
-def _post(url: str, body: object) -> tuple[int, str]:
+def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
+    """Whether a text of this object is nothing but the URL of a page that is not known."""
+    if not isinstance(item, dict):
+        return False
+    texts = [text for text in item.values() if isinstance(text, str)]
+    return any(text in URL_PLACEHOLDERS and not values[text[1:-1]] for text in texts)
+
+
+def _post(webhook: Webhook, body: object) -> tuple[int, str]:
     """The status and the first bytes of the answer."""
+    url = webhook.url
+    headers = {"Authorization": webhook.authorization} if webhook.authorization else {}
     with requests.Session() as session:
         session.mount(url, HTTPAdapter(max_retries=ATTEMPTS))
-        with session.post(url, json=body, timeout=TIMEOUT, stream=True) as response:
+        request = session.post(url, json=body, headers=headers, timeout=TIMEOUT, stream=True)
+        with request as response:
             start = next(response.iter_content(MAX_REASON_CHARS), b"")
             return response.status_code, start.decode(errors="replace")
 
 
-def _reason(answer: str, url: str) -> str:
-    """The answer's first line, such as Slack's "no_text", unless it repeats the URL."""
+def _reason(answer: str, webhook: Webhook) -> str:
+    """The answer's first line, such as Slack's "no_text", unless it repeats the URL or the key."""
     line = first_line(answer)
-    secrets = [part for part in re.split(r"[/?&=]", url) if len(part) > 3]
+    parts = re.split(r"[/?&=\s]", f"{webhook.url} {webhook.authorization}")
+    secrets = [part for part in parts if len(part) > 3]
     if not line or any(part in line for part in secrets):
         return ""
     return f" ({line})"

@@ -3,6 +3,7 @@
 import os
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.metrics_server import serve_worker_metrics
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import gpu_environments
 from imagekiln.steps.generate.worker_pool import make_shards
@@ -31,8 +32,10 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
             f"{run}: has {shard_count} shards, so pod {pod_index} of {workers} workers has none. "
             "Count pods from 0."
         )
-    progress.start(sum(plan.shards[shard].images for shard in shards))
     # As many as the pod asked for: what is visible is not asked, since each worker finds out.
     names = visible_gpus(os.environ, workers)
     names += [str(index) for index in range(len(names), workers)]
-    make_shards(store, plan, shards, gpu_environments(names), progress, stop)
+    with serve_worker_metrics(progress, plan, str(pod_index)) as (served_progress, variables):
+        served_progress.start(sum(plan.shards[shard].images for shard in shards))
+        environments = [environment | variables for environment in gpu_environments(names)]
+        make_shards(store, plan, shards, environments, served_progress, stop)

@@ -8,6 +8,7 @@ from imagekiln.steps.job.fields import ImageReference, ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
 MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
+GPU_LABEL = "nvidia.com/gpu.product"  # of nodes, by GPU feature discovery
 SHARED_SUFFIX = ".shared"  # its end, where a GPU is time-sliced or shared by MPS
 
 
@@ -139,6 +140,22 @@ class GpuSharing(Settings):
     mutex: ObjectName | None = Field(
         default=None, description="Batches with this name generate one after the other."
     )
+    namespace: ObjectName | None = Field(
+        default=None,
+        description="The namespace of the ConfigMap, or of the mutex, that teams with namespaces "
+        "of their own share; by default, the workflow's.",
+    )
+
+
+class KueueQueue(Settings):
+    """The queue from which Kueue admits GPU pods, one by one. CPU pods start without it."""
+
+    name: ObjectName = Field(description="A LocalQueue of the namespace.")
+    priority_class: ObjectName | None = Field(
+        default=None,
+        description="A WorkloadPriorityClass. Without it, the pods' PriorityClass orders the "
+        "queue.",
+    )
 
 
 class Profile(Settings):
@@ -156,6 +173,10 @@ class Profile(Settings):
     cache: ModelCache | None = None
     retries: Retries = Retries()
     sharing: GpuSharing = GpuSharing()
+    spot: bool = Field(
+        default=False, description="Its nodes are spot nodes, by which a price table is read."
+    )
+    queue: KueueQueue | None = None
     parallelism: int = Field(
         default=16, ge=1, description="The most pods at once, where the submission sets no limit."
     )
@@ -169,11 +190,25 @@ class Profile(Settings):
         "log it cannot store, so that a store out of reach then fails the workflow. Without it, "
         "the logs of pods that succeeded are gone with the pod.",
     )
+    metrics_port: int | None = Field(
+        default=9464,
+        ge=1024,
+        le=65535,
+        description="Where pods that generate serve their metrics; null: nowhere.",
+    )
     disruption_budget: bool = Field(
         default=False,
         description="Keep nodes from being drained while a workflow has pods on them, for up to "
         "`days`. Without it, a drained shard is resumed elsewhere and loses one part at most.",
     )
+
+    @property
+    def gpu_name(self) -> str | None:
+        """The GPU that its nodes have, by their label; None where several or none are named."""
+        for label in self.generate.labels:
+            if label.key == GPU_LABEL and len(label.values) == 1:
+                return label.values[0]
+        return self.generate.node_selector.get(GPU_LABEL)
 
 
 class ProfileFile(Profile):

@@ -1,9 +1,12 @@
 """Child workflows: shards beyond what one workflow holds, which creates and awaits them."""
 
+from dataclasses import dataclass
+from math import ceil
+
 from hera.workflows import Resource, Suspend
 
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.parameters import declare_inputs
+from imagekiln.workflows.templates.parameters import LABELS, declare_inputs
 from imagekiln.workflows.templates.pod import pod_tolerations
 from imagekiln.workflows.templates.pod_retries import child_retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
@@ -15,6 +18,23 @@ NOOP_TEMPLATE = "nothing"
 # What the plan step outputs of the job for each child workflow.
 SCHEDULING_PARAMETERS = ("parallelism", "priority", "priority_class")
 MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
+
+
+@dataclass(frozen=True, slots=True)
+class PodCounts:
+    """The pods of a run: those of its own workflow, or else the child workflows that hold them."""
+
+    pods: int
+    pods_here: int
+    child_workflows: int
+
+
+def split_pods(shards: int, workers: int = 1) -> PodCounts:
+    """How the shards become pods, each of which makes one shard per worker."""
+    pods = ceil(shards / workers)
+    if pods <= MAX_PODS:
+        return PodCounts(pods, pods_here=pods, child_workflows=0)
+    return PodCounts(pods, pods_here=0, child_workflows=ceil(pods / MAX_PODS))
 
 
 def noop_template() -> Suspend:
@@ -29,7 +49,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
     """A workflow of this same template that generates up to `max_pods` of the shards."""
     return Resource(
         name=CHILD_TEMPLATE,
-        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS),
+        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
         action="apply",  # a pod that is retried finds the workflow that it made
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
@@ -54,6 +74,7 @@ def _workflow(profile: Profile, max_pods: int) -> dict[str, object]:
         "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
         "first": f"{{{{={first}}}}}",
         "count": f"{{{{=sprig.min({max_pods}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
+        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in LABELS},
         "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
     }
     return {

@@ -44,6 +44,10 @@ COMMENTS = [
     ),
     ("{name: nothing,", "The exit handler of child workflows: their parent reports for them."),
     (
+        "metrics:",
+        "Argo's controller serves them, with argo_workflows_ before the name: docs/metrics.md.",
+    ),
+    (
         "expression: lastRetry.exitCode",
         "Exit codes 2 and 3 are final. 75 (try again), 137, 143 and -1 (killed, stopped, gone) "
         "are retried up to the limit; any other while fewer than two retries were made.",

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
 from hera.workflows import models as m
 
+from imagekiln.workflows.profiles.profile import GpuSharing
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.parameters import declare_inputs, forward_inputs
+from imagekiln.workflows.templates.parameters import LABELS, declare_inputs, forward_inputs
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
@@ -47,12 +48,16 @@ def main_dag(
     generate = Task(
         name="generate",
         template=shards,
-        arguments=[run, {"first": "0", "count": plan.get_parameter("pods_here")}],
+        arguments=[
+            run,
+            {"first": "0", "count": plan.get_parameter("pods_here")},
+            *_outputs(plan, *LABELS),
+        ],
     )
     generate_further = Task(
         name="generate-further",
         template=children,
-        arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS)],
+        arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS)],
     )
     aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
@@ -78,7 +83,7 @@ def finish_dag(steps: Sequence[Container]) -> DAG:
     return DAG(name="finish", tasks=tasks)
 
 
-def shards_dag(group: DAG, mutex: str | None) -> DAG:
+def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
     """`count` shards from `first` on, in groups. Also the entry point of child workflows."""
     groups = f"sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})"
     task = Task(
@@ -87,15 +92,18 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("first", "count"),
+            *forward_inputs("first", "count", *LABELS),
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
     # Here and not on the whole workflow, whose children would wait for it forever.
-    lock = m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None
+    lock = None
+    if sharing.mutex is not None:
+        mutex = m.Mutex(name=sharing.mutex, namespace=sharing.namespace)
+        lock = m.Synchronization(mutexes=[mutex])
     return DAG(
         name="shards",
-        inputs=declare_inputs("run", "first", "count"),
+        inputs=declare_inputs("run", "first", "count", *LABELS),
         fail_fast=False,
         tasks=[task],
         synchronization=lock,
@@ -110,10 +118,14 @@ def group_dag(generate: Container) -> DAG:
     task = Task(
         name="shard",
         template=generate,
-        arguments=[*forward_inputs("run"), Parameter(name="shard", value=ITEM)],
+        arguments=[
+            *forward_inputs("run"),
+            Parameter(name="shard", value=ITEM),
+            *forward_inputs(*LABELS),
+        ],
         with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    inputs = declare_inputs("run", "number", "first", "count")
+    inputs = declare_inputs("run", "number", "first", "count", *LABELS)
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 
@@ -125,13 +137,13 @@ def children_dag(child: Resource) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("pods", *SCHEDULING_PARAMETERS),
+            *forward_inputs("pods", *SCHEDULING_PARAMETERS, *LABELS),
         ],
         with_sequence=_sequence(count="{{inputs.parameters.workflows}}"),
     )
     return DAG(
         name="further",
-        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS),
+        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS),
         parallelism=1,
         fail_fast=False,
         tasks=[task],

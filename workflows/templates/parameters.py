@@ -2,6 +2,9 @@
 
 from hera.workflows import Parameter
 
+# What plan outputs for the labels of the pods that generate, and of their metrics.
+LABELS = ("job_name", "run_id")
+
 
 def declare_inputs(*names: str) -> list[Parameter]:
     """The inputs of a template."""

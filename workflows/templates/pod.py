@@ -20,7 +20,13 @@ from hera.workflows import (
 from hera.workflows import models as m
 
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, LOG_VARIABLE
-from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Profile, Retries
+from imagekiln.workflows.profiles.profile import (
+    KueueQueue,
+    NodeLabel,
+    PodSettings,
+    Profile,
+    Retries,
+)
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
@@ -44,6 +50,7 @@ WEBHOOK_SECRETS = {
     "IMAGEKILN_WEBHOOK": ("imagekiln-webhook", "url"),
     "IMAGEKILN_WEBHOOK_WHEN": ("imagekiln-webhook", "when"),
     "IMAGEKILN_WEBHOOK_BODY": ("imagekiln-webhook", "body"),
+    "IMAGEKILN_WEBHOOK_AUTHORIZATION": ("imagekiln-webhook", "authorization"),
 }
 SIGNING_SECRETS = {
     "IMAGEKILN_C2PA_CERTIFICATE": ("imagekiln-c2pa", "certificate"),
@@ -116,6 +123,7 @@ def gpu_container(
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
     container = _container(step, pod, profile.retries, models)
+    container.labels = (container.labels or {}) | _queue_labels(profile.queue)
     container.env = [*_environment(step, pod, models), _node_env()]
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
@@ -185,6 +193,16 @@ def _container(
         retry_strategy=retry_strategy(retries) if step.is_retried else None,
         synchronization=step.synchronization,
     )
+
+
+def _queue_labels(queue: KueueQueue | None) -> dict[str, str]:
+    """The labels that Kueue reads. Its webhook adds the scheduling gate and its own label."""
+    if queue is None:
+        return {}
+    labels = {"kueue.x-k8s.io/queue-name": queue.name}
+    if queue.priority_class is not None:
+        labels["kueue.x-k8s.io/priority-class"] = queue.priority_class
+    return labels
 
 
 def _environment(

@@ -8,8 +8,17 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import ModelCache, Profile
+from imagekiln.steps.job.prices import SPOT_VARIABLE
+from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
+from imagekiln.workflows.templates.metrics import (
+    UNKNOWN_JOB,
+    plan_metrics,
+    run_metrics,
+    run_outputs,
+    shard_metrics,
+)
+from imagekiln.workflows.templates.parameters import LABELS
 from imagekiln.workflows.templates.pod import (
     COMPILED_CODE_FOLDER,
     GPU_IMAGE_PARAMETER,
@@ -30,11 +39,22 @@ REPORT_TIMEOUT = "15m"
 # A store that answers takes a report in seconds, and one out of reach is found out in five.
 PUBLISH_TIMEOUT = "2m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
+# Of the pods that generate, beside Argo's own.
+POD_LABELS = {
+    "imagekiln.dev/job": "{{inputs.parameters.job_name}}",
+    "imagekiln.dev/run": "{{inputs.parameters.run_id}}",
+    "imagekiln.dev/shard": "{{inputs.parameters.shard}}",
+}
 RUN_INPUT = "{{inputs.parameters.run}}"
 ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # the exit handler's; stays as it is without one
-PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
+PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, *LABELS, "images")
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
+# And for the exit handler.
+GLOBAL_OUTPUTS = (*WORKFLOW_OUTPUTS, "job_name", "figures")
+# Where a step ends before it writes them: metrics of a step that failed have values, too.
+DEFAULT_OUTPUTS = {"images": "0", "job_name": UNKNOWN_JOB, "figures": "{}"}
+REPORT_NODE = "onExit.publish-report"  # that has the report: its name after the workflow's
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -64,7 +84,9 @@ def plan_step(profile: Profile) -> Container:
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
     )
-    return cpu_container(step, profile)
+    container = cpu_container(step, profile)
+    container.metrics = plan_metrics()
+    return container
 
 
 def fetch_step(profile: Profile) -> Container:
@@ -90,12 +112,24 @@ def generate_step(profile: Profile) -> Container:
         [*arguments, "--", RUN_INPUT],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run", "shard"),
-        env={"HF_HUB_OFFLINE": "1"} if offline else {},
+        inputs=("run", "shard", *LABELS),
+        env=_generate_environment(profile, offline=offline),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-        synchronization=_semaphore(profile.sharing.semaphore),
+        synchronization=_semaphore(profile.sharing),
     )
-    return gpu_container(step, profile, _model_volume(cache, read_only=offline))
+    container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
+    container.labels = {**(container.labels or {}), **POD_LABELS}
+    container.metrics = shard_metrics()
+    if profile.metrics_port:
+        container.ports = [m.ContainerPort(name="metrics", container_port=profile.metrics_port)]
+    return container
+
+
+def _generate_environment(profile: Profile, *, offline: bool) -> dict[str, str]:
+    environment = {"HF_HUB_OFFLINE": "1"} if offline else {}
+    if profile.spot:
+        environment[SPOT_VARIABLE] = "true"
+    return environment | _metrics_environment(profile)
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -105,7 +139,7 @@ def aggregate_step(profile: Profile) -> Container:
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
-        outputs=[_output_parameter("ok")],
+        outputs=[_output_parameter("ok"), _output_parameter("figures")],
         secrets=STORAGE_SECRETS,
     )
     return cpu_container(step, profile)
@@ -142,27 +176,53 @@ def publish_step(profile: Profile) -> Container:
 def report_step(profile: Profile) -> Container:
     """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
+    outputs = {
+        f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.parameters.{name}}}}}"
+        for name in GLOBAL_OUTPUTS
+    }
+    report_node = {"IMAGEKILN_REPORT_NODE": REPORT_NODE} if profile.report_artifact else {}
     step = StepCommand(
         "report",
-        ["outcome"],
+        ["outcome", "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
         env={
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_RUN": ENDED_RUN,
+            "IMAGEKILN_LABELS": "{{workflow.labels.json}}",
+            "IMAGEKILN_CREATED_AT": "{{workflow.creationTimestamp.s}}",
+            **outputs,
+            **report_node,
         },
+        outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
     )
     container = cpu_container(step, profile)
+    container.metrics = run_metrics()
     container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
     return container
 
 
+def _metrics_environment(profile: Profile) -> dict[str, str]:
+    """Where the pod serves its metrics, and what it says of itself there."""
+    if profile.metrics_port is None:
+        return {}
+    return {
+        "IMAGEKILN_METRICS_PORT": str(profile.metrics_port),
+        "IMAGEKILN_ATTEMPT": "{{retries}}",
+        "IMAGEKILN_PROFILE": profile.name,
+    }
+
+
 def _output_parameter(name: str) -> Parameter:
-    global_name = name if name in WORKFLOW_OUTPUTS else None
-    source = m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}")
-    return Parameter(name=name, value_from=source, global_name=global_name)
+    parameter = _local_parameter(name, DEFAULT_OUTPUTS.get(name))
+    parameter.global_name = name if name in GLOBAL_OUTPUTS else None
+    return parameter
+
+
+def _local_parameter(name: str, default: str | None = None) -> Parameter:
+    source = m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}", default=default)
+    return Parameter(name=name, value_from=source)
 
 
 def _workers_option(profile: Profile) -> list[str]:
@@ -171,11 +231,12 @@ def _workers_option(profile: Profile) -> list[str]:
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
-def _semaphore(key: str | None) -> m.Synchronization | None:
-    if key is None:
+def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
+    if sharing.semaphore is None:
         return None
-    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=key)
-    return m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=source)])
+    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
+    semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
+    return m.Synchronization(semaphores=[semaphore])
 
 
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:

@@ -10,6 +10,7 @@ from hera.workflows import models as m
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile
@@ -28,12 +29,19 @@ COMMON_LABELS = {"app.kubernetes.io/part-of": "imagekiln"}
 
 def job_parameter(job: Job) -> str:
     """The job as the text of a parameter: YAML without what Argo would take for a variable."""
-    values = job.model_dump(mode="json", exclude_defaults=True)
+    values = inline_prices(job).model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, width=2**31)
     if "{{" not in text and "}}" not in text:
         return text
     # JSON is YAML too. One value a line, its own braces never meet; those in texts are escaped.
     return json.dumps(values, indent=1).replace("{{", "{\\u007b").replace("}}", "}\\u007d")
+
+
+def inline_prices(job: Job) -> Job:
+    """The job with the entries of a price table on this machine, which no pod can read."""
+    if not isinstance(job.prices, str) or is_remote_uri(job.prices):
+        return job
+    return job.model_copy(update={"prices": read_price_file(job.prices).prices})
 
 
 def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
@@ -55,6 +63,7 @@ def build_workflow(
     With `retry`, it is the first, second... that makes the next round of the job's run.
     """
     require_reachable_paths(job)
+    job = inline_prices(job)
     dates = {"logical-date": date, "timezone": timezone} if date else {}
     text = json.dumps([job.model_dump(mode="json"), dates])
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]

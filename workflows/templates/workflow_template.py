@@ -146,7 +146,7 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
     fetch = steps.fetch_step(profile) if needs_fetch else None
 
     group = group_dag(generate)
-    shards = shards_dag(group, profile.sharing.mutex)
+    shards = shards_dag(group, profile.sharing)
     child = child_workflow_template(profile, max_pods)
     children = children_dag(child)
     main = main_dag(plan, fetch, shards, children, aggregate)

@@ -24,6 +24,7 @@ from imagekiln.steps.aggregate.report.contact_sheet import (
     read_sample,
     render_thumbnail,
 )
+from imagekiln.steps.aggregate.report.costs import cost_section
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
 from imagekiln.steps.aggregate.report.queries import failure_query
@@ -262,6 +263,8 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "throughput": throughput_chart(summary.throughput),
         "time_use": summarize_time_use(summary.seconds, summary.usage),
         "starts": describe_starts(summary.throughput.starts),
+        "cost": cost_section(summary),
+        "price_per_hour": summary.spending.price_per_hour or summary.price_per_hour or 0.0,
         "bottleneck": find_bottleneck(summary.seconds, summary.usage),
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),

@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
+from imagekiln.steps.runtime.gpus import visible_gpus
+from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 
 # What libraries without an error class for it say: CUDA and MPS; PyTorch's allocator on the CPU;
 # cuBLAS, also where it finds no room for its handle; and cuDNN, where a convolution finds none for
@@ -137,9 +139,38 @@ def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
     return code <= capability and (kind == "compute" or same_generation)
 
 
+def device_uuid(device: torch.device) -> str | None:
+    """The name by which NVIDIA's tools know a GPU; None for other devices."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
 def describe_device(device: torch.device) -> str:
     """The device's name as people know it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def device_label(device: torch.device) -> str:
+    """The device in metrics: the GPU's index, or how the environment names it, else `cpu`."""
+    if device.type != "cuda":
+        return device.type
+    index = device.index or 0
+    names = visible_gpus(os.environ, count_gpus())
+    return names[index] if index < len(names) else str(index)
+
+
+def report_memory(device: torch.device, label: str) -> None:
+    """Report what is used of the memory of a GPU, if metrics are on; other devices have none."""
+    if device.type != "cuda" or not DEVICE_MEMORY_BYTES.is_on:
+        return
+    for kind, size in (
+        ("allocated", torch.cuda.memory_allocated(device)),
+        ("reserved", torch.cuda.memory_reserved(device)),
+        ("limit", torch.cuda.get_device_properties(device).total_memory),
+    ):
+        DEVICE_MEMORY_BYTES.set(size, device=label, kind=kind)
 
 
 def is_out_of_memory(error: Exception) -> bool:

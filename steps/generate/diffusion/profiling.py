@@ -11,8 +11,14 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.compile import CompileClock
-from imagekiln.steps.generate.diffusion.device import record_event, wait_for_event
+from imagekiln.steps.generate.diffusion.device import (
+    device_label,
+    record_event,
+    report_memory,
+    wait_for_event,
+)
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
+from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
 
 Moment = float | torch.cuda.Event
 SpanName = Literal["text", "decode", "safety", "copy", "whole"]
@@ -126,6 +132,7 @@ class PipelineProfiler:
         What the clock counts as compiling is not counted as drawing.
         """
         self._device: torch.device = pipe.device
+        self._device_label = device_label(pipe.device)
         self._texts = texts
         self._clock = clock
         self._times = DeviceTimes()
@@ -158,7 +165,10 @@ class PipelineProfiler:
 
     def add_call(self, spans: Spans) -> None:
         """Add a call that is done."""
-        self._add(spans.times())
+        times = spans.times()
+        self._add(times)
+        DEVICE_BUSY_SECONDS.add(times.busy, device=self._device_label)
+        report_memory(self._device, self._device_label)
 
     def add_text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
@@ -174,6 +184,13 @@ class PipelineProfiler:
     def _add(self, times: DeviceTimes) -> None:
         with self._lock:
             self._times += times
+        observe_stages(
+            text=times.text,
+            denoise=times.denoise,
+            decode=times.decode,
+            safety=times.safety,
+            copy=times.copy,
+        )
 
 
 def _with_span(function: AnyFunction, name: SpanName, spans: Spans) -> Callable[..., object]:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.runtime.metrics import STORAGE_ERRORS, STORAGE_RETRIES
 from imagekiln.steps.storage import object_store, open_store
 from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, S3_OPTIONS, ObjectStore
 from imagekiln.steps.storage.store import ObjectInfo, Store
@@ -175,6 +177,26 @@ def test_write_whose_answer_was_lost_shows_as_existing(stub: StubS3) -> None:
 def test_large_object_is_sent_in_one_request_that_decides_whose_it_is(stub: StubS3) -> None:
     assert open_store("s3://bucket/run").create("large", bytes(101 * MIB))
     assert stub.requests == ["PUT /bucket/run/large"]
+
+
+def test_requests_that_are_repeated_and_operations_that_fail_are_counted(
+    stub: StubS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = CollectorRegistry()
+    retries = Counter("retries", "-", registry=registry)
+    errors = Counter("errors", "-", ["operation"], registry=registry)
+    monkeypatch.setattr(STORAGE_RETRIES, "series", retries)
+    monkeypatch.setattr(STORAGE_ERRORS, "series", errors)
+    store = open_store("s3://bucket/run")
+    stub.faults.extend([SLOW_DOWN, (500, "InternalError")])
+    assert store.create("a", b"x")
+    assert not store.exists("b")
+    assert registry.get_sample_value("retries_total") == 2
+
+    stub.faults.append(EXPIRED)
+    with pytest.raises(TryAgain):
+        store.read("a")
+    assert registry.get_sample_value("errors_total", {"operation": "read"}) == 1
 
 
 def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:

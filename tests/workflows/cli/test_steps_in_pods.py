@@ -66,6 +66,8 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "parallelism": "3",
         "priority": "7",
         "priority_class": "nights",
+        "job_name": "shapes",
+        "run_id": Path(left["run"]).name,
         "images": "135",
     }
 

@@ -9,6 +9,7 @@ from imagekiln.workflows.doctor.check_profile import (
     check_image_volume,
     check_model_claim,
     check_priority_class,
+    check_queue,
     check_runtime_class,
     check_semaphore,
     check_template,
@@ -157,3 +158,25 @@ def test_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str]) -
     finding = check_semaphore(kube.view(), "gpu")
     assert finding.verdict == "wrong"
     assert finding.says == "ConfigMap imagekiln-gpus has no number in gpu."
+
+
+def test_semaphore_of_another_namespace_is_named_but_not_read(kube: Kube) -> None:
+    finding = check_semaphore(kube.view(), "gpu", "platform")
+    assert finding.verdict == "unknown"
+    assert "-n platform" in str(finding.remedy)
+
+
+QUEUES = "apis/kueue.x-k8s.io/v1beta2/namespaces/imagekiln/localqueues"
+
+
+def test_queue_must_exist_and_be_active(kube: Kube) -> None:
+    assert check_queue(kube.view(), "imagekiln").verdict == "wrong"
+
+    condition = {"type": "Active", "status": "False", "message": "Can't find ClusterQueue images"}
+    kube.put(QUEUES, "imagekiln", status={"conditions": [condition]})
+    finding = check_queue(kube.view(), "imagekiln")
+    assert finding.verdict == "wrong"
+    assert "Can't find ClusterQueue images" in finding.says
+
+    kube.put(QUEUES, "imagekiln", status={"conditions": [condition | {"status": "True"}]})
+    assert check_queue(kube.view(), "imagekiln").verdict == "ok"

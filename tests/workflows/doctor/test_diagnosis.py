@@ -152,6 +152,7 @@ def test_cluster_is_chosen_by_context(job: str) -> None:
 def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\n"
+        "queue: {name: imagekiln}\n"
         "report_artifact: false\n"
         "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
     )
@@ -163,6 +164,7 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
     expected = {
         "model-cache": "wrong",
         "semaphore": "ok",
+        "queue": "wrong",
         "runtime-class": "wrong",
         "priority-class": "ok",
     }

@@ -35,6 +35,19 @@ def test_failing_pod_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.Monke
     assert "none.yaml" in file.read_text(encoding="utf-8")
 
 
+def test_reason_shows_no_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "termination-log"
+    file.touch()
+    monkeypatch.setattr(outcome, "TERMINATION_LOG", file)
+    variables = {"HF_TOKEN": "plain-5c2fbd4e9"}
+    for job in ("plain-5c2fbd4e9.yaml", "http://127.0.0.1:9/job.yaml?X-Amz-Signature=5c2fbd4e9"):
+        result = CliRunner(env=variables).invoke(main, ["plan", job])
+        assert result.exit_code in (2, 75)
+        for text in (result.output, file.read_text(encoding="utf-8")):
+            assert "5c2fbd4e9" not in text
+            assert "***" in text
+
+
 def test_no_reason_is_left_outside_of_a_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,22 +16,32 @@ from click.testing import CliRunner, Result
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.outcome import WorkflowOutcome
+from imagekiln.workflows.pod.links import Links
+from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
 
 FAILURES = json.dumps([{"displayName": "shard(3:3)", "message": 'main: "x" {run}'}])
 SECRETS = Path(__file__).parents[3] / "workflows/cluster/base/secrets.example.yaml"
 OUTCOME = WorkflowOutcome("images/postcards-1", "Failed", "s3://datasets/run-1", 'a: "b"\n{status}')
+LINKS = {
+    "IMAGEKILN_ARGO_URL": "https://argo.example.com/",
+    "IMAGEKILN_RUNBOOK_URL": "https://wiki.example.com/runbook",
+    "IMAGEKILN_REPORT_NODE": "aggregate",
+}
 
 
 @contextmanager
-def _webhook(*statuses: int, answer: bytes = b"") -> Iterator[tuple[str, list[object]]]:
+def _webhook(
+    *statuses: int, answer: bytes = b"", authorizations: list[str | None] | None = None
+) -> Iterator[tuple[str, list[object]]]:
     """A server that answers with these statuses in turn, and with the last one ever after."""
     bodies: list[object] = []
+    headers = [] if authorizations is None else authorizations
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # the base class's name
             bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            headers.append(self.headers["Authorization"])
             self.send_response(statuses[min(len(bodies), len(statuses)) - 1])
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
@@ -72,19 +84,125 @@ def test_body_is_a_template_whose_texts_are_filled_in() -> None:
     }
 
 
-def test_bodies_of_the_example_are_json_for_teams_and_pagerduty() -> None:
+def _example_bodies() -> list[str]:
+    """The bodies in the comments of the example: Teams, PagerDuty, two mail gateways."""
     comments = [
         line.removeprefix("#").strip()
         for line in SECRETS.read_text().splitlines()
         if line.startswith("#   body:")
     ]
-    bodies = [fill_body(yaml.safe_load(line)["body"], OUTCOME) for line in comments]
-    teams, pagerduty = bodies
-    assert isinstance(teams, dict)
+    return [yaml.safe_load(line)["body"] for line in comments]
+
+
+def _filled(template: str, outcome: WorkflowOutcome) -> dict[str, Any]:
+    body = fill_body(template, outcome)
+    assert isinstance(body, dict)
+    return body
+
+
+def test_bodies_of_the_example_are_json_for_teams_pagerduty_and_e_mail() -> None:
+    teams, pagerduty, resend, sendgrid = (_filled(text, OUTCOME) for text in _example_bodies())
     assert teams["type"] == "message"
-    assert isinstance(pagerduty, dict)
     assert pagerduty["payload"]["severity"] == "error"
     assert pagerduty["payload"]["summary"] == "images/postcards-1: Failed"
+    assert resend["subject"] == sendgrid["subject"] == "images/postcards-1: Failed"
+    assert resend["text"] == sendgrid["content"][0]["value"] == describe_outcome(OUTCOME)
+
+
+def test_incident_of_a_run_is_closed_by_whatever_workflow_ends_it_well() -> None:
+    _, pagerduty, *_ = _example_bodies()
+    failed = _filled(pagerduty, OUTCOME)
+    again = replace(OUTCOME, workflow="images/postcards-1-again-2", status="Succeeded")
+    succeeded = _filled(pagerduty, again)
+    assert (failed["event_action"], succeeded["event_action"]) == ("trigger", "resolve")
+    assert failed["dedup_key"] == succeeded["dedup_key"] == "s3://datasets/run-1"
+
+
+def test_buttons_lead_to_the_pages_that_are_known() -> None:
+    teams, pagerduty, *_ = _example_bodies()
+    links = Links("https://argo.example.com/w", runbook="https://wiki.example.com/r")
+    outcome = replace(OUTCOME, links=links)
+    actions = _filled(teams, outcome)["attachments"][0]["content"]["actions"]
+    urls = ["https://argo.example.com/w", "https://wiki.example.com/r"]
+    assert [action["url"] for action in actions] == urls
+    assert [link["href"] for link in _filled(pagerduty, outcome)["links"]] == urls
+    assert _filled(teams, OUTCOME)["attachments"][0]["content"]["actions"] == []
+
+
+def test_message_has_links_and_counts_where_they_are_known() -> None:
+    known = {"IMAGEKILN_IMAGES": "48", "IMAGEKILN_OK": "46", **LINKS}
+    text = _run_exit_handler(**known).stdout
+    assert "images/postcards-1: Failed. 46 of 48 images are ok. Dataset: s3://" in text
+    assert text.endswith(
+        "Workflow: https://argo.example.com/workflows/images/postcards-1\n"
+        # Argo's own id of the node postcards-1.aggregate
+        "Report: https://argo.example.com/artifact-files/images/workflows/postcards-1/"
+        "postcards-1-1621089721/outputs/report/index.html\n"
+        "Runbook: https://wiki.example.com/runbook\n"
+    )
+
+
+def test_run_that_was_not_planned_has_neither_counts_nor_a_report() -> None:
+    names = ("run", "images", "ok")
+    unset = {f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.{name}}}}}" for name in names}
+    text = _run_exit_handler(**unset, **LINKS).stdout
+    assert "{{" not in text
+    assert "Report" not in text
+    assert "Workflow: https://argo.example.com/workflows/images/postcards-1" in text
+
+
+def test_message_is_short_however_many_steps_failed() -> None:
+    failures = [{"displayName": f"shard({n})", "message": "m" * 50} for n in range(300)]
+    encoded = base64.b64encode(json.dumps(failures).encode()).decode()
+    text = _run_exit_handler(IMAGEKILN_FAILURES=encoded).stdout
+    assert "shard(9): mmm" in text
+    assert "... and 290 more" in text
+    cut_off = base64.b64encode(json.dumps(failures).encode()[:20_000]).decode()
+    assert len(_run_exit_handler(IMAGEKILN_FAILURES=cut_off).stdout) < 2500
+
+
+CREDENTIALS = (
+    "s3://AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMIK7MDENG@datasets/prompts",
+    "GET https://store.example.com/a.parquet?X-Amz-Signature=5c2fbd4e9&X-Amz-Expires=600 failed",
+    "https://blob.example.com/c?sv=2024&sig=5c2fbd4e9%3D",
+    'answer: {"access_token": "5c2fbd4e9", "status": 403}',
+    "login failed with password=5c2fbd4e9",
+    "Authorization: Bearer 5c2fbd4e9.5c2fbd4e9",
+    "401 for hf_5c2fbd4e9abcdefgh",
+    "the key plain-5c2fbd4e9 is in the environment",
+)
+
+
+def test_no_credential_reaches_the_webhook_or_the_log() -> None:
+    failures = [{"displayName": "plan", "message": text} for text in CREDENTIALS]
+    variables = {
+        "IMAGEKILN_FAILURES": base64.b64encode(json.dumps(failures).encode()).decode(),
+        "IMAGEKILN_RUN": "s3://user:5c2fbd4e9@datasets/postcards/run-1",
+        "HF_TOKEN": "plain-5c2fbd4e9",
+    }
+    body = '{"text": "{text}", "run": "{run}", "failures": "{failures}", "id": "{incident}"}'
+    with _webhook(200) as (url, bodies):
+        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url, IMAGEKILN_WEBHOOK_BODY=body, **variables)
+    posted = json.dumps(bodies)
+    for text in (posted, result.output):
+        assert "5c2fbd4e9" not in text
+        assert "wJalrXUtnFEMI" not in text
+        assert "AKIA" not in text
+    assert "s3://***@datasets/postcards/run-1" in posted
+    assert "https://store.example.com/a.parquet?***" in posted
+
+
+def test_key_of_a_mail_gateway_is_sent_and_never_shown() -> None:
+    key = "Bearer 5c2fbd4e9-key"
+    headers: list[str | None] = []
+    with _webhook(401, answer=b"5c2fbd4e9-key is wrong", authorizations=headers) as (url, _):
+        result = _run_exit_handler(
+            IMAGEKILN_WEBHOOK=url, IMAGEKILN_WEBHOOK_AUTHORIZATION=f"{key}\n"
+        )
+    assert headers == [key]
+    assert result.exit_code == 0
+    assert "the webhook answered 401. " in result.stderr
+    assert "5c2fbd4e9" not in result.output
 
 
 def test_body_that_is_not_json_is_refused() -> None:

@@ -30,6 +30,8 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
         "inputs.parameters.number": "2",
         "inputs.parameters.parallelism": "8",
         "inputs.parameters.priority": "-10",
+        "inputs.parameters.job_name": "1e3",
+        "inputs.parameters.run_id": "2026-11-21",
         "=toJson(inputs.parameters.priority_class)": '""',
         "=toJson(inputs.parameters.run)": json.dumps(run),
         "=toJson(workflow.parameters['gpu-image'])": '"1e3"',
@@ -45,7 +47,14 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     spec = workflow["spec"]
     assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
     parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
-    assert parameters == {"run": run, "first": "4000", "count": "4000", "gpu-image": "1e3"}
+    assert parameters == {
+        "run": run,
+        "first": "4000",
+        "count": "4000",
+        "job_name": "1e3",
+        "run_id": "2026-11-21",
+        "gpu-image": "1e3",
+    }
 
 
 def test_number_of_shards_in_one_workflow_is_the_callers() -> None:

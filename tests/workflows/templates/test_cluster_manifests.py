@@ -4,11 +4,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from imagekiln.workflows.cli.local import tune
+from imagekiln.workflows.doctor.kube_fields import get_quantities
+from imagekiln.workflows.doctor.pod_requests import resources_by_step
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml
@@ -64,6 +67,51 @@ def test_pod_that_tunes_is_locked_down_and_calls_an_existing_command() -> None:
     }
     assert container["image"] == load_profile("gpu").generate.image
     assert tune.make_context("tune", container["args"][1:]).params["job"] == "s3://jobs/job.yaml"
+
+
+def read_gpu_manifests(name: str) -> list[dict[str, Any]]:
+    text = (CLUSTER / "gpus" / name).read_text(encoding="utf-8")
+    return list(yaml.safe_load_all(text))
+
+
+def test_queue_of_the_example_is_that_of_the_profile_and_covers_all_that_its_pods_request() -> None:
+    manifests = {each["kind"]: each for each in read_gpu_manifests("kueue.yaml")}
+    profile = load_profile("kueue")
+    assert profile.queue is not None
+    local = manifests["LocalQueue"]
+    assert local["metadata"]["name"] == profile.queue.name
+    queue = manifests["ClusterQueue"]
+    assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
+
+    (group,) = queue["spec"]["resourceGroups"]
+    requests = resources_by_step(profile)["generate"].requests
+    assert set(requests) == set(group["coveredResources"])
+    for flavor in group["flavors"]:
+        quotas = {each["name"]: each["nominalQuota"] for each in flavor["resources"]}
+        amounts = get_quantities({"quotas": quotas}, "quotas")
+        pods = amounts["nvidia.com/gpu"]
+        short = {name for name, amount in requests.items() if amount * pods > amounts[name]}
+        assert not short, f"{flavor['name']} has fewer of these than its {pods} GPUs need"
+
+
+def test_pool_of_the_karpenter_example_takes_pods_that_scale_from_zero() -> None:
+    (pool,) = read_gpu_manifests("karpenter.yaml")
+    pod = load_profile("scale-from-zero").generate
+    template = pool["spec"]["template"]
+    assert pod.node_selector.items() <= template["metadata"]["labels"].items()
+    assert {taint["key"] for taint in template["spec"]["taints"]} <= {
+        toleration.key for toleration in pod.tolerations
+    }
+    assert pool["spec"]["disruption"]["consolidationPolicy"] == "WhenEmpty"
+
+
+def test_warm_node_gives_way_to_urgent_batches_and_makes_a_pool_grow() -> None:
+    _require_valid(CLUSTER / "gpus/warm-node.yaml")
+    priority, deployment = read_gpu_manifests("warm-node.yaml")
+    assert -10 <= priority["value"] < 0
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == priority["metadata"]["name"]
+    assert pod["containers"][0]["image"] == load_profile("gpu").generate.image
 
 
 def _require_valid(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any, cast
 
 import kubernetes_validate
@@ -214,6 +215,17 @@ def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name:
     assert node in containers(_pods(name)["generate"])["main"]["env"]
 
 
+def test_notification_links_to_the_node_that_has_the_report() -> None:
+    templates = {template["name"]: template for template in _template("gpu")["spec"]["templates"]}
+    variables = templates["report"]["container"]["env"]
+    environment = {variable["name"]: variable.get("value") for variable in variables}
+    place, _, task = environment["IMAGEKILN_REPORT_NODE"].rpartition(".")
+    dag = templates[{"": "main", "onExit": "finish"}[place]]["dag"]
+    (template,) = [node["template"] for node in dag["tasks"] if node["name"] == task]
+    artifacts = templates[template]["outputs"]["artifacts"]
+    assert [artifact["name"] for artifact in artifacts] == ["report"]
+
+
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
     allowed = {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
     for name in ("gpu", "cached-claim", "gpu-4"):
@@ -281,3 +293,41 @@ def test_exit_handler_cannot_fail_the_workflow() -> None:
     for task in tasks:
         assert task["continueOn"] == {"failed": True, "error": True}
         assert templates[task["template"]]["timeout"], "it also ends a pod that finds no node"
+
+
+def own_template(tmp_path: Path, text: str) -> dict[str, Any]:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"description: Ours\n{text}")
+    return {
+        part["name"]: part
+        for part in cast("Any", build_workflow_template(load_profile(str(path)), NAMESPACE))[
+            "spec"
+        ]["templates"]
+    }
+
+
+def test_kueue_admits_the_pods_with_gpus_and_no_others(tmp_path: Path) -> None:
+    text = "queue: {name: research, priority_class: nightly}\n"
+    labels = {
+        name: part.get("metadata", {}).get("labels", {})
+        for name, part in own_template(tmp_path, text).items()
+    }
+    queued = {name for name in labels if "kueue.x-k8s.io/queue-name" in labels[name]}
+    assert queued == {"generate"}
+    assert labels["generate"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert labels["generate"]["kueue.x-k8s.io/priority-class"] == "nightly"
+
+
+def test_time_in_a_queue_is_no_time_of_the_shard(tmp_path: Path) -> None:
+    generate = own_template(tmp_path, "queue: {name: research}\ngenerate: {hours: 2}\n")["generate"]
+    assert generate["activeDeadlineSeconds"] == 7200, "counted from when a node accepts the pod"
+    assert "timeout" not in generate, "counted from when Argo creates the pod"
+    assert "maxDuration" not in generate["retryStrategy"]["backoff"]
+
+
+def test_teams_share_a_semaphore_or_a_mutex_of_another_namespace(tmp_path: Path) -> None:
+    text = "sharing: {semaphore: gpu, mutex: images, namespace: platform}\n"
+    parts = own_template(tmp_path, text)
+    (semaphore,) = parts["generate"]["synchronization"]["semaphores"]
+    (mutex,) = parts["shards"]["synchronization"]["mutexes"]
+    assert semaphore["namespace"] == mutex["namespace"] == "platform"

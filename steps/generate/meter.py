@@ -1,0 +1,202 @@
+"""The meter of an attempt: what its devices take is entered into the run's account as it passes.
+
+A process that is killed leaves what it entered before. Where the budget of the run is spent, the
+attempt ends after its current part.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.job.prices import Price, is_spot_node
+from imagekiln.steps.runs.account import NOTHING, Account, Spent, open_account, open_run_store
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
+from imagekiln.steps.runtime.progress import Event, Progress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage.store import Store
+
+ENTRY_SECONDS = 300.0  # between two entries
+# With a budget, more often: but of many pods at once, no more than a few write in a second.
+MIN_ENTRY_SECONDS = 30.0
+ENTRY_SECONDS_PER_SHARD = 1.0
+
+
+@contextmanager
+def meter_attempt(
+    store: Store,
+    plan: Plan,
+    progress: Progress,
+    stop: Stop,
+    *,
+    devices: int = 1,
+    age: float = 0.0,
+) -> Iterator["Meter"]:
+    """Meter what the block spends on so many devices, in a process that is `age` seconds old.
+
+    `stop` is requested where the budget of the run is spent. Raises BudgetSpent where it was spent
+    before, or ended the block.
+    """
+    run_store = open_run_store(store, plan)
+    terms = read_terms(run_store, plan.job)
+    meter = Meter(run_store.uri, open_account(store, plan), terms, progress, stop)
+    meter.start(devices, age, _entry_seconds(terms, len(plan.shards)))
+    is_complete = False
+    try:
+        yield meter
+        is_complete = True
+    except TryAgain as error:
+        if meter.excess is None:
+            raise
+        raise budget_error(run_store.uri, meter.excess) from error
+    finally:
+        meter.close(is_complete)
+
+
+def _entry_seconds(terms: Terms, shards: int) -> float:
+    if not terms.budget.is_limited:
+        return ENTRY_SECONDS
+    return min(ENTRY_SECONDS, max(MIN_ENTRY_SECONDS, ENTRY_SECONDS_PER_SHARD * shards))
+
+
+class Meter:
+    """What one attempt has spent, and what is known of the other attempts at its run.
+
+    `excess` says how far the budget is spent, once it is. `progress` is to be told of images in
+    place of that which the meter was given.
+    """
+
+    def __init__(
+        self, uri: str, account: Account, terms: Terms, progress: Progress, stop: Stop
+    ) -> None:
+        """Measure nothing yet."""
+        self.excess: str | None = None
+        self.progress: Progress = _MeteredProgress(progress, self)
+        self._uri = uri
+        self._account = account
+        self._terms = terms
+        self._stop = stop
+        self._devices = 1
+        self._began = 0.0
+        self._loaded: float | None = None
+        self._last_commit = 0.0
+        self._price: Price | None = None
+        self._entered = NOTHING  # of this attempt, in the account
+        self._total = NOTHING  # of the run, when it was last entered
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, devices: int, age: float, entry_seconds: float) -> None:
+        """Begin, `age` seconds ago. Raises BudgetSpent where nothing is left to spend."""
+        self._devices = devices
+        self._began = time.perf_counter() - age
+        self._price = self._terms.all_prices.find(None, spot=is_spot_node())
+        if self._terms.budget.is_limited:
+            self._total = self._account.read()
+            excess = self._terms.find_excess(self._total)
+            if excess is not None:
+                raise budget_error(self._uri, excess)
+        self._thread = threading.Thread(target=self._enter_often, args=(entry_seconds,))
+        self._thread.daemon = True
+        self._thread.start()
+
+    def note_device(self, name: str) -> None:
+        """The model is loaded on this device; only the first call counts."""
+        if self._loaded is None:
+            self._loaded = self._elapsed()
+        self._price = self._terms.all_prices.find(name, spot=is_spot_node())
+
+    def note_draw(self) -> None:
+        """Images were drawn, so the model is loaded."""
+        if self._loaded is None:
+            self._loaded = self._elapsed()
+
+    def note_commit(self) -> None:
+        """A part was committed: what was spent so far was of use."""
+        self._last_commit = self._elapsed()
+        self._check_budget()
+
+    def close(self, is_complete: bool) -> None:
+        """Enter what is left. What an incomplete attempt did after its last part is lost."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        with suppress(KilnError):  # only figures of cost are lost
+            self._enter(self._measure(is_complete=is_complete, ended=1))
+
+    def _enter_often(self, entry_seconds: float) -> None:
+        is_closed = False
+        while not is_closed:
+            with suppress(KilnError):  # the next entry has it too
+                self._enter(self._measure())
+                self._check_budget()
+            is_closed = self._closed.wait(entry_seconds)
+
+    def _enter(self, own: Spent) -> None:
+        total = self._account.add(own - self._entered)
+        with self._lock:
+            self._entered = own
+            self._total = total
+
+    def _measure(self, *, is_complete: bool = False, ended: int = 0) -> Spent:
+        """What this attempt has spent so far. If it is complete, all of it was of use."""
+        elapsed = self._elapsed()
+        useful = elapsed if is_complete else min(elapsed, self._last_commit)
+        seconds = elapsed * self._devices
+        loaded = elapsed if self._loaded is None else self._loaded
+        price = self._price
+        return Spent(
+            seconds=seconds,
+            useful=useful * self._devices,
+            loading=loaded * self._devices,
+            cost=0.0 if price is None else seconds / 3600 * price.per_hour,
+            priced=0.0 if price is None else seconds,
+            attempts=1,
+            ended=ended,
+        )
+
+    def _check_budget(self) -> None:
+        """End after the current part where the run has spent its budget, as far as is known."""
+        if self.excess is not None or not self._terms.budget.is_limited:
+            return
+        with self._lock:
+            spent = self._total + (self._measure() - self._entered)
+        self.excess = self._terms.find_excess(spent)
+        if self.excess is not None:
+            event = Event("budget_spent", {}, f"The budget is spent: {self.excess}.")
+            self.progress.show_event(event)
+            self._stop.request_after_part()
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+
+class _MeteredProgress:
+    """Passes on what it learns, and lets the meter know of parts."""
+
+    def __init__(self, progress: Progress, meter: Meter) -> None:
+        self._progress = progress
+        self._meter = meter
+
+    def start(self, total: int) -> None:
+        self._progress.start(total)
+
+    def add_existing(self, images: int) -> None:
+        self._progress.add_existing(images)
+
+    def add_drawn(self, images: int) -> None:
+        self._meter.note_draw()
+        self._progress.add_drawn(images)
+
+    def add_committed(self, images: int) -> None:
+        self._progress.add_committed(images)
+        self._meter.note_commit()
+
+    def show_event(self, event: Event) -> None:
+        self._progress.show_event(event)
+
+    def close(self) -> None:
+        self._progress.close()

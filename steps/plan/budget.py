@@ -1,0 +1,80 @@
+"""What a run is expected to take and to cost, against its budget: before it begins or resumes."""
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prices import Price
+from imagekiln.steps.models.resolve import ResolvedModel
+from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.runs.account import open_account
+from imagekiln.steps.runs.expectation import Expectation, write_expectation
+from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.run_rate import find_earlier_rate
+from imagekiln.steps.runs.terms import Terms, budget_error
+from imagekiln.steps.storage.store import Store
+
+
+def expect_run_time(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
+    """How long the draft takes: by an earlier run of the job, unless the job itself says so."""
+    job = model.job
+    if job.shard.seconds_per_image is not None:
+        return draft.time
+    rate = find_earlier_rate(job, model.facts.digest)
+    if rate is None:
+        return draft.time
+    shards = len(draft.sharding.shard_images)
+    return RunTime(
+        rate.gpu_hours(draft.work, shards),
+        rate.source,
+        shards=shards,
+        device=rate.device,
+    )
+
+
+def find_expected_price(terms: Terms, time: RunTime | None) -> Price | None:
+    """The price of the GPU that the time was measured on; of the only one, if that is unknown."""
+    return terms.all_prices.find(None if time is None else time.device)
+
+
+def require_within_budget(
+    job: Job,
+    time: RunTime | None,
+    terms: Terms,
+    *,
+    gpu: str | None = None,
+    spot: bool = False,
+) -> None:
+    """Raise BadInput where the job is expected to exceed its budget.
+
+    Where the GPU is unknown, it has the highest price. An unknown time exceeds nothing.
+    """
+    if time is None or not terms.budget.is_limited:
+        return
+    price = terms.all_prices.find(gpu or time.device, spot=spot)
+    per_hour = terms.all_prices.highest if price is None else price.per_hour
+    cost = None if per_hour is None else time.gpu_hours * per_hour
+    excess = terms.find_estimated_excess(time.gpu_hours, cost)
+    if excess is not None:
+        raise BadInput(
+            f"{job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
+            "`budget`, or ask for fewer images or steps."
+        )
+
+
+def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:
+    """Raise BudgetSpent where an unfinished run has spent its budget."""
+    if not terms.budget.is_limited or store.exists(SUCCESS_KEY):
+        return
+    excess = terms.find_excess(open_account(store, plan).read())
+    if excess is not None:
+        raise budget_error(store.uri, excess)
+
+
+def record_expectation(store: Store, time: RunTime | None, terms: Terms) -> None:
+    """Write what a new run is expected to take, where that is known."""
+    if time is None:
+        return
+    price = find_expected_price(terms, time)
+    cost = None if price is None else time.gpu_hours * price.per_hour
+    write_expectation(store, Expectation(time.gpu_hours, time.source, cost))

@@ -1,0 +1,164 @@
+"""The account of a run: what its attempts have spent so far, in entries that are only appended.
+
+Each entry holds the sum of all before it, so that the last one says all, and a process that appends
+adds its own to it. Entries are created once, under the first number that is free: of two processes
+that append at once, the second reads the entry of the first and takes the next number.
+"""
+
+import random
+import time
+import uuid
+from dataclasses import astuple, dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.runs.keys import account_key
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+
+MAX_TRIES = 40
+FIRST_PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What attempts have spent, in device-seconds and in money.
+
+    An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
+    that led to committed parts: those of an attempt that was cut off count up to its last part.
+    `loading` passed before the first image could be drawn. `cost` is that of `priced` seconds.
+    `ended` counts the attempts that said how they ended.
+    """
+
+    seconds: float = 0.0
+    useful: float = 0.0
+    loading: float = 0.0
+    cost: float = 0.0
+    priced: float = 0.0
+    attempts: int = 0
+    ended: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        """What both have spent."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Spent(*(mine + theirs for mine, theirs in pairs))
+
+    def __sub__(self, other: "Spent") -> "Spent":
+        """What this one has spent beyond the other."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Spent(*(mine - theirs for mine, theirs in pairs))
+
+    @property
+    def gpu_hours(self) -> float:
+        """The device-seconds in hours."""
+        return self.seconds / 3600
+
+    @property
+    def known_cost(self) -> float | None:
+        """The cost; None where some of the time has no price."""
+        return self.cost if self.seconds - self.priced < 1e-6 * max(1.0, self.seconds) else None
+
+    def highest_cost(self, highest_price: float | None) -> float:
+        """The cost, where the time without a price is that of the most expensive GPU."""
+        unpriced_hours = (self.seconds - self.priced) / 3600
+        return self.cost + unpriced_hours * (highest_price or 0.0)
+
+
+NOTHING = Spent()
+
+
+@dataclass(frozen=True, slots=True)
+class AccountEntry:
+    """The sum of all that was spent up to a time, in seconds since 1970, and who wrote it."""
+
+    writer: str
+    at: float
+    spent: Spent
+
+
+ENTRY_TYPE_ADAPTER: TypeAdapter[AccountEntry] = TypeAdapter(AccountEntry)
+
+
+class Account:
+    """The account of one run. To read it takes a few requests, however many entries there are."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the account of the run in `store`, and read nothing yet."""
+        self._store = store
+        self._entries = 0
+        self._spent = NOTHING
+
+    def read(self) -> Spent:
+        """What the run has spent. Raises TryAgain where storage fails, BadInput on damage."""
+        before = self._entries
+        self._entries = self._find_end()
+        if self._entries > before:
+            self._spent = self._read_entry(self._entries - 1).spent
+        return self._spent
+
+    def add(self, spent: Spent) -> Spent:
+        """Append what was spent, and return the sum. Raises as `read` does."""
+        writer = uuid.uuid4().hex
+        for attempt in range(MAX_TRIES):
+            total = self.read() + spent
+            number = self._entries
+            entry = AccountEntry(writer, time.time(), total)
+            content = ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
+            is_written = self._store.create(account_key(number), content)
+            # Where an answer was lost, a second request meets the entry of the first.
+            if is_written or self._read_entry(number).writer == writer:
+                self._entries = number + 1
+                self._spent = total
+                return total
+            time.sleep(_pause(attempt))
+        raise TryAgain(f"{self._store.uri}: too many processes write to its account at once.")
+
+    def _find_end(self) -> int:
+        """The first number that is free: first in growing steps, then by halves."""
+        low = self._entries
+        step = 1
+        while self._exists(low + step - 1):
+            low += step
+            step *= 2
+        high = low + step - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._exists(middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _exists(self, number: int) -> bool:
+        return self._store.exists(account_key(number))
+
+    def _read_entry(self, number: int) -> AccountEntry:
+        key = account_key(number)
+        try:
+            return ENTRY_TYPE_ADAPTER.validate_json(self._store.read(key))
+        except ValidationError as error:
+            raise BadInput(
+                f"{self._store.uri_of(key)}: is damaged. Delete it and the entries after it: "
+                "only figures of cost are lost."
+            ) from error
+
+
+def open_account(store: Store, plan: Plan) -> Account:
+    """The account of a run, which the rounds within it share."""
+    return Account(open_run_store(store, plan))
+
+
+def open_run_store(store: Store, plan: Plan) -> Store:
+    """The folder of the run itself, also where `store` is that of one of its rounds."""
+    if plan.round == 0:
+        return store
+    parent, _, _ = store.uri.rstrip("/").rpartition("/")
+    return open_store(parent or ".")
+
+
+def _pause(attempt: int) -> float:
+    longest = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
+    return random.uniform(0, longest)  # noqa: S311  # no secret

@@ -1,0 +1,96 @@
+"""The terms of a run: what its GPUs cost and what it may spend, as it was submitted last.
+
+They are no part of the plan, so that a price can be corrected and a budget raised.
+"""
+
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagekiln.steps.errors import BadInput, BudgetSpent, Missing
+from imagekiln.steps.job.job import BudgetSettings, Job
+from imagekiln.steps.job.prices import GpuPrice, Prices, resolve_prices
+from imagekiln.steps.runs.account import Spent
+from imagekiln.steps.runs.keys import TERMS_KEY
+from imagekiln.steps.runtime.figures import format_money, format_number
+from imagekiln.steps.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The prices and the budget of a run."""
+
+    price_per_hour: float | None = None
+    prices: tuple[GpuPrice, ...] = ()
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
+
+    @property
+    def all_prices(self) -> Prices:
+        """The one price, or the table."""
+        return Prices(self.price_per_hour, self.prices)
+
+    def find_excess(self, spent: Spent) -> str | None:
+        """How far the budget is spent, as a clause; None where some of it is left."""
+        gpu_hours = self.budget.gpu_hours
+        if gpu_hours is not None and spent.gpu_hours >= gpu_hours:
+            return _describe_hours(spent.gpu_hours, gpu_hours)
+        cost = self.budget.cost
+        if cost is not None:
+            spent_cost = spent.highest_cost(self.all_prices.highest)
+            if spent_cost >= cost:
+                return _describe_cost(spent_cost, cost)
+        return None
+
+    def find_estimated_excess(self, gpu_hours: float, cost: float | None) -> str | None:
+        """By how much an estimate exceeds the budget, as a clause; None where it does not."""
+        limit = self.budget.gpu_hours
+        if limit is not None and gpu_hours > limit:
+            return _describe_hours(gpu_hours, limit)
+        limit = self.budget.cost
+        if limit is not None and cost is not None and cost > limit:
+            return _describe_cost(cost, limit)
+        return None
+
+
+TERMS_TYPE_ADAPTER: TypeAdapter[Terms] = TypeAdapter(Terms)
+
+
+def terms_of(job: Job) -> Terms:
+    """The terms of a job, its price table read. Raises BadInput, Missing, TryAgain."""
+    prices = resolve_prices(job.price_per_hour, job.prices)
+    return Terms(job.price_per_hour, prices.table, job.budget)
+
+
+def write_terms(store: Store, terms: Terms) -> None:
+    """Write the terms of a run, in place of earlier ones."""
+    has_terms = terms.budget.is_limited or bool(terms.prices)
+    if has_terms or store.exists(TERMS_KEY):
+        store.replace(TERMS_KEY, TERMS_TYPE_ADAPTER.dump_json(terms, indent=1) + b"\n")
+
+
+def read_terms(store: Store, planned: Job) -> Terms:
+    """The terms of the run in `store`; without any, the price of the job that was planned."""
+    try:
+        return TERMS_TYPE_ADAPTER.validate_json(store.read(TERMS_KEY))
+    except Missing:
+        return Terms(planned.price_per_hour)
+    except ValidationError as error:
+        raise BadInput(
+            f"{store.uri_of(TERMS_KEY)}: is damaged. Delete it, and plan or submit the job again."
+        ) from error
+
+
+def budget_error(uri: str, excess: str) -> BudgetSpent:
+    """That the run at `uri` has no budget left, and how to resume it."""
+    return BudgetSpent(
+        f"{uri}: the budget is spent: {excess}. Everything committed is kept. To resume, raise "
+        "`budget` in the job, or by --set, and run or submit it again."
+    )
+
+
+def _describe_hours(gpu_hours: float, limit: float) -> str:
+    return f"{format_number(gpu_hours)} GPU-hours, where budget.gpu_hours is {format_number(limit)}"
+
+
+def _describe_cost(cost: float, limit: float) -> str:
+    return f"cost {format_money(cost)}, where budget.cost is {format_money(limit)}"

@@ -1,0 +1,121 @@
+"""Every command that the README, the docs and the commands' help show is one, and works."""
+
+import re
+import shutil
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.workflows.cli.main import main
+from tests import pages
+from tests.package.finished_job import call, only_run
+from tests.package.shown_commands import commands, shown_commands
+from tests.pages import CODE_SPAN, ROOT
+
+CALL = re.compile(r"(?:[A-Z_]+=\S+ )*imagekiln [a-zA-Z{-]")
+PLACEHOLDER = re.compile(r"[A-Z_]+|\.\.\.|\{\}")
+CLUSTER_FILE = re.compile(r"(?<![\w/])(cluster/(?:overlays|gpus|base|monitoring)/[\w./-]+)")
+DOCKERFILE = re.compile(r"docker build --file (\S+)")
+# Commands that a machine without a cluster and a GPU runs in a second.
+LOCAL = {
+    "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
+    "reproduce", "diff", "gc", "schema", "manifests", "render",
+}  # fmt: skip
+# Processes that load torch again, or a file that `tune` measures: other tests have them.
+ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20")
+
+
+def help_commands() -> list[list[str]]:
+    """Those of the commands' help."""
+    texts = [command.epilog or "" for command in main.commands.values()]
+    return [words for text in texts for words in commands(text)]
+
+
+def mentioned_commands() -> list[list[str]]:
+    """Those within sentences of the pages, of the program's messages, and of YAML's comments.
+
+    Some are only a name, others have placeholders.
+    """
+    comments = list(pages.manifest_comments())
+    texts = [*pages.program_texts(), *comments]
+    spans = {*pages.code_spans(), *comments}
+    spans |= {span for text in texts for span in CODE_SPAN.findall(text)}
+    calls = [span for span in sorted(spans) if CALL.match(span)]
+    return [words for span in calls for words in commands(span) if words]
+
+
+def options(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts} | {"--help"}
+
+
+@pytest.mark.parametrize("words", [*shown_commands(), *help_commands()], ids=" ".join)
+def test_shown_command_is_one(words: list[str]) -> None:
+    command = main.commands[words[0]]
+    assert {word for word in words[1:] if word.startswith("-")} <= options(command)
+    assert isinstance(command.make_context(words[0], words[1:]), click.Context)
+
+
+def test_mentioned_commands_and_their_options_are_there() -> None:
+    mistakes = []
+    for words in mentioned_commands():
+        if words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
+            continue  # of all commands: imagekiln --help, imagekiln COMMAND --help
+        command = main.commands.get(words[0])
+        names = {word for word in words[1:] if word.startswith("-") and "{" not in word}
+        if command is None or not names <= options(command):
+            mistakes.append(" ".join(words))
+    assert mistakes == []
+
+
+def test_shown_make_targets_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = {
+        word
+        for text in pages.blocks("sh")
+        for word in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
+    }
+    assert shown
+    assert shown <= targets
+
+
+def test_shown_manifests_and_dockerfiles_are_there() -> None:
+    shown = {path for text in pages.blocks("sh") for path in CLUSTER_FILE.findall(text)}
+    assert shown
+    dockerfiles = {path for text in pages.blocks("sh") for path in DOCKERFILE.findall(text)}
+    assert dockerfiles
+    assert [path for path in sorted(dockerfiles) if not (ROOT / path).is_file()] == []
+    assert [path for path in sorted(shown) if not (ROOT / "workflows" / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        words
+        for words in shown_commands()
+        if words[0] in LOCAL and not ELSEWHERE.search(" ".join(words))
+    ],
+    ids=" ".join,
+)
+def test_shown_command_works(words: list[str], finished_job: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished_job, folder)
+    if words[0] == "init":
+        (folder / "job.yaml").unlink()
+    result = call(folder, *[substitute(word, words[0], folder) for word in words])
+    assert result.exit_code == 0, result.output
+
+
+def substitute(word: str, command: str, folder: Path) -> str:
+    """A word of a command of the docs, with what it stands for on this machine."""
+    run = only_run(folder)
+    if word.endswith(("/RUN", "/OTHER")) or word in ("RUN", "OTHER"):
+        return str(run)
+    if word == "IMAGE_ID":
+        return str(pq.read_table(run / "manifest")["image_id"][0])
+    if word == "s3://datasets/postcards":
+        return str(folder / "out")
+    if command == "render" and word.endswith(".yaml"):
+        return "cluster-job.yaml"
+    return word

@@ -1,0 +1,160 @@
+"""Every example of the docs runs: here, on an S3 server, or as YAML that Argo's schema accepts."""
+
+import runpy
+import shutil
+from pathlib import Path
+
+import duckdb
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import Result
+
+from tests import loras
+from tests.models import folder as model_folder
+from tests.package.finished_job import call
+from tests.pages import EXAMPLES
+from tests.workflows.argo_schemas import mistakes
+
+QUICK = ("--set", "defaults.steps=2")
+# In place of a model from the hub.
+BUNDLED = (
+    "--set", "model.id=bundled:shapes", "--set", "model.revision=null",
+    "--set", "model.dtype=float32", "--set", "defaults.steps=1",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the examples, as the working directory."""
+    copy = Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def run(folder: Path, *words: str) -> Result:
+    result = call(folder, "run", *words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def manifest(folder: Path, columns: str) -> list[tuple[object, ...]]:
+    """Columns of all images, in the order of the ids of their rows."""
+    files = folder / "out" / "*" / "manifest" / "*.parquet"
+    with duckdb.connect() as connection:
+        return connection.execute(f"select {columns} from '{files}' order by id").fetchall()
+
+
+def test_every_example_is_listed() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    names = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
+    assert {name for name in names if f"]({name})" not in page} == set()
+
+
+def test_minimal_job_makes_four_images(folder: Path) -> None:
+    run(folder, "minimal.yaml", *QUICK)
+    assert manifest(folder, "id, seed, status") == [
+        ("black-star", 2, "ok"),
+        ("green-triangle", 3, "ok"),
+        ("orange-cross", 4, "ok"),
+        ("red-circle", 1, "ok"),
+    ]
+
+
+def test_own_check_finds_the_backgrounds_that_the_prompts_ask_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    run(folder, "own-check.yaml")
+    assert manifest(folder, "marks") == [([],)] * 4
+
+    check = runpy.run_path(str(folder / "background_check.py"))["check"]
+    spec = type("Spec", (), {"prompt": "a red circle on a blue background"})
+    verdict = check(np.zeros((2, 2, 3), np.uint8), spec)
+    assert verdict.reason == "the background is black, not blue"
+
+
+def test_several_models_are_compared_on_a_page(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("IMAGEKILN__DEFAULTS__STEPS", "1")
+    arguments = ["several_models.py", "minimal.yaml", "bundled:shapes", str(model_folder("sd"))]
+    monkeypatch.setattr("sys.argv", arguments)
+    runpy.run_path("several_models.py", run_name="__main__")
+    page = Path(capsys.readouterr().out.splitlines()[-1])
+    assert page == Path("comparison/index.html")
+    assert len(list((folder / "out").glob("model-*/_SUCCESS"))) == 2
+
+
+def test_lora_sweep_draws_each_prompt_at_each_weight(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lora_sweep.py", "prompts.csv", "sweep.parquet"])
+    runpy.run_path("lora_sweep.py", run_name="__main__")
+    shutil.copytree(model_folder("sd"), folder / "sdxl")
+    (folder / "loras").mkdir()
+    shutil.copy(loras.folder("sd") / loras.FILE, folder / "loras" / "watercolor.safetensors")
+    run(folder, "lora-sweep.yaml", *QUICK, "--set", "model.dtype=float32")
+
+    rows = manifest(folder, "split_part(id, '-', 1), weight, seed, loras, pixels_sha256")
+    assert len(rows) == 16
+    black = [row for row in rows if row[0] == "black"]
+    assert [(row[1], row[2], row[3]) for row in black] == [
+        (0.0, 2, None),
+        (0.4, 2, "style:0.4"),
+        (0.8, 2, "style:0.8"),
+        (1.2, 2, "style:1.2"),
+    ]
+    assert len({row[4] for row in black}) == 4
+
+
+def test_second_night_makes_only_what_is_new(folder: Path, s3_bucket: str) -> None:
+    places = ("--set", f"prompts={s3_bucket}/prompts/*.parquet", "--set", f"output={s3_bucket}/out")
+    results = []
+    for night, prompt in enumerate(("a red circle", "a blue star")):
+        with fsspec.open(f"{s3_bucket}/prompts/{night}.parquet", "wb") as file:
+            pq.write_table(pa.table({"prompt": [prompt]}), file)
+        date = ("--date", f"2026-11-0{night + 1}")
+        results.append(run(folder, "nightly-s3.yaml", *places, *BUNDLED, *date))
+    assert "1 already in earlier runs" in results[1].output
+
+
+def test_night_of_a_date_reads_the_prompts_of_that_date(folder: Path, s3_bucket: str) -> None:
+    for day in (1, 2):
+        with fsspec.open(f"{s3_bucket}/daily/2026-11-0{day}/new.parquet", "wb") as file:
+            pq.write_table(pa.table({"prompt": [f"circle {n}" for n in range(day)]}), file)
+    prompts = ("--set", f"prompts={s3_bucket}/daily/{{date}}/*.parquet")
+    output = ("--set", f"output={s3_bucket}/out")
+    result = call(
+        folder, "plan", "backfill.yaml", *prompts, *output, *BUNDLED, "--date", "2026-11-02"
+    )
+    assert "Planned 2 images in 1 shard" in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nightly-s3.yaml", "--cron", "30 1 * * *", "--timezone", "Europe/Berlin"),
+        ("backfill.yaml", "--cron", "30 1 * * *"),
+        ("mig.yaml",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_example_for_a_cluster_is_rendered_as_argo_takes_it(
+    words: tuple[str, ...], folder: Path
+) -> None:
+    result = call(folder, "render", *words)
+    assert result.exit_code == 0, result.output
+    for manifest_object in yaml.safe_load_all(result.stdout):
+        assert mistakes(manifest_object) == []
+
+
+def test_slice_and_volume_are_those_of_the_example_s_own_profile(folder: Path) -> None:
+    template, workflow = yaml.safe_load_all(call(folder, "render", "mig.yaml").stdout)
+    generate = next(step for step in template["spec"]["templates"] if step["name"] == "generate")
+    assert generate["container"]["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
+    assert generate["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "imagekiln-models"}
+    assert workflow["spec"]["workflowTemplateRef"] == {"name": "imagekiln-mig-profile"}

@@ -1,0 +1,204 @@
+"""What Prometheus finds at /metrics while a shard is made."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.metrics_server import (
+    forget_worker,
+    metrics_port,
+    serve_metrics,
+    serve_worker_metrics,
+)
+from imagekiln.steps.generate.start import generate
+from imagekiln.steps.local import run as run_job
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import ImageStatus
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds, load_stats
+from imagekiln.steps.runtime.metrics import (
+    IMAGES,
+    METRICS,
+    OOM_HALVINGS,
+    PARTS,
+    STORAGE_RETRIES,
+)
+from imagekiln.steps.runtime.progress import Event, NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from tests.metrics import Series, free_port, is_served, parse, scrape, value
+from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, planned, write_prompts
+
+MEASURED_STAGES = ("load", "text", "denoise", "decode", "safety", "copy", "encode", "write")
+
+
+class ScrapingProgress(NoProgress):
+    """Reads the metrics whenever a part is committed."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.scrapes: list[Series] = []
+        self.events: list[Event] = []
+
+    def add_committed(self, images: int) -> None:  # noqa: ARG002  # as every progress has it
+        self.scrapes.append(parse(scrape(self.port)))
+
+    def show_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A port on which metrics are served."""
+    number = free_port()
+    monkeypatch.setenv("IMAGEKILN_METRICS_PORT", str(number))
+    yield number
+    assert not is_served(number)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> PlanResult:
+    """A planned run of one shard with parts of 4, 4 and 2 images, of which one cannot be drawn."""
+    rows: list[dict[str, object]] = [{**DRAWABLE, **row} for row in PROMPTS[:10]]
+    rows[9] |= UNDRAWABLE
+    return planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 100})
+
+
+def test_metrics_of_a_shard_add_up_to_its_statistics(
+    run: PlanResult, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMAGEKILN_ATTEMPT", "2")
+    monkeypatch.setenv("IMAGEKILN_PROFILE", "h100")
+    progress = ScrapingProgress(port)
+    stats = generate(run.uri, 0, progress)
+    assert stats is not None
+    last = progress.scrapes[-1]
+
+    assert value(last, "images_total", status="ok") == 9
+    assert value(last, "images_total", status="failed") == 1
+    assert value(last, "images_total", status="blank") == 0
+    assert value(last, "parts_total", result="committed") == stats.parts == 3
+    assert value(last, "shard_images_planned") == value(last, "shard_images_done") == 10
+    assert value(last, "storage_errors_total", operation="write") == 0
+    assert value(last, "oom_halvings_total") == value(last, "storage_retries_total") == 0
+    assert _stage_sums(last) == pytest.approx(_stages(stats.seconds))
+    busy = value(last, "device_busy_seconds_total", device="cpu")
+    assert busy == pytest.approx((stats.busy_share or 0) * stats.working_seconds, rel=0.05)
+    info = {
+        "run": run.plan.run_id,
+        "job": "tiny",
+        "shard": "0",
+        "attempt": "2",
+        "model": run.plan.job.model.id,
+        "profile": "h100",
+    }
+    assert value(last, "shard_info", **info) == 1
+
+
+def test_metrics_of_several_processes_are_added_up(tmp_path: Path, port: int) -> None:
+    prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS)
+    progress = ScrapingProgress(port)
+    result = run_job(job(prompts, str(tmp_path / "out")), progress, Stop(), gpus=2)
+    last = progress.scrapes[-1]
+
+    store = open_store(result.uri)
+    shards = [stats for number in range(3) if (stats := load_stats(store, number))]
+    assert value(last, "images_total", status="ok") == result.summary.ok == 20
+    assert value(last, "parts_total", result="committed") == _parts(shards) == 5
+    assert value(last, "shard_images_planned") == value(last, "shard_images_done") == 20
+    drawn = sum((stats.seconds for stats in shards), StageSeconds())
+    assert _stage_sums(last) == pytest.approx(_stages(drawn))
+
+
+def _parts(shards: list[ShardStats]) -> int:
+    return sum(stats.parts for stats in shards)
+
+
+def _stages(seconds: StageSeconds) -> dict[str, float]:
+    times = {stage: getattr(seconds, stage) for stage in MEASURED_STAGES}
+    return {stage: duration for stage, duration in times.items() if duration}
+
+
+def _stage_sums(series: Series) -> dict[str, float]:
+    return {
+        dict(labels)["stage"]: amount
+        for (name, labels), amount in series.items()
+        if name == "imagekiln_stage_seconds_sum"
+    }
+
+
+def test_every_series_of_known_labels_is_there_from_the_start(run: PlanResult, port: int) -> None:
+    with serve_metrics(NoProgress(), run.plan):
+        series = parse(scrape(port))
+    assert {(name, labels) for name, labels in series if name == PARTS.full_name} == {
+        (PARTS.full_name, (("result", "committed"),)),
+        (PARTS.full_name, (("result", "already_there"),)),
+    }
+    assert set(IMAGES.values) == set(get_args(ImageStatus))
+
+
+def test_gauges_of_a_worker_that_ended_are_gone_and_its_counts_stay(
+    run: PlanResult, port: int
+) -> None:
+    code = (
+        "from imagekiln.steps.generate.metrics_server import count_in_worker; count_in_worker(); "
+        "from imagekiln.steps.runtime.metrics import IMAGES, QUEUE_ITEMS; "
+        "IMAGES.add(3, status='ok'); QUEUE_ITEMS.set(2, queue='drawn'); "
+        "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
+    )
+    with serve_worker_metrics(NoProgress(), run.plan) as (_, variables):
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        forget_worker(variables, int(ended.stdout))
+        series = parse(scrape(port))
+    assert value(series, "images_total", status="ok") == 3
+    assert ("imagekiln_queue_items", (("queue", "drawn"),)) not in series
+
+
+def test_port_that_is_taken_costs_the_metrics_and_nothing_else(run: PlanResult, port: int) -> None:
+    progress = ScrapingProgress(port)
+    with (
+        serve_metrics(NoProgress(), run.plan),
+        serve_metrics(progress, run.plan) as served_progress,
+    ):
+        served_progress.start(1)
+    (event,) = progress.events
+    assert event.sentence.startswith(f"No metrics are served: port {port} cannot be used (")
+
+
+@pytest.mark.parametrize("text", ["", "0", " "])
+def test_without_a_port_nothing_is_served(text: str) -> None:
+    assert metrics_port({"IMAGEKILN_METRICS_PORT": text}) is None
+
+
+@pytest.mark.parametrize("text", ["metrics", "-1", "70000"])
+def test_what_is_no_port_is_a_mistake(text: str) -> None:
+    with pytest.raises(BadInput, match="which is no port"):
+        metrics_port({"IMAGEKILN_METRICS_PORT": text})
+
+
+def test_metrics_that_are_off_import_nothing_and_start_nothing() -> None:
+    code = (
+        "import sys, threading; "
+        "from imagekiln.steps.generate import metrics_server, worker_pool; "
+        "from imagekiln.steps.runtime.metrics import IMAGES; "
+        "metrics_server.count_in_worker(); IMAGES.add(status='ok'); "
+        "assert 'prometheus_client' not in sys.modules; assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_metrics_that_are_off_take_every_call() -> None:
+    OOM_HALVINGS.add()
+    STORAGE_RETRIES.add(3)
+    assert all(metric.series is None for metric in METRICS)

@@ -1,0 +1,28 @@
+"""A job played through without a cluster: what is printed."""
+
+from tests.workflows.cli.commands import kiln, parse_json
+
+QUICK = ("--images", "100000", "--gpus", "4", "--set", "shard.seconds_per_image=0.5")
+
+
+def test_simulation_says_when_a_run_ends_what_it_costs_and_what_limits_it(job: str) -> None:
+    printed = kiln("simulate", job, *QUICK, "--price", "2", "--losses", "0.05")
+    assert printed.exit_code == 0, printed.stderr
+    result = parse_json(
+        kiln("simulate", job, *QUICK, "--price", "2", "--losses", "0.05", "--format", "json")
+    )
+    assert result["images"] == 100_000
+    assert f"cost:          {result['cost']:,.2f}\n" in printed.stdout
+    assert "Limits, nearest first:\n" in printed.stdout
+
+
+def test_exceeded_limit_comes_with_what_to_set(job: str) -> None:
+    done = kiln("simulate", job, *QUICK, "--set", "cluster.profile=l4", "--load-seconds", "900000")
+    assert done.exit_code == 0, done.stderr
+    assert "EXCEEDED: set `days: " in done.stdout
+
+
+def test_job_whose_images_take_nobody_knows_how_long_is_refused(job: str) -> None:
+    done = kiln("simulate", job, "--images", "1000")
+    assert done.exit_code == 2
+    assert "shard.seconds_per_image" in done.stderr

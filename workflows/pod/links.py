@@ -1,0 +1,54 @@
+"""What a notification leads to: the workflow's page, its report and the runbook.
+
+Only where the namespace's defaults (ConfigMap imagekiln-defaults) say where these are.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+FNV_OFFSET = 0x811C9DC5
+FNV_PRIME = 0x01000193
+MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """URLs of pages; each is empty where it is not known."""
+
+    workflow: str = ""
+    report: str = ""
+    runbook: str = ""
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """The known ones, each with its title."""
+        pages = {"Workflow": self.workflow, "Report": self.report, "Runbook": self.runbook}
+        return ((title, url) for title, url in pages.items() if url)
+
+
+def links_from_environment(
+    environment: Mapping[str, str], workflow: str, *, planned: bool
+) -> Links:
+    """The links of a workflow, NAMESPACE/NAME. A run that was not planned has no report."""
+    argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
+    runbook = environment.get("IMAGEKILN_RUNBOOK_URL", "").strip()
+    node = environment.get("IMAGEKILN_REPORT_NODE", "")
+    if not argo:
+        return Links(runbook=runbook)
+
+    report = _report_url(argo, workflow, node) if node and planned else ""
+    return Links(f"{argo}/workflows/{workflow}", report, runbook)
+
+
+def _report_url(argo: str, workflow: str, node: str) -> str:
+    """Where Argo's server shows the artifact `report` of a node of the workflow."""
+    namespace, _, name = workflow.partition("/")
+    node_id = f"{name}-{_fnv1a(f'{name}.{node}')}"
+    return f"{argo}/artifact-files/{namespace}/workflows/{name}/{node_id}/outputs/report/index.html"
+
+
+def _fnv1a(text: str) -> int:
+    """The hash by which Argo names a node: FNV-1a of 32 bits."""
+    value = FNV_OFFSET
+    for byte in text.encode():
+        value = (value ^ byte) * FNV_PRIME & MASK
+    return value

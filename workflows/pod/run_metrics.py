@@ -1,0 +1,121 @@
+"""The values of a run's metrics, which pods leave as output parameters for Argo's controller.
+
+`aggregate` leaves what it counted as one parameter, `figures`. The exit handler's pod makes a value
+of every metric from it (`workflows/templates/metrics.py`), also where it is missing.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.storage import open_store
+from imagekiln.workflows.pod.outputs import write_parameters
+from imagekiln.workflows.templates.metrics import GPU_USES, IMAGE_STATUSES, JOB_OUTPUT, UNKNOWN_JOB
+from imagekiln.workflows.templates.workflow import JOB_LABEL
+
+COST = "cost"
+MISSING = "missing"
+Figures = Mapping[str, float]
+
+
+def find_summary(run: str) -> Summary | None:
+    """The summary of a run, or of the run of a round; None where there is none to read."""
+    with suppress(Missing, BadInput):
+        root, *_ = resolve_run(run)
+        return load_summary(open_store(root))
+    return None
+
+
+def write_figures(folder: Path, before: Summary | None, summary: Summary | None) -> None:
+    """Write what one aggregation adds to the metrics of its job; nothing without a summary."""
+    if summary is not None:
+        write_parameters(folder, {"figures": json.dumps(run_figures(before, summary))})
+
+
+def run_figures(before: Summary | None, summary: Summary) -> dict[str, float]:
+    """What one aggregation adds to the metrics of its job.
+
+    Images are those of the run. GPU time and cost are counters, and a summary's are of all attempts
+    so far: what the summary before this one had was counted then.
+    """
+    figures: dict[str, float] = {
+        status: summary.statuses.get(status, 0) for status in IMAGE_STATUSES
+    }
+    spent = _spending(summary)
+    spent_before = {} if before is None else _spending(before)
+    for name, amount in spent.items():
+        figures[name] = round(max(0.0, amount - spent_before.get(name, 0.0)), 3)
+    return figures
+
+
+def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, str]:
+    """The value of every metric of a run that has ended, by output parameter.
+
+    A run that was not aggregated has no image that is known to be there: all are missing.
+    """
+    planned = _number(environment.get("IMAGEKILN_IMAGES", ""))
+    figures = _parse_figures(environment.get("IMAGEKILN_FIGURES", ""))
+    created_at = _number(environment.get("IMAGEKILN_CREATED_AT", ""))
+    values = {
+        "seconds": max(0.0, now - created_at) if created_at else 0.0,
+        "ended_at": now,
+        **dict.fromkeys((*IMAGE_STATUSES, *GPU_USES, COST), 0.0),
+        MISSING: planned,
+        **figures,
+    }
+    texts = {name: f"{value:.15g}" for name, value in values.items()}
+    return {JOB_OUTPUT: _job_name(environment), **texts}
+
+
+def _spending(summary: Summary) -> dict[str, float]:
+    """GPU seconds by use, and the cost of all."""
+    seconds = summary.seconds
+    loading = seconds.load + seconds.compile
+    computing = seconds.text + seconds.denoise + seconds.decode + seconds.safety
+    working = max(0.0, seconds.total - loading)
+    drawing = min(working, computing)
+    return {
+        "drawing": drawing,
+        "loading": loading,
+        "idle": working - drawing,
+        "repeated": 0.0,
+        COST: summary.cost or 0.0,
+    }
+
+
+def _job_name(environment: Mapping[str, str]) -> str:
+    """The job's name, by its plan, else by the label of the workflow."""
+    name = environment.get("IMAGEKILN_JOB_NAME", "")
+    if name and name != UNKNOWN_JOB and not _is_variable(name):
+        return name
+    labels: object = {}
+    with suppress(ValueError):
+        labels = json.loads(environment.get("IMAGEKILN_LABELS", ""))
+    label = labels.get(JOB_LABEL) if isinstance(labels, dict) else None
+    return label if isinstance(label, str) and label else UNKNOWN_JOB
+
+
+def _parse_figures(text: str) -> dict[str, float]:
+    """What aggregation counted; nothing where it did not get that far."""
+    figures: object = {}
+    with suppress(ValueError):  # Argo leaves its own variable where no step has set it
+        figures = json.loads(text)
+    if not isinstance(figures, dict):
+        return {}
+    names = (*IMAGE_STATUSES, *GPU_USES, COST)
+    return {name: figures[name] for name in names if isinstance(figures.get(name), int | float)}
+
+
+def _number(text: str) -> float:
+    """The number, or 0 where a step has left none."""
+    with suppress(ValueError):
+        return float(text)
+    return 0.0
+
+
+def _is_variable(text: str) -> bool:
+    return text.startswith("{{")
