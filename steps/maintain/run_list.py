@@ -28,8 +28,8 @@ class RunOverview:
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
     it was never aggregated. `ok` and `elapsed_seconds` are None for the latter, `device_hours`
-    where nothing was begun, `cost` also where there is no price. `created_at` is the time of planning,
-    and `exceeded_gates` are the quality gates that made the run incomplete.
+    where nothing was begun, `cost` also where there is no price. `created_at` is the time of
+    planning, and `exceeded_gates` are the quality gates that made the run incomplete.
     """
 
     uri: str
