@@ -189,5 +189,7 @@ def test_three_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: 
     objects = _objects(together.uri)
     assert objects.keys() == expected.keys()
     differing = {name for name in expected if objects[name] != expected[name]}
-    informative = {"plan.json", "summary.json", "report/index.html"}
-    assert {name for name in differing if not name.startswith("stats/")} <= informative
+    informative = {"plan.json", "rate.json", "summary.json", "report/index.html"}
+    assert {
+        name for name in differing if not name.startswith(("stats/", "account/"))
+    } <= informative
