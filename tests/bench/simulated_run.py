@@ -159,6 +159,7 @@ def compare(images: int) -> None:
     with scratch_folder() as folder:
         undisturbed = run_attempt(folder / "undisturbed", images)
         killed = run_attempt(folder / "killed", images, kill_after=images * 2 // 5)
+        committed_before = committed_images(folder / "killed")
         resumed = run_attempt(folder / "killed", images)
         committed = committed_images(folder / "killed")
 
@@ -166,11 +167,12 @@ def compare(images: int) -> None:
     simulated = simulate(images, pace, [killed.seconds])
     simulated_seconds = simulated.seconds - retry_wait(RETRIES.limit, 1)
     simulated_repeated = simulated.gpu_time.repeated / pace
-    repeated = killed.images + resumed.images - images
+    repeated = killed.images - committed_before
     rows = [
         ("seconds, undisturbed", undisturbed.seconds, simulate(images, pace, []).seconds),
         ("seconds, killed and resumed", killed.seconds + resumed.seconds, simulated_seconds),
         ("images repeated", repeated, simulated_repeated),
+        ("images of both attempts", killed.images + resumed.images, images + simulated_repeated),
         ("images in the end", committed, simulated.images),
     ]
     print(machine())
