@@ -91,8 +91,8 @@ def simulate_run(
     sharding: Sharding, fleet: Fleet, retries: Retries, workers: int, lifetimes: Lifetimes
 ) -> SimulatedRun:
     """Play a run through, with as many workers in a pod as it has GPUs."""
-    simulation = _Simulation(sharding, fleet, retries, workers, lifetimes)
-    return simulation.play()
+    loop = _EventLoop(sharding, fleet, retries, workers, lifetimes)
+    return loop.play()
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +106,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _UnitWork:
     """What a worker is at, and since when."""
 
     unit: WorkUnit
@@ -114,7 +114,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _MissingPart:
     """A part of a shard: its number, its images, and the seconds that a GPU draws them in."""
 
     number: int
@@ -133,14 +133,14 @@ class _Pod:
     queue: WorkQueue | None = None
     started: float = 0.0
     drawn: float = 0.0
-    work: dict[int, _Work] = field(default_factory=dict)
+    work: dict[int, _UnitWork] = field(default_factory=dict)
 
     def __lt__(self, other: "_Pod") -> bool:
         """Argo walks through a workflow from its first shard: retried ones go first."""
         return self.number < other.number
 
 
-class _Simulation:
+class _EventLoop:
     """The events that are to come, and everything that they change."""
 
     def __init__(
@@ -270,7 +270,7 @@ class _Simulation:
         """Give a worker its next parts; the last one that finds none ends the pod."""
         unit = pod.queue.take() if pod.queue is not None else None
         if unit is not None:
-            pod.work[worker] = _Work(unit, self._now)
+            pod.work[worker] = _UnitWork(unit, self._now)
             seconds = sum(part.seconds for part in self._missing_parts(pod, unit))
             end = self._now + seconds
             self._at(end, partial(self._finish_unit, pod, node, worker, unit))
@@ -285,7 +285,7 @@ class _Simulation:
         self._commit_until(pod, worker)
         self._take_unit(pod, node, worker)
 
-    def _missing_parts(self, pod: _Pod, unit: WorkUnit) -> Iterator[_Part]:
+    def _missing_parts(self, pod: _Pod, unit: WorkUnit) -> Iterator[_MissingPart]:
         """The parts of a unit that are not committed yet."""
         part_images = self._sharding.part_images
         shard_images = self._sharding.shard_images[unit.shard]
@@ -293,7 +293,7 @@ class _Simulation:
             if (unit.shard, number) in pod.committed:
                 continue
             images = min(part_images, shard_images - number * part_images)
-            yield _Part(number, images, images * self._fleet.seconds_per_image)
+            yield _MissingPart(number, images, images * self._fleet.seconds_per_image)
 
     def _commit_until(self, pod: _Pod, worker: int) -> float:
         """Commit what a worker has drawn of its unit by now; return the seconds of the rest."""
