@@ -126,9 +126,9 @@ def _pod_nodes(job: Job, profile: Profile, name: str, pod: int, tries: int) -> d
     }
 
     retry_id = _node_id(name, retry_name)
-    retry = {"type": "Retry", "children": attempt_ids}
+    retry: Json = {"type": "Retry", "children": attempt_ids}
     nodes = {retry_id: _node(retry_id, retry_name, retry, common)}
-    attempt = {
+    attempt: Json = {
         "type": "Pod",
         "hostNodeName": f"gpu-node-{_digits(retry_name)}",
         "nodeFlag": {"retried": True},
