@@ -102,6 +102,7 @@ def fill_body(template: str, outcome: WorkflowOutcome) -> object:
         "images": outcome.images or "",
         "ok": outcome.ok or "",
         "failures": outcome.failures,
+        "cause": outcome.cause or "",
         "severity": "info" if outcome.succeeded else "error",
         "action": "resolve" if outcome.succeeded else "trigger",
         "incident": outcome.run or outcome.workflow,
