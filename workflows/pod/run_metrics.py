@@ -73,18 +73,9 @@ def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, s
 
 def _spending(summary: Summary) -> dict[str, float]:
     """GPU seconds by use, and the cost of all."""
-    seconds = summary.seconds
-    loading = seconds.load + seconds.compile
-    computing = seconds.text + seconds.denoise + seconds.decode + seconds.safety
-    working = max(0.0, seconds.total - loading)
-    drawing = min(working, computing)
-    return {
-        "drawing": drawing,
-        "loading": loading,
-        "idle": working - drawing,
-        "repeated": 0.0,
-        COST: summary.cost or 0.0,
-    }
+    gpu_seconds = summary.spending.gpu_seconds
+    by_use = {use: getattr(gpu_seconds, use) for use in GPU_USES}
+    return {**by_use, COST: summary.cost or 0.0}
 
 
 def _job_name(environment: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from imagekiln.workflows.pod.run_metrics import find_summary, run_figures, run_m
 from imagekiln.workflows.templates.metrics import run_outputs
 from tests.runs import IMAGES, fill, finished, not_ok, planned
 
+SECONDS_PER_HOUR = 3600
 NOW = 1_800_000_000.0
 ENDED = {
     "IMAGEKILN_JOB_NAME": "postcards",
@@ -60,7 +61,8 @@ def test_what_an_earlier_aggregation_counted_is_not_counted_again(tmp_path: Path
     again = run_figures(summary, summary)
     assert again["ok"] == IMAGES
     assert (again["drawing"], again["loading"], again["idle"], again["cost"]) == (0, 0, 0, 0)
-    longer = replace(summary, seconds=summary.seconds + summary.seconds)
+    twice = summary.spending.gpu_seconds.priced(2 * SECONDS_PER_HOUR)
+    longer = replace(summary, spending=replace(summary.spending, gpu_seconds=twice))
     assert run_figures(summary, longer)["drawing"] == run_figures(None, summary)["drawing"] > 0
 
 
