@@ -139,6 +139,12 @@ class ShardSettings(Settings):
         gt=0,
         description="The time of one image of the default size and steps on one GPU.",
     )
+    # Left out of what is written where it is not set, like `variant`.
+    help: bool = Field(
+        default=True,
+        exclude_if=lambda help: help,  # noqa: A006  # pydantic passes it by position
+        description="A pod that is done makes parts of shards that are late, where none waits.",
+    )
 
     @model_validator(mode="after")
     def _require_one_size(self) -> "ShardSettings":

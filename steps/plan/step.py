@@ -50,6 +50,8 @@ from imagekiln.steps.storage.store import Store, create_once, require_conditiona
 from imagekiln.steps.storage.uri import is_remote_uri
 
 WRITERS = 4
+# What a run may be resumed with other values of: no image depends on it.
+UNNAMED_SETTINGS = {"output": True, "price_per_hour": True, "shard": {"help": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def derive_run_id(job: Job, *keys: str) -> str:
 
     That is its settings, and the keys of its input, model and tuning.
     """
-    settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
+    settings = job.model_dump_json(exclude={**UNNAMED_SETTINGS, "cluster": True})
     content = "".join([settings, *keys])
     return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
@@ -210,8 +212,7 @@ def _adopt_plan(store: Store, plan: Plan, job: Job, model: ResolvedModel) -> Pla
 def _first_difference(planned: Job, job: Job) -> str | None:
     """The first setting by which two jobs differ; not prices, nor how the folder is written."""
     old, new = (
-        settings.model_dump(mode="json", exclude={"output", "price_per_hour"})
-        for settings in (planned, job)
+        settings.model_dump(mode="json", exclude=UNNAMED_SETTINGS) for settings in (planned, job)
     )
     return next((key for key in new if old[key] != new[key]), None)
 

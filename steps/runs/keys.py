@@ -63,6 +63,16 @@ def input_image_key(sha256: str) -> str:
     return f"inputs/{sha256}"
 
 
+def shard_work_key(shard_number: int) -> str:
+    """Whether a process has begun the shard, and whether it has finished it."""
+    return f"work/{shard_number:05d}"
+
+
+def part_work_key(commit_key: str) -> str:
+    """Which process makes the part that is committed by this key, for another one."""
+    return f"work/{PurePosixPath(commit_key).stem}"
+
+
 def stats_key(shard_number: int) -> str:
     """The statistics of the shard: seconds by stage, memory, versions."""
     return f"stats/{shard_number:05d}.json"

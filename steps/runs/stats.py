@@ -60,6 +60,10 @@ class ShardStats:
     and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
     latest attempt; None where the process did more than one shard. `started_at` and `ended_at` are
     those of the first and the last attempt, in seconds since 1970.
+
+    `images` and `parts` are those that the processes of this shard committed: without those that
+    others made for it, and with those that they made for other shards, of which `helped_images`
+    counts the latter. `repeated_images` were drawn and dropped, since another process was first.
     """
 
     shard: Count
@@ -78,6 +82,8 @@ class ShardStats:
     start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
+    helped_images: Count = 0
+    repeated_images: Count = 0
 
     @property
     def images_per_second(self) -> float:
@@ -174,6 +180,8 @@ def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
         attempts=earlier.attempts + attempt.attempts,
         images=earlier.images + attempt.images,
         parts=earlier.parts + attempt.parts,
+        helped_images=earlier.helped_images + attempt.helped_images,
+        repeated_images=earlier.repeated_images + attempt.repeated_images,
         seconds=earlier.seconds + attempt.seconds,
         busy_share=mean_busy_share([earlier, attempt]),
         peak_memory=max_peak_memory([earlier, attempt]),

@@ -156,7 +156,7 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output_form
 
     clock = StartClock.of_process()
     with open_progress() as progress:
-        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock)
+        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock, helps=True)
     from imagekiln.workflows.cli.text import format_shard, print_result
 
     print_result(stats, output_format, format_shard)
