@@ -1,11 +1,13 @@
-"""The whole job on this machine: plan, generate on each of its GPUs, aggregate."""
+"""The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
 
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
+from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
@@ -17,6 +19,8 @@ from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+
+DEFAULT_PREVIEW_IMAGES = 24
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,3 +84,39 @@ def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> 
     with closing(LazyDenoiser(store, plan)) as open_denoiser:
         for number in range(len(plan.shards)):
             generate_shard(store, plan, number, open_denoiser, progress, stop)
+
+
+def preview(
+    job: Job,
+    images: int = DEFAULT_PREVIEW_IMAGES,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    planned: Callable[[PlanResult, int], None] = lambda _result, _workers: None,
+) -> Preview:
+    """Plan the job with a sample of so many images first, make these, and write their page.
+
+    They are images of the run: a later `run` or `submit` of the job makes the others. Raises what
+    the steps raise: Incomplete where the sample is not as the job asks, BadInput where the run was
+    planned without a sample.
+    """
+    progress = progress or NoProgress()
+    require_libraries(job)
+    result = make_plan(job, sample_images=images)
+    plan = result.plan
+    if not plan.shards:
+        raise BadInput(f"{result.uri}: has no image to make, so there is nothing to show.")
+    if not plan.sample_images:
+        raise BadInput(
+            f"{result.uri}: was planned without a sample, so a preview would have to make all "
+            f"{plan.shards[0].images} images of its first shard. Choose another run_id, or run it."
+        )
+    planned(result, 1)
+    progress.start(plan.sample_images)
+    # Imported only where pixels are made.
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+
+    store = open_store(result.uri)
+    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+        generate_shard(store, plan, 0, open_denoiser, progress, stop or Stop())
+    progress.close()
+    return judge_first_shard(result.uri)

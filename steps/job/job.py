@@ -31,6 +31,7 @@ from imagekiln.steps.job.speed import SpeedSettings
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
+MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
@@ -216,6 +217,10 @@ class ClusterSettings(Settings):
     )
     parallelism: PositiveInteger = Field(
         default=16, le=1000, description="The most pods at a time."
+    )
+    canary: Annotated[PositiveInteger, Field(le=MAX_SAMPLE_IMAGES)] | None = Field(
+        default=None,
+        description="The images of a sample that is made and judged before all others.",
     )
     priority: int = Field(
         default=0,

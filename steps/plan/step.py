@@ -76,13 +76,18 @@ class PlanResult:
     moved_revisions: tuple[NamedRevision, ...] = ()
 
 
-def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
+def make_plan(
+    job: Job, *, must_exist: bool = False, sample_images: int | None = None
+) -> PlanResult:
     """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
-    With `must_exist`, nothing is planned anew: Missing says that there is no such run.
-    Raises BadInput where the input, the model or the output is not as it must be, TryAgain where
-    storage fails.
+    With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
+    as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
+    that there is no such run. Raises BadInput where the input, the model or the output is not as it
+    must be, TryAgain where storage fails.
     """
+    if sample_images is None:
+        sample_images = job.cluster.canary or 0
     job = job.without_cluster()
     find_untried_checks(job.gates.checks)  # fails where one can be tried and is wrong
     if job.run_id is not None:
@@ -116,6 +121,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
             files=files,
             tuning=tuning,
             existing_runs=existing_runs,
+            sample_images=sample_images,
         )
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
@@ -245,6 +251,7 @@ def _write_plan(
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
         revisions=inputs.model.revisions,
+        sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
     )
     plan = create_plan(store, plan)
     return PlanResult(

@@ -18,6 +18,7 @@ IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
+PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
 MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,

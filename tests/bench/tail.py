@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 
 import click
 import numpy as np
@@ -46,7 +47,7 @@ PART = 8
 CYCLE_SECONDS = 1.0
 
 
-def work(uri: str, shard: int, seconds: float, helps: bool) -> None:
+def work(uri: str, shard: int, seconds: float, helps: bool, ready: Barrier) -> None:
     """Make a shard as a pod does, with a device that takes so many seconds for a batch."""
     from imagekiln.steps.generate.diffusion.denoiser import Denoiser
     from imagekiln.steps.generate.step import generate_and_help, generate_shard
@@ -69,6 +70,7 @@ def work(uri: str, shard: int, seconds: float, helps: bool) -> None:
     store = open_store(uri)
     make = generate_and_help if helps else generate_shard
     device = SlowDevice(models.pipe("sd"))
+    ready.wait()
     make(store, load_plan(store), shard, lambda: device, NoProgress(), Stop())
 
 
@@ -77,11 +79,11 @@ def _noise(image_id: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return numbers.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
 
 
-def slow_down(process: BaseProcess, share: float, until: Callable[[], bool]) -> None:
-    """Let a process run for a share of the time, until then."""
+def slow_down(process: BaseProcess, share: float) -> None:
+    """Let a process run for a share of the time, until it ends."""
     dice = random.Random(7)  # noqa: S311  # nothing secret
     pid = process.pid or 0
-    while process.is_alive() and not until():
+    while process.is_alive():
         time.sleep(share * CYCLE_SECONDS * dice.uniform(0.5, 1.5))
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -89,24 +91,26 @@ def slow_down(process: BaseProcess, share: float, until: Callable[[], bool]) -> 
             os.kill(pid, signal.SIGCONT)
 
 
-def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> list[float]:
-    """Seconds until the processes ended, the slow one first."""
+def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> float:
+    """Seconds from when all processes are ready until all have ended."""
     context = get_context("spawn")
-    started = time.monotonic()
     shards = range(len(plan.shards))
+    ready = context.Barrier(len(shards) + 1)
     processes = [
-        context.Process(target=work, args=(uri, shard, seconds, helps)) for shard in shards
+        context.Process(target=work, args=(uri, shard, seconds, helps, ready)) for shard in shards
     ]
     for process in processes:
         process.start()
+    ready.wait()  # starts are not what is measured
+    started = time.monotonic()
     store = open_store(uri)
     first = read_shard(store, plan, 0)[0]
-    while not store.exists(first.key):  # it is slow at drawing, not at starting
+    while not store.exists(first.key):
         time.sleep(0.1)
-    slow_down(processes[0], share, lambda: False)
+    slow_down(processes[0], share)
     for process in processes:
         process.join()
-    return [time.monotonic() - started]
+    return time.monotonic() - started
 
 
 def count(store: Store, plan: Plan) -> tuple[int, int, int]:
@@ -156,7 +160,7 @@ def main(folder: str, images: int, processes: int, seconds: float, share: float)
         with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as scratch:
             output = f"{folder or scratch}/{'with' if helps else 'without'}-help"
             uri, plan = plan_run(output, scratch, images, processes)
-            (elapsed,) = measure(uri, plan, seconds, share, helps)
+            elapsed = measure(uri, plan, seconds, share, helps)
             store = open_store(uri)
             keys = [
                 part.key for shard in range(processes) for part in read_shard(store, plan, shard)
@@ -164,11 +168,11 @@ def main(folder: str, images: int, processes: int, seconds: float, share: float)
             contents.append({key: store.read(key) for key in keys})
             committed, helped, repeated = count(store, plan)
             aggregate(uri)
-            lost = len(verify(uri).damaged)
+            verified = verify(uri).ok
         label = "with help" if helps else "alone"
         click.echo(
             f"{label:10} {elapsed:6.1f} s; {committed} images committed, {helped} of them for "
-            f"others, {repeated} drawn twice, {lost} damaged"
+            f"others, {repeated} drawn twice, {verified} verified"
         )
     click.echo(f"equal bytes: {contents[0] == contents[1]}")
 
