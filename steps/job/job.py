@@ -220,6 +220,7 @@ class ClusterSettings(Settings):
     )
     canary: Annotated[PositiveInteger, Field(le=MAX_SAMPLE_IMAGES)] | None = Field(
         default=None,
+        exclude_if=lambda canary: canary is None,  # so that workflows keep their names
         description="The images of a sample that is made and judged before all others.",
     )
     priority: int = Field(

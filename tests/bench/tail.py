@@ -113,17 +113,22 @@ def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> 
     return time.monotonic() - started
 
 
-def count(store: Store, plan: Plan) -> tuple[int, int, int]:
-    """Images committed, committed for others, and drawn twice."""
-    recorded: list[ShardStats] = []
-    for shard in range(len(plan.shards)):
-        stats = load_stats(store, shard)
-        if stats is not None:
-            recorded.append(stats)
+def read_stats(store: Store, plan: Plan) -> list[ShardStats]:
+    """The statistics of all shards."""
+    recorded = [load_stats(store, shard) for shard in range(len(plan.shards))]
+    return [stats for stats in recorded if stats is not None]
+
+
+def describe(stats: list[ShardStats]) -> str:
+    """What processes committed, dropped, and when the work of each ended."""
+    begun = min(shard.started_at or 0.0 for shard in stats)
+    ends = ", ".join(f"{(shard.ended_at or 0.0) - begun:.0f}" for shard in stats)
+    images = sum(shard.images for shard in stats)
+    helped = sum(shard.helped_images for shard in stats)
+    repeated = sum(shard.repeated_images for shard in stats)
     return (
-        sum(stats.images for stats in recorded),
-        sum(stats.helped_images for stats in recorded),
-        sum(stats.repeated_images for stats in recorded),
+        f"{images} images committed, {helped} of them for others; {repeated} dropped; the "
+        f"processes ended after {ends} s"
     )
 
 
@@ -166,14 +171,11 @@ def main(folder: str, images: int, processes: int, seconds: float, share: float)
                 part.key for shard in range(processes) for part in read_shard(store, plan, shard)
             ]
             contents.append({key: store.read(key) for key in keys})
-            committed, helped, repeated = count(store, plan)
+            stats = read_stats(store, plan)
             aggregate(uri)
             verified = verify(uri).ok
         label = "with help" if helps else "alone"
-        click.echo(
-            f"{label:10} {elapsed:6.1f} s; {committed} images committed, {helped} of them for "
-            f"others, {repeated} drawn twice, {verified} verified"
-        )
+        click.echo(f"{label:10} {elapsed:6.1f} s; {describe(stats)}; {verified} verified")
     click.echo(f"equal bytes: {contents[0] == contents[1]}")
 
 

@@ -28,14 +28,16 @@ def write_plan_outputs(
 ) -> None:
     """Write plan's output parameters, one file each: the run, pod counts and scheduling.
 
-    A pod makes one shard per worker. A run that has finished needs no pods. Raises BadInput where
-    Argo could not pass on the run's URI.
+    A pod makes one shard per worker. A run that has finished needs no pods. A canary is the first
+    pod, and not one of `pods_here`. Raises BadInput where Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
     pods = ceil(len(planned.plan.shards) / workers)
     if open_store(planned.uri).exists(SUCCESS_KEY):
         pods = 0
-    pods_here = pods
+    has_canary = cluster.canary is not None and planned.plan.round == 0
+    canary_pods = min(1, pods) if has_canary else 0
+    pods_here = pods - canary_pods
     child_workflows = 0
     if pods > MAX_PODS:
         pods_here = 0
@@ -44,6 +46,7 @@ def write_plan_outputs(
     parameters = {
         "run": planned.uri,
         "pods": str(pods),
+        "canary": str(canary_pods),
         "pods_here": str(pods_here),
         "workflows": str(child_workflows),
         "parallelism": str(cluster.parallelism),

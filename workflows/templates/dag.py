@@ -14,6 +14,8 @@ from imagekiln.workflows.templates.parameters import declare_inputs, forward_inp
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
+# Whether the first shard's images decide about the others.
+JUDGE_INPUT = Parameter(name="judge", value="false")
 ENDED = (
     TaskResult.succeeded
     | TaskResult.failed
@@ -32,9 +34,11 @@ def main_dag(
 ) -> DAG:
     """Plan, generate here and in child workflows, aggregate.
 
-        plan -> (fetch) -> generate, generate-further -> aggregate
+        plan -> (fetch) -> canary -> generate, generate-further -> aggregate
 
-    `fetch` is there where one pod fills a cache of models for all.
+    `fetch` is there where one pod fills a cache of models for all. `canary` is skipped unless the
+    job asks for one. Where its images are not as the job asks, nothing else is made: the workflow
+    ends with its sentence.
     """
     plan = Task(name="plan", template=plan_step)
     run = plan.get_parameter("run")
@@ -44,10 +48,18 @@ def main_dag(
         plan >> fetch
         before.append(fetch)
 
+    # The first pod, or none: so the others begin with the one after it.
+    canary_pods = plan.get_parameter("canary")
+    canary = Task(
+        name="canary",
+        template=shards,
+        arguments=[run, {"first": "0", "count": canary_pods, "judge": "true"}],
+        when="{{tasks.plan.outputs.parameters.canary}} == 1",
+    )
     generate = Task(
         name="generate",
         template=shards,
-        arguments=[run, {"first": "0", "count": plan.get_parameter("pods_here")}],
+        arguments=[run, {"first": canary_pods, "count": plan.get_parameter("pods_here")}],
     )
     generate_further = Task(
         name="generate-further",
@@ -56,12 +68,15 @@ def main_dag(
     )
     aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
-    before[-1] >> [generate, generate_further]
+    before[-1] >> canary
+    for task in (generate, generate_further):
+        canary.next(task, on=TaskResult.succeeded | TaskResult.skipped)
     # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
     plan.next(aggregate, on=TaskResult.succeeded)
+    canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
     generate.next(aggregate, on=ENDED)
     generate_further.next(aggregate, on=ENDED)
-    tasks: list[Task | m.DAGTask] = [*before, generate, generate_further, aggregate]
+    tasks: list[Task | m.DAGTask] = [*before, canary, generate, generate_further, aggregate]
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
@@ -84,7 +99,7 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("first", "count"),
+            *forward_inputs("first", "count", "judge"),
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
@@ -92,7 +107,7 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
     lock = m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None
     return DAG(
         name="shards",
-        inputs=declare_inputs("run", "first", "count"),
+        inputs=[*declare_inputs("run", "first", "count"), JUDGE_INPUT],
         fail_fast=False,
         tasks=[task],
         synchronization=lock,
@@ -107,10 +122,14 @@ def group_dag(generate: Container) -> DAG:
     task = Task(
         name="shard",
         template=generate,
-        arguments=[*forward_inputs("run"), Parameter(name="shard", value=ITEM)],
+        arguments=[
+            *forward_inputs("run"),
+            Parameter(name="shard", value=ITEM),
+            *forward_inputs("judge"),
+        ],
         with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    inputs = declare_inputs("run", "number", "first", "count")
+    inputs = declare_inputs("run", "number", "first", "count", "judge")
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 

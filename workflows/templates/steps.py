@@ -29,7 +29,15 @@ MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 RUN_INPUT = "{{inputs.parameters.run}}"
-PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
+PLAN_OUTPUTS = (
+    "run",
+    "pods",
+    "canary",
+    "pods_here",
+    "workflows",
+    *SCHEDULING_PARAMETERS,
+    "images",
+)
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
 # By variable: the workflow's parameter, which reaches the pod as base64.
@@ -81,13 +89,14 @@ def generate_step(profile: Profile) -> Container:
     """Draw a shard on the profile's GPU."""
     cache = profile.cache
     offline = cache is not None and cache.host_path is None
-    arguments = ["generate", "--shard", "{{inputs.parameters.shard}}", *_workers_option(profile)]
+    shard = ["--shard", "{{inputs.parameters.shard}}", "--judge", "{{inputs.parameters.judge}}"]
+    arguments = ["generate", *shard, *_workers_option(profile)]
     step = StepCommand(
         "generate",
         [*arguments, "--", RUN_INPUT],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run", "shard"),
+        inputs=("run", "shard", "judge"),
         env={"HF_HUB_OFFLINE": "1"} if offline else {},
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
         synchronization=_semaphore(profile.sharing.semaphore),

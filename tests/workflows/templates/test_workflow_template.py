@@ -211,7 +211,8 @@ def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name:
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    allowed = {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
+    inputs = ("run", "shard", "judge")
+    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     for name in ("gpu", "cached-claim", "gpu-4"):
         for template in _template(name)["spec"]["templates"]:
             arguments = template.get("container", {}).get("args", [])
@@ -263,3 +264,14 @@ def test_exit_handler_cannot_fail_the_workflow() -> None:
     (task,) = templates[template["spec"]["onExit"]]["dag"]["tasks"]
     assert task["continueOn"] == {"failed": True, "error": True}
     assert templates[task["template"]]["timeout"] == "15m"  # also of a pod that finds no node
+
+
+def test_nothing_else_starts_before_a_canary_is_good() -> None:
+    (main,) = (item for item in _template("gpu")["spec"]["templates"] if item["name"] == "main")
+    tasks = {task["name"]: task for task in main["dag"]["tasks"]}
+    assert tasks["canary"]["when"] == "{{tasks.plan.outputs.parameters.canary}} == 1"
+    for name in ("generate", "generate-further"):
+        assert tasks[name]["depends"] == "(canary.Succeeded || canary.Skipped)"
+    # Where it failed, its own sentence is the workflow's: nobody counts what is missing.
+    assert "canary.Failed" not in tasks["aggregate"]["depends"]
+    assert "(canary.Succeeded || canary.Skipped || canary.Omitted)" in tasks["aggregate"]["depends"]
