@@ -4,11 +4,12 @@ They are looked for only once: toward the end of a run, when none waits for a de
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import compress
 
+from imagekiln.steps.runs.image import BatchShape, batch_shape, group_by_shape, image_rows
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_shard
@@ -54,9 +55,31 @@ def _examined_shards(count: int, own: int) -> list[int]:
     return [*reversed(last), *others]
 
 
-def parts_to_help_with(store: Store, plan: Plan, shard: int) -> Sequence[Part]:
-    """The missing parts of a late shard, the last first: its own process makes the first first."""
-    parts = read_shard(store, plan, shard)[::-1]
+def parts_to_help_with(
+    store: Store, plan: Plan, shard: int, shapes: Set[BatchShape] | None = None
+) -> Sequence[Part]:
+    """The missing parts of a late shard, the last first: its own process makes the first first.
+
+    With `shapes`, only those whose batches have one of them.
+    """
+    parts = [
+        part
+        for part in read_shard(store, plan, shard)[::-1]
+        if shapes is None or batch_shapes(part) <= shapes
+    ]
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
         is_committed = list(pool.map(store.exists, [part.key for part in parts]))
     return list(compress(parts, [not committed for committed in is_committed]))
+
+
+def shard_shapes(store: Store, plan: Plan, shard: int) -> Set[BatchShape]:
+    """The shapes of a shard's batches."""
+    shapes: set[BatchShape] = set()
+    for part in read_shard(store, plan, shard):
+        shapes |= batch_shapes(part)
+    return shapes
+
+
+def batch_shapes(part: Part) -> Set[BatchShape]:
+    """The shapes of a part's batches."""
+    return {batch_shape(rows[0]) for rows in group_by_shape(image_rows(part.rows))}

@@ -40,18 +40,19 @@ class PartWatch:
             self._is_missing = self._claim_missing(batch.part)
             self._asked_at = time.monotonic()
         elif self._is_missing and time.monotonic() >= self._asked_at + self._recheck_seconds:
-            self._is_missing = not self._is_committed(batch.part)
+            self._is_missing = not self._is_committed(batch.part, drawn)
             self._asked_at = time.monotonic()
             if not self._is_missing:
                 self.abandoned_images += drawn
-                self._progress.add_drawn(-drawn)
         return self._is_missing
 
     def _claim_missing(self, part: Part) -> bool:
         return not self._is_committed(part) and self._claim(part)
 
-    def _is_committed(self, part: Part) -> bool:
+    def _is_committed(self, part: Part, drawn: int = 0) -> bool:
         if not self._store.exists(part.key):
             return False
-        self._progress.add_existing(part.rows.num_rows)
+        images = part.rows.num_rows
+        self._progress.add_drawn(images - drawn)
+        self._progress.add_committed(images)
         return True

@@ -19,6 +19,7 @@ from imagekiln.steps.generate.late_shards import (
     can_help,
     find_late_shards,
     parts_to_help_with,
+    shard_shapes,
 )
 from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.recovery import BatchRecovery
@@ -166,30 +167,33 @@ def _help_late_shards(
     What goes wrong with them is only reported: the processes of those shards will meet it too.
     """
     try:
-        for late in find_late_shards(store, plan, own):
+        late_shards = find_late_shards(store, plan, own)
+        shapes = None
+        # To compile a model for another shape may take longer than what is left of the run.
+        if late_shards and denoiser.compiled_pipeline.mode != "none":
+            shapes = shard_shapes(store, plan, own)
+        for late in late_shards:
             if stop.requested_at is not None:
                 return
-            _help_shard(store, plan, own, late, denoiser, progress, stop, startup)
+            parts = parts_to_help_with(store, plan, late, shapes)
+            if parts:
+                sentence = f"Shard {own} is done. Its process helps with shard {late}."
+                progress.show_event(Event("help", {}, sentence))
+                _make_late_parts(store, plan, own, parts, denoiser, stop, startup)
     except KilnError as error:
         progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
 
 
-def _help_shard(
+def _make_late_parts(
     store: Store,
     plan: Plan,
     own: int,
-    late: int,
+    parts: Sequence[Part],
     denoiser: Denoiser,
-    progress: Progress,
     stop: Stop,
     startup: Startup | None,
 ) -> None:
-    """Make parts of one late shard, from its end backwards, that no other helper makes."""
-    parts = parts_to_help_with(store, plan, late)
-    if not parts:
-        return
-    sentence = f"Shard {own} is done. Its process helps with shard {late}."
-    progress.show_event(Event("help", {}, sentence))
+    """Make those of a late shard's parts that no other helper makes."""
     started = time.perf_counter()
     denoiser.load_loras(used_lora_names(parts))
     load_seconds = time.perf_counter() - started

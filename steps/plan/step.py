@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
@@ -51,7 +52,11 @@ from imagekiln.steps.storage.uri import is_remote_uri
 
 WRITERS = 4
 # What a run may be resumed with other values of: no image depends on it.
-UNNAMED_SETTINGS = {"output": True, "price_per_hour": True, "shard": {"help": True}}
+UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
+    "output": True,
+    "price_per_hour": True,
+    "shard": {"help": True},
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.late_shards import find_late_shards
+from imagekiln.steps.generate.late_shards import find_late_shards, parts_to_help_with, shard_shapes
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
@@ -63,8 +63,9 @@ def run(tmp_path: Path) -> PlanResult:
 
 
 def _planned(folder: Path) -> PlanResult:
-    sizes = {"part": {"images": 2}, "batch": {"images": 1}}
-    return planned(folder, str(folder / "out"), run_id="run", **sizes)
+    return planned(
+        folder, str(folder / "out"), run_id="run", part={"images": 2}, batch={"images": 1}
+    )
 
 
 def _parts(run: PlanResult) -> dict[str, bytes]:
@@ -216,6 +217,19 @@ def test_a_helper_s_failure_is_not_its_shard_s(run: PlanResult) -> None:
     assert not missing_parts(store, read_shard(store, run.plan, 1))
 
 
+def test_a_compiled_model_helps_with_the_shapes_that_it_has_drawn(tmp_path: Path) -> None:
+    plain = {"prompt": "a circle", "width": 64, "height": 64}
+    rows = [plain | {"seed": seed} for seed in range(12)]
+    rows += [plain | {"seed": seed, "height": 96} for seed in range(4)]
+    run = planned(tmp_path, str(tmp_path / "out"), rows)
+    store = open_store(run.uri)
+    shapes = shard_shapes(store, run.plan, 0)
+    every_part = parts_to_help_with(store, run.plan, 1)
+    assert len(every_part) == 2
+    (helped,) = parts_to_help_with(store, run.plan, 1, shapes)
+    assert set(helped.rows["height"].to_pylist()) == {64}
+
+
 class Counting:
     """A store that counts what it is asked for."""
 
@@ -231,8 +245,8 @@ class Counting:
 
 def test_looking_for_late_shards_asks_for_a_bounded_number_of_objects(tmp_path: Path) -> None:
     rows = [{"prompt": f"circle {number}"} for number in range(1200)]
-    sizes = {"batch": {"images": 1}, "part": {"images": 1}, "shard": {"images": 1}}
-    run = planned(tmp_path, str(tmp_path / "out"), rows, **sizes)
+    one = {"images": 1}
+    run = planned(tmp_path, str(tmp_path / "out"), rows, batch=one, part=one, shard=one)
     store = open_store(run.uri)
     counting = Counting(store)
     assert find_late_shards(counting, run.plan, 7) == []  # type: ignore[arg-type]  # only reads
