@@ -35,6 +35,7 @@ from imagekiln.steps.job.job import (
 )
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
@@ -44,7 +45,8 @@ from imagekiln.steps.storage.store import Store
 SIDE = 64
 BATCH = 4
 PART = 8
-CYCLE_SECONDS = 1.0
+CYCLE_SECONDS = 2.0
+SLICE_SECONDS = 0.05
 
 
 def work(uri: str, shard: int, seconds: float, helps: bool, ready: Barrier) -> None:
@@ -64,7 +66,8 @@ def work(uri: str, shard: int, seconds: float, helps: bool, ready: Barrier) -> N
             size: int,  # noqa: ARG002
             check: Callable[[], None],  # noqa: ARG002
         ) -> Sequence[DrawnImage]:
-            time.sleep(seconds)
+            for _ in range(round(seconds / SLICE_SECONDS)):  # while stopped, none of them passes
+                time.sleep(SLICE_SECONDS)
             return [DrawnImage(row.index_in_part, _noise(row.image_id)) for row in rows]
 
     store = open_store(uri)
@@ -79,11 +82,11 @@ def _noise(image_id: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return numbers.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
 
 
-def slow_down(process: BaseProcess, share: float) -> None:
-    """Let a process run for a share of the time, until it ends."""
+def slow_down(process: BaseProcess, share: float, has_ended: Callable[[], bool]) -> None:
+    """Let a process run for a share of the time, until its work has ended."""
     dice = random.Random(7)  # noqa: S311  # nothing secret
     pid = process.pid or 0
-    while process.is_alive():
+    while process.is_alive() and not has_ended():
         time.sleep(share * CYCLE_SECONDS * dice.uniform(0.5, 1.5))
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -91,8 +94,8 @@ def slow_down(process: BaseProcess, share: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> float:
-    """Seconds from when all processes are ready until all have ended."""
+def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> None:
+    """Have all processes make their shards at once, the first of them slowed down."""
     context = get_context("spawn")
     shards = range(len(plan.shards))
     ready = context.Barrier(len(shards) + 1)
@@ -102,15 +105,13 @@ def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> 
     for process in processes:
         process.start()
     ready.wait()  # starts are not what is measured
-    started = time.monotonic()
     store = open_store(uri)
     first = read_shard(store, plan, 0)[0]
     while not store.exists(first.key):
         time.sleep(0.1)
-    slow_down(processes[0], share)
+    slow_down(processes[0], share, lambda: store.exists(stats_key(0)))
     for process in processes:
         process.join()
-    return time.monotonic() - started
 
 
 def read_stats(store: Store, plan: Plan) -> list[ShardStats]:
@@ -165,7 +166,7 @@ def main(folder: str, images: int, processes: int, seconds: float, share: float)
         with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as scratch:
             output = f"{folder or scratch}/{'with' if helps else 'without'}-help"
             uri, plan = plan_run(output, scratch, images, processes)
-            elapsed = measure(uri, plan, seconds, share, helps)
+            measure(uri, plan, seconds, share, helps)
             store = open_store(uri)
             keys = [
                 part.key for shard in range(processes) for part in read_shard(store, plan, shard)
@@ -175,7 +176,7 @@ def main(folder: str, images: int, processes: int, seconds: float, share: float)
             aggregate(uri)
             verified = verify(uri).ok
         label = "with help" if helps else "alone"
-        click.echo(f"{label:10} {elapsed:6.1f} s; {describe(stats)}; {verified} verified")
+        click.echo(f"{label:10} {describe(stats)}; {verified} verified")
     click.echo(f"equal bytes: {contents[0] == contents[1]}")
 
 
