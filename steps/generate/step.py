@@ -149,7 +149,8 @@ def generate_and_help(
     stats = generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
     mark_finished(store, number)
     if stats is not None:  # where nothing was missing, no model is loaded
-        _help_late_shards(store, plan, number, open_denoiser(), progress, stop, startup)
+        with stop.deferred():  # the shard is done: a request to stop is no failure
+            _help_late_shards(store, plan, number, open_denoiser(), progress, stop, startup)
     return stats
 
 

@@ -230,6 +230,26 @@ def test_a_compiled_model_helps_with_the_shapes_that_it_has_drawn(tmp_path: Path
     assert set(helped.rows["height"].to_pylist()) == {64}
 
 
+def test_a_helper_that_is_asked_to_stop_ends_well_after_its_part(run: PlanResult) -> None:
+    store = open_store(run.uri)
+    mark_begun(store, 0)
+    mark_finished(store, 2)
+    own = _images(run, 1)
+    stop = Stop(immediate=True)
+
+    class Stopping(Device):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            if rows[0].image_id not in own:
+                stop.request()
+            return super().draw(rows, size, check)
+
+    _generate(run, 1, Stopping(), stop)
+    missing = missing_parts(store, read_shard(store, run.plan, 0))
+    assert len(missing) == 3  # of four: the one at hand was finished, none was begun
+
+
 class Counting:
     """A store that counts what it is asked for."""
 
