@@ -196,9 +196,11 @@ class Catalog:
     def iter_columns(self, columns: list[str], numbers: Int64Array) -> Iterator[pa.RecordBatch]:
         """Columns of the images with these numbers, which rise, in the order of rows."""
         for batch in read_arrow_batches(self.images_file):
-            is_sampled = np.isin(batch["number"].to_numpy(), numbers, assume_unique=True)
+            batch_numbers = batch["number"].to_numpy()
+            is_sampled = np.isin(batch_numbers, numbers, assume_unique=True)
             if is_sampled.any():
-                yield batch.select(columns).filter(pa.array(is_sampled))
+                rows = batch.select(columns)
+                yield rows.filter(pa.array(is_sampled))
 
     def _iter_planned(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of rows. Not by a join, which would lose the order."""

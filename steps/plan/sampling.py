@@ -5,8 +5,9 @@ shape short and long prompts. Of two images alike, the hash of the image decides
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +31,20 @@ class PlanSample:
 
 def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     """A sample of so many images, or of all where there are no more."""
-    quotas = divide_sample([group.images for group in catalog.groups], images)
-    lengths = _prompt_lengths(catalog, quotas)
-    chosen: list[Int64Array] = []
+    sizes = [group.images for group in catalog.groups]
+    quotas = divide_sample(sizes, images)
+    candidates = _candidates_by_group(catalog, quotas)
+    lengths = _read_prompt_lengths(catalog, candidates)
+
+    sampled: list[int] = []
     rest: list[ImageGroup] = []
-    for group, quota, candidates in zip(catalog.groups, quotas, lengths, strict=True):
-        chosen.append(_spread_by_length(candidates, quota))
-        if group.images > quota:
-            rest.append(replace(group, images=group.images - quota))
-    return PlanSample(np.concatenate([np.empty(0, np.int64), *chosen]), tuple(rest))
+    for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
+        numbers.sort(key=lambda number: (lengths[number], number))
+        sampled += _spread(numbers, quota)
+        images_left = group.images - quota
+        if images_left:
+            rest.append(replace(group, images=images_left))
+    return PlanSample(np.array(sampled, np.int64), tuple(rest))
 
 
 def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
@@ -48,61 +54,85 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
     of its share.
     """
     quotas = [0] * len(group_images)
-    largest_first = sorted(range(len(group_images)), key=lambda index: -group_images[index])
+    largest_first = sorted(
+        range(len(group_images)),
+        key=lambda index: -group_images[index],
+    )
+    waiting: list[tuple[float, int]] = []
     for index in largest_first[:images]:
         quotas[index] = 1
-
-    waiting = [(-group_images[index] / 2, index) for index in largest_first[:images]]
+        waiting.append((-group_images[index] / 2, index))
     heapq.heapify(waiting)
-    for _ in range(images - sum(quotas)):
-        while waiting and quotas[waiting[0][1]] == group_images[waiting[0][1]]:
-            heapq.heappop(waiting)
-        if not waiting:
-            break
-        _, index = waiting[0]
+
+    left = images - len(waiting)
+    while waiting and left:
+        _, index = heapq.heappop(waiting)
+        if quotas[index] == group_images[index]:
+            continue
         quotas[index] += 1
-        heapq.heapreplace(waiting, (-group_images[index] / (quotas[index] + 1), index))
+        left -= 1
+        priority = -group_images[index] / (quotas[index] + 1)
+        heapq.heappush(waiting, (priority, index))
     return quotas
 
 
-def _prompt_lengths(catalog: Catalog, quotas: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Candidates of each group: the length of the prompt, and the number of the image."""
-    most = CANDIDATES_PER_IMAGE * max(quotas, default=0)
+def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
+    """Numbers of images of each group, a multiple of what it has in the sample."""
+    most = CANDIDATES_PER_IMAGE * max(1, *quotas)
     columns = ", ".join(SHAPE_COLUMNS)
-    groups = catalog.database.fetch_table(f"""
-        SELECT arg_min(number, image_hash, {max(1, most)}) AS numbers
-        FROM planned_images GROUP BY {columns} ORDER BY min(number)""")
-    numbers_by_group = groups["numbers"].to_pylist()
-    candidates = [
-        numbers[: CANDIDATES_PER_IMAGE * quota]
-        for numbers, quota in zip(numbers_by_group, quotas, strict=True)
-    ]
-    lengths = _read_lengths(catalog, [number for numbers in candidates for number in numbers])
-    for numbers in candidates:
-        yield [(lengths[number], number) for number in numbers]
+    groups = catalog.database.fetch_table(
+        f"""
+        SELECT arg_min(number, image_hash, {most}) AS numbers
+        FROM planned_images
+        GROUP BY {columns}
+        ORDER BY min(number)
+        """
+    )
+    candidates = []
+    for quota, numbers in zip(quotas, groups["numbers"].to_pylist(), strict=True):
+        count = CANDIDATES_PER_IMAGE * quota
+        candidates.append(numbers[:count])
+    return candidates
 
 
-def _read_lengths(catalog: Catalog, numbers: list[int]) -> dict[int, int]:
-    """The length of the prompt of each of these images, in characters."""
+def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The length of the prompt of each candidate, in characters."""
+    numbers = np.array(
+        sorted(chain.from_iterable(candidates)),
+        np.int64,
+    )
     lengths: dict[int, int] = {}
-    for batch in catalog.iter_columns(["number", "prompt"], np.array(sorted(numbers), np.int64)):
+    for batch in catalog.iter_columns(["number", "prompt"], numbers):
+        batch_numbers = batch["number"].to_pylist()
         characters = pc.utf8_length(batch["prompt"])
-        lengths |= zip(batch["number"].to_pylist(), characters.to_pylist(), strict=True)
+        pairs = zip(
+            batch_numbers,
+            characters.to_pylist(),
+            strict=True,
+        )
+        lengths.update(pairs)
     return lengths
 
 
-def _spread_by_length(candidates: list[tuple[int, int]], quota: int) -> Int64Array:
-    """So many of the candidates, from the shortest prompt to the longest, in the order of rows."""
-    by_length = sorted(candidates)
-    positions = np.linspace(0, len(by_length) - 1, quota).round().astype(int)
+def _spread(by_length: Sequence[int], quota: int) -> list[int]:
+    """So many of the numbers, from the first to the last of them, in the order of rows."""
     if quota == 1:
-        positions = np.array([len(by_length) // 2])
-    return np.array(sorted(by_length[position][1] for position in positions), np.int64)
+        middle = len(by_length) // 2
+        return [by_length[middle]]
+    last = len(by_length) - 1
+    positions = np.linspace(0, last, quota).round()
+    spread = [by_length[int(position)] for position in positions]
+    spread.sort()
+    return spread
 
 
 def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:
     """The rows of the sample, in its order."""
     numbers = np.sort(sample.numbers)
-    rows = pa.Table.from_batches(catalog.iter_sampled(numbers))
-    order = pc.index_in(pa.array(sample.numbers), pa.array(numbers))
+    batches = catalog.iter_sampled(numbers)
+    rows = pa.Table.from_batches(batches)
+    order = pc.index_in(
+        pa.array(sample.numbers),
+        pa.array(numbers),
+    )
     return rows.take(order)

@@ -62,10 +62,9 @@ def run(tmp_path: Path) -> PlanResult:
     return _planned(tmp_path)
 
 
-def _planned(folder: Path) -> PlanResult:
-    return planned(
-        folder, str(folder / "out"), run_id="run", part={"images": 2}, batch={"images": 1}
-    )
+def _planned(folder: Path, output: str = "") -> PlanResult:
+    output = output or str(folder / "out")
+    return planned(folder, output, run_id="run", part={"images": 2}, batch={"images": 1})
 
 
 def _parts(run: PlanResult) -> dict[str, bytes]:
@@ -122,7 +121,10 @@ def test_whoever_is_late_the_parts_are_the_same(seed: int, run: PlanResult, tmp_
     assert sum(shard.repeated_images for shard in recorded) <= drawn.total() - len(PROMPTS)
 
 
-def test_a_process_that_is_done_makes_what_a_stuck_one_does_not(run: PlanResult) -> None:
+def test_a_process_that_is_done_makes_what_a_stuck_one_does_not(
+    tmp_path: Path, store_uri: str
+) -> None:
+    run = _planned(tmp_path, store_uri)
     _generate(run, 2, Device())
     resumed = threading.Event()
     at_work = threading.Event()
