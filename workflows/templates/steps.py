@@ -214,12 +214,13 @@ def report_step(profile: Profile) -> Container:
 
 
 def _metrics_environment(profile: Profile) -> dict[str, str]:
-    """Where the pod serves its metrics, and what it says of itself there."""
+    """What the pod says of itself in its log and its metrics, and where it serves those."""
+    attempt = {"IMAGEKILN_ATTEMPT": "{{retries}}"}
     if profile.metrics_port is None:
-        return {}
+        return attempt
     return {
         "IMAGEKILN_METRICS_PORT": str(profile.metrics_port),
-        "IMAGEKILN_ATTEMPT": "{{retries}}",
+        **attempt,
         "IMAGEKILN_PROFILE": profile.name,
     }
 
