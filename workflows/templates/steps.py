@@ -13,8 +13,8 @@ from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
+    outcome_metrics,
     plan_metrics,
-    run_metrics,
     run_outputs,
     shard_metrics,
 )
@@ -198,7 +198,7 @@ def report_step(profile: Profile) -> Container:
         secrets=WEBHOOK_SECRETS,
     )
     container = cpu_container(step, profile)
-    container.metrics = run_metrics()
+    container.metrics = outcome_metrics()
     container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
     return container
 
