@@ -209,7 +209,6 @@ def _metrics_environment(profile: Profile) -> dict[str, str]:
         return {}
     return {
         "IMAGEKILN_METRICS_PORT": str(profile.metrics_port),
-        "IMAGEKILN_ATTEMPT": "{{retries}}",
         "IMAGEKILN_PROFILE": profile.name,
     }
 
