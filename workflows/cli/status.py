@@ -14,7 +14,7 @@ from imagekiln.workflows.cli.text import print_result
 from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
 from imagekiln.workflows.client.step_failures import StepFailure
-from imagekiln.workflows.client.waits import StepWait
+from imagekiln.workflows.client.waits import STARTING, StepWait
 
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
@@ -115,7 +115,8 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
     """What is waited for, with the message of Argo or Kubernetes unless other pods run."""
     pods = f" ({wait.pods} pods)" if wait.pods > 1 else ""
     text = f"{wait.step}{pods} waits: {wait.cause}"
-    if wait.message not in ("", wait.cause) and not status.pods.running:
+    says_more = wait.message not in ("", wait.cause) and wait.cause != STARTING
+    if says_more and not status.pods.running:
         text += f" ({wait.message})"
     return sanitize_line(text)[:MAX_REASON_CHARS]
 
