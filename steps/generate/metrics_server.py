@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.metrics import (
     METRICS,
     SHARD_IMAGES_DONE,
@@ -34,7 +35,6 @@ ALL_SHARDS = "all"
 # Of prometheus-client: where a process keeps its values in a file.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # Set in pods: what the workflow knows of them.
-ATTEMPT_VARIABLE = "IMAGEKILN_ATTEMPT"
 PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
 AnyMetric = Counter | Gauge | SecondsHistogram
 

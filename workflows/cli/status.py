@@ -1,5 +1,6 @@
 """How a workflow's status is printed, and which exit code it stands for."""
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -13,7 +14,7 @@ from imagekiln.workflows.cli.text import print_result
 from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
 from imagekiln.workflows.client.step_failures import StepFailure
-from imagekiln.workflows.client.waits import StepWait
+from imagekiln.workflows.client.waits import STARTING, StepWait
 
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
@@ -26,17 +27,22 @@ def print_status(status: WorkflowStatus, output_format: str) -> None:
 
 
 def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) -> None:
-    """Print each change, on a terminal in one line, then the result. Exit with its code."""
+    """Print each change, then the result. Exit with its code.
+
+    On a terminal, a line that fits takes the place of the one before.
+    """
     previous = ""
+    replaceable = ""
     for status in statuses:
         line = status_line(status)
         if status.ended:
-            _clear_line(previous, output_format)
+            _clear_line(replaceable, output_format)
             print_status(status, output_format)
             exit_with_status(status)
         elif line != previous:
-            _clear_line(previous, output_format)
-            print_text(line, err=output_format == "json", nl=not sys.stdout.isatty())
+            _clear_line(replaceable, output_format)
+            replaceable = line if _fits_terminal(line) else ""
+            print_text(line, err=output_format == "json", nl=not replaceable)
             previous = line
 
 
@@ -109,7 +115,8 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
     """What is waited for, with the message of Argo or Kubernetes unless other pods run."""
     pods = f" ({wait.pods} pods)" if wait.pods > 1 else ""
     text = f"{wait.step}{pods} waits: {wait.cause}"
-    if wait.message not in ("", wait.cause) and not status.pods.running:
+    says_more = wait.message not in ("", wait.cause) and wait.cause != STARTING
+    if says_more and not status.pods.running:
         text += f" ({wait.message})"
     return sanitize_line(text)[:MAX_REASON_CHARS]
 
@@ -146,6 +153,11 @@ def _failure_line(failure: StepFailure) -> str:
 
 def _warning_line(failure: StepFailure) -> str:
     return f"Warning: {failure.step}: {sanitize_line(failure.reason)}"
+
+
+def _fits_terminal(line: str) -> bool:
+    """Whether standard output is a terminal on which the line takes one row."""
+    return sys.stdout.isatty() and len(line) < shutil.get_terminal_size().columns
 
 
 def _clear_line(line: str, output_format: str) -> None:

@@ -218,7 +218,7 @@ def _workflow_wait(workflow: Json) -> StepWait | None:
     spec = cast("Json", workflow.get("spec") or {})
     state = cast("Json", workflow.get("status") or {})
     if spec.get("suspend"):
-        return StepWait("workflow", 0, "it is suspended until somebody resumes it", "")
+        return StepWait("workflow", 0, "it is suspended until its queue or somebody resumes it", "")
     if not state.get("phase"):
         cause = "Argo's controller has not started it"
         return StepWait("workflow", 0, cause, "") if _age(workflow) > PICKUP_TIME else None

@@ -83,17 +83,19 @@ def needs_events(wait: StepWait) -> bool:
 
 
 def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
-    """A wait with the latest event of its pod, a warning first, in place of no message."""
+    """A wait with the latest event of its pod in place of no message."""
     if not events:
         return wait
-    warnings = [event for event in events if event.get("type") == "Warning"]
-    latest = max(warnings or events, key=_event_time)
+    latest = max(events, key=_event_order)
     message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
-    return replace(wait, cause=find_cause(message), message=message)
+    cause = find_cause(message)
+    if cause == message and not _is_warning(latest):
+        cause = STARTING  # one of the steps of a normal start
+    return replace(wait, cause=cause, message=message)
 
 
-def _event_time(event: Json) -> str:
-    """When an event came last, in UTC as Kubernetes writes it, which sorts as text."""
+def _event_order(event: Json) -> tuple[str, bool]:
+    """When an event came last, in UTC as Kubernetes writes it, and whether it is a warning."""
     series = cast("Json", event.get("series") or {})
     times = (
         series.get("lastObservedTime"),
@@ -101,4 +103,8 @@ def _event_time(event: Json) -> str:
         event.get("eventTime"),
         event.get("firstTimestamp"),
     )
-    return str(next(filter(None, times), ""))
+    return str(next(filter(None, times), "")), _is_warning(event)
+
+
+def _is_warning(event: Json) -> bool:
+    return event.get("type") == "Warning"

@@ -5,6 +5,7 @@ Argo's container tries a store that does not answer for five minutes, and says l
 
 import json
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,15 +36,25 @@ def read_artifact_store(template_file: Path = TEMPLATE_FILE) -> ArtifactStore | 
     """The store in which Argo will put this pod's artifacts; None where nothing here names it."""
     try:
         template = json.loads(template_file.read_text(encoding="utf-8"))
-        s3 = template["archiveLocation"]["s3"]
-        scheme = "http" if s3.get("insecure") else "https"
-        host, _, port = str(s3["endpoint"]).rpartition(":")
-        if not port.isdecimal():
-            host, port = str(s3["endpoint"]), ""
-        number = int(port) if port else DEFAULT_PORTS[scheme]
-        return ArtifactStore(scheme, host.strip("[]"), number, str(s3.get("bucket", "")))
+        return _parse_location(template["archiveLocation"]["s3"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None  # another kind of store, or another version of Argo: its own container decides
+
+
+def _parse_location(s3: Mapping[str, object]) -> ArtifactStore:
+    """A store from the location that Argo writes, whose endpoint is host:port, or a host alone."""
+    scheme = "http" if s3.get("insecure") else "https"
+    endpoint = str(s3["endpoint"])
+    host, _, port = endpoint.rpartition(":")
+    if not port.isdecimal():
+        host = endpoint
+        port = str(DEFAULT_PORTS[scheme])
+    return ArtifactStore(
+        scheme=scheme,
+        host=host.strip("[]"),
+        port=int(port),
+        bucket=str(s3.get("bucket", "")),
+    )
 
 
 def require_answer(store: ArtifactStore) -> None:

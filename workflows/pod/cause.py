@@ -17,20 +17,34 @@ def find_cause(failures_json: str) -> str | None:
     An attempt alone was made up for by a later one.
     """
     failed = [node for node in _read_nodes(failures_json) if _is_ours(node)]
-    names = {str(node.get("displayName")) for node in failed}
-    failures: dict[str, StepFailure] = {}
+    names = {_name(node) for node in failed}
+
+    last_attempts: dict[str, StepFailure] = {}
     for node in failed:
-        match = ATTEMPT_PATTERN.match(str(node.get("displayName")))
+        match = ATTEMPT_PATTERN.match(_name(node))
         if match is None or match[1] not in names:
             continue
-        name = match[1]
-        attempts = int(match[2]) + 1
-        if name not in failures or failures[name].attempts < attempts:
-            shard = SHARD_PATTERN.search(name)
-            number = int(shard[1]) if shard else None
-            message = str(node.get("message") or "")
-            failures[name] = StepFailure(str(node["templateName"]), number, attempts, message)
-    return failure_cause(list(failures.values()))
+        step_name = match[1]
+        failure = _to_failure(node, step_name, int(match[2]) + 1)
+        latest = last_attempts.get(step_name)
+        if latest is None or latest.attempts < failure.attempts:
+            last_attempts[step_name] = failure
+    return failure_cause(list(last_attempts.values()))
+
+
+def _to_failure(node: dict[str, object], step_name: str, attempts: int) -> StepFailure:
+    """What the last of so many attempts left."""
+    shard = SHARD_PATTERN.search(step_name)
+    return StepFailure(
+        step=str(node["templateName"]),
+        shard=int(shard[1]) if shard else None,
+        attempts=attempts,
+        message=str(node.get("message") or ""),
+    )
+
+
+def _name(node: dict[str, object]) -> str:
+    return str(node.get("displayName"))
 
 
 def _read_nodes(failures_json: str) -> list[dict[str, object]]:

@@ -15,6 +15,7 @@ from hera.workflows import (
     Env,
     Parameter,
     Resources,
+    RetryStrategy,
     SecretEnv,
 )
 from hera.workflows import models as m
@@ -190,7 +191,8 @@ def _container(
         node_selector=pod.node_selector or None,
         tolerations=pod_tolerations(pod),
         priority_class_name=pod.priority_class,
-        retry_strategy=retry_strategy(retries) if step.is_retried else None,
+        # Never without one: the patch that sets memory refers to the number of retries.
+        retry_strategy=retry_strategy(retries) if step.is_retried else RetryStrategy(limit=0),
         synchronization=step.synchronization,
     )
 
@@ -210,9 +212,8 @@ def _environment(
 ) -> list[m.EnvVar | SecretEnv]:
     folders = _model_folders(models) if models else {}
     secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
-    # Argo knows the variable only where a pod is retried.
-    attempt = {ATTEMPT_VARIABLE: "{{retries}}"} if step.is_retried else {}
-    return [*_plain_env(folders | pod.env), *secrets, *_plain_env({**step.env, **attempt})]
+    own = {**step.env, ATTEMPT_VARIABLE: "{{retries}}"}
+    return [*_plain_env(folders | pod.env), *secrets, *_plain_env(own)]
 
 
 def _model_folders(models: ModelVolume) -> dict[str, str]:

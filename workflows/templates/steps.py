@@ -214,13 +214,11 @@ def report_step(profile: Profile) -> Container:
 
 
 def _metrics_environment(profile: Profile) -> dict[str, str]:
-    """What the pod says of itself in its log and its metrics, and where it serves those."""
-    attempt = {"IMAGEKILN_ATTEMPT": "{{retries}}"}
+    """Where the pod serves its metrics, and what it says of itself there."""
     if profile.metrics_port is None:
-        return attempt
+        return {}
     return {
         "IMAGEKILN_METRICS_PORT": str(profile.metrics_port),
-        **attempt,
         "IMAGEKILN_PROFILE": profile.name,
     }
 

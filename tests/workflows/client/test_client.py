@@ -211,17 +211,21 @@ def test_events_of_one_pod_say_what_all_wait_for_where_argo_does_not(argo: Memor
     name = waiting_workflow(argo)
     pod = f"{name}-generate-0"
     mount = {"type": "Warning", "reason": "FailedMount", "message": 'claim "models" not found'}
-    pulled = {"type": "Normal", "reason": "Scheduled", "message": "to gpu-0"}
+    scheduled = {"type": "Normal", "reason": "Scheduled", "message": "to gpu-0"}
     argo.events = {
         pod: [
-            {**mount, "lastTimestamp": "2026-11-21T01:00:00Z"},
-            {**pulled, "lastTimestamp": "2026-11-21T01:00:09Z"},
+            {**mount, "lastTimestamp": "2026-11-21T01:00:09Z"},
+            {**scheduled, "eventTime": "2026-11-21T01:00:08.5Z"},
         ]
     }
     (wait,) = get_status(name, NAMESPACE, argo).waits
     assert (wait.pods, wait.cause) == (3, "a volume is not ready")
     assert wait.message == 'FailedMount: claim "models" not found'
     assert argo.event_requests == [pod]
+
+    argo.events[pod].append({**scheduled, "lastTimestamp": "2026-11-21T01:00:10Z"})
+    (wait,) = get_status(name, NAMESPACE, argo).waits
+    assert wait.cause == "it is being started", "what was the matter before is over"
 
 
 @pytest.mark.parametrize("events", [{}, None])

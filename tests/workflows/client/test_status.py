@@ -96,6 +96,7 @@ def test_images_are_the_progress_of_running_pods_and_the_share_of_done_pods() ->
             "other batches hold the semaphore or mutex",
         ),
         ("Something new", "Something new"),
+        ("PodInitializing", "it is being started"),
     ],
 )
 def test_waiting_pods_are_counted_by_what_they_wait_for(message: str, cause: str) -> None:
@@ -103,7 +104,8 @@ def test_waiting_pods_are_counted_by_what_they_wait_for(message: str, cause: str
     status = read_status(workflow(plan(60, 3), *shard(0, stuck), *shard(1, stuck)))
     (wait,) = status.waits
     assert (wait.step, wait.pods, wait.cause, wait.message) == ("generate", 2, cause, message)
-    detail = "" if cause == message else f" ({message})"
+    says_more = message not in (cause, "PodInitializing")
+    detail = f" ({message})" if says_more else ""
     assert status_line(status).endswith(f"; generate (2 pods) waits: {cause}{detail}")
 
 
