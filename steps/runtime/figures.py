@@ -41,12 +41,6 @@ def format_percent(share: float) -> str:
     return f"{percent.removesuffix('.0')} %"
 
 
-def format_signed_percent(change: float) -> str:
-    """A change as a share, such as +12.5 % or -3 %."""
-    sign = "-" if change < 0 else "+"
-    return f"{sign}{format_percent(abs(change))}"
-
-
 def format_money(amount: float) -> str:
     """An amount of any currency, such as 1,520.00, or 0.0412 where cents are too coarse."""
     if 0 < amount < 0.1:

@@ -12,7 +12,6 @@ from imagekiln.steps.runtime.figures import (
     format_money,
     format_number,
     format_percent,
-    format_signed_percent,
     format_time,
     pluralize,
 )
@@ -79,9 +78,15 @@ def _explain_no_images(result: "Summary") -> str:
 
 def format_costs(result: "Summary") -> str:
     """What a run took and cost, and how far its estimate was off, in a line; empty if unknown."""
-    parts = _cost_parts(result.device_hours, result.cost)
+    if not result.device_seconds:
+        return ""
+    parts = [f"{format_duration(result.device_seconds)} of device time"]
+    if result.cost is not None:
+        parts.append(f"cost {format_money(result.cost)}")
     if result.estimate_error is not None:
-        parts.append(f"{format_signed_percent(result.estimate_error)} of the estimate")
+        comparison = "less" if result.estimate_error < 0 else "more"
+        error = format_percent(abs(result.estimate_error))
+        parts.append(f"{error} {comparison} than estimated")
     return ", ".join(parts)
 
 

@@ -10,7 +10,6 @@ from imagekiln.steps.runtime.figures import (
     format_money,
     format_number,
     format_percent,
-    format_signed_percent,
     pluralize,
 )
 
@@ -123,5 +122,7 @@ def _estimate_sentence(summary: Summary) -> Iterator[str]:
     if summary.estimate_error is None:
         yield f"{sentence}."
         return
-    error = format_signed_percent(summary.estimate_error)
-    yield f"{sentence}. The run took {format_number(summary.device_hours)} device-hours: {error}."
+    error = format_percent(abs(summary.estimate_error))
+    comparison = "less" if summary.estimate_error < 0 else "more"
+    hours = format_number(summary.device_hours)
+    yield f"{sentence}. The run took {hours} device-hours, {error} {comparison}."

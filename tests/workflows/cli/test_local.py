@@ -18,9 +18,13 @@ def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) ->
     done = kiln("run", job)
     assert done.exit_code == 0
     (run,) = (each for each in (tmp_path / "out").iterdir() if (each / "plan.json").exists())
-    assert done.stdout == (
-        f"{run.name}: 6 of 6 images are ok.\nDataset: {run}\nReport:  {run}/report/index.html\n"
-    )
+    *lines, took = done.stdout.splitlines()
+    assert lines == [
+        f"{run.name}: 6 of 6 images are ok.",
+        f"Dataset: {run}",
+        f"Report:  {run}/report/index.html",
+    ]
+    assert re.fullmatch(r"Took:    [0-9.]+ s of device time", took)
     assert (run / "report" / "index.html").is_file()
     plan, *progress = done.stderr.splitlines()
     assert plan == f"Planned 6 images in 2 shards: {run}"
