@@ -25,7 +25,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index lint types docs format install lock upgrade wheel sbom release \
+	bench-plan bench-aggregate bench-index bench-tail lint types docs format install lock upgrade wheel sbom release \
 	clean FORCE
 
 help: ## List the targets
@@ -78,6 +78,9 @@ bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per 
 
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
+
+bench-tail: $(VENV)/dev build/linked ## Benchmark: the end of a run with one slow process, with help by the others and without
+	@$(BIN)/python -m tests.bench.tail
 
 lint: $(VENV)/dev build/linked ## Check style, formatting and layers
 	@$(BIN)/ruff check --quiet

@@ -22,20 +22,12 @@ MAX_CAUSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The first shard of the run at `uri`: its page, its summary, and how many images are planned.
-
-    `seconds` are those that the shard took, the loading of the model included.
-    """
+    """The first shard of the run at `uri`: its page, its summary, and the images planned in all."""
 
     uri: str
     page: str
     planned_images: int
     summary: Summary
-
-    @property
-    def seconds(self) -> float:
-        """The time of the device."""
-        return self.summary.seconds.total
 
 
 def judge_first_shard(uri: str) -> Preview:

@@ -154,9 +154,9 @@ def plan_run(output: str, folder: str, images: int, processes: int) -> tuple[str
 
 @click.command()
 @click.option("--folder", default="", help="Where the runs go. Default: a folder of this disk.")
-@click.option("--images", default=640, show_default=True, help="Images in the job.")
+@click.option("--images", default=160, show_default=True, help="Images in the job.")
 @click.option("--processes", default=4, show_default=True, help="Processes, a shard for each.")
-@click.option("--seconds", default=0.5, show_default=True, help="What a batch of four takes.")
+@click.option("--seconds", default=2.0, show_default=True, help="What a batch of four takes.")
 @click.option("--share", default=0.1, show_default=True, help="The slow one's share of the time.")
 def main(folder: str, images: int, processes: int, seconds: float, share: float) -> None:
     """Print the seconds of a run with and without help, and compare the bytes of all parts."""

@@ -137,9 +137,10 @@ def write_report(
     target: Store | None = None,
     verdict: RunVerdict | None = None,
 ) -> None:
-    """Write the page and its images into the run, or into `target`, the page last.
+    """Write the page and its images into the run, the page last.
 
-    Its head is the verdict on the run, if it is not to be `verdict`.
+    A page of a part of the run lies in `target` and begins with `verdict`. It is not compared with
+    the previous run.
     Without matplotlib, which an installation without extras lacks, the page has no plots.
     """
     charts = plotted_charts(summary)
@@ -151,7 +152,7 @@ def write_report(
         uri=store.uri,
         plan=plan,
         summary=summary,
-        previous=load_previous_summary(store, plan) if summary.images else None,
+        previous=load_previous_summary(store, plan) if summary.images and not target else None,
         sheet_samples=sheet.samples,
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
         with_plots=can_plot,
