@@ -26,7 +26,7 @@ COMMANDS = {
     "On this machine": ["init", "estimate", "preview", "run", "tune", "demo", "schema"],
     "On a cluster": [
         "manifests", "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop",
-        "resubmit", "apply", "render",
+        "resubmit", "apply", "render", "simulate",
     ],
     "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
     "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gc"],
