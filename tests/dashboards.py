@@ -34,7 +34,7 @@ NIGHTS = 90
 GPUS = 8
 PLANNED = 200_000
 SLOW_POD = 5
-MAX_LEGEND = 5
+MAX_LEGEND = 4
 MAX_ROWS = 9
 SPANS = {"run": 5 * 3600, "gpus": 5 * 3600, "cost": 30 * DAY, "schedule": NIGHTS * DAY}
 JOBS = {"postcards": 1.0, "posters": 0.45}
@@ -473,7 +473,7 @@ def pictures() -> Iterator[Path]:
         retention = f"--storage.tsdb.retention.time={age}d"
         for file in DASHBOARDS:
             # A pod that has ended is gone at once: Prometheus marks it, a file of samples cannot.
-            lookback = MINUTE + 10 if SPANS[file.stem] < DAY else 5 * MINUTE
+            lookback = MINUTE - 1 if SPANS[file.stem] < DAY else 5 * MINUTE
             options = [retention, f"--query.lookback-delta={lookback}s"]
             with prometheus(folder, config, *options) as server:
                 yield draw(server, file)
