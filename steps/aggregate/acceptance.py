@@ -43,19 +43,20 @@ def resolve_policy(
 
 
 def _current_policy(run: Run) -> AcceptancePolicy:
-    """The policy of the job, widened by what a finished run was accepted with."""
+    """The policy of the job as it was submitted last, widened by what a finished run was accepted with."""
     job = run.plan.job
     terms = read_terms(run.store, job)
+    failed_share = job.limits.failed_share if terms.failed_share is None else terms.failed_share
     if run.is_finished:
         with suppress(BadInput):  # an unreadable summary is about to be rewritten
             summary = load_summary(run.store)
             return AcceptancePolicy(
-                max(job.limits.failed_share, summary.failed_share),
+                max(failed_share, summary.failed_share),
                 summary.accepted,
                 summary.price_per_hour,
                 terms.prices,
             )
-    return AcceptancePolicy(job.limits.failed_share, (), terms.price_per_hour, terms.prices)
+    return AcceptancePolicy(failed_share, (), terms.price_per_hour, terms.prices)
 
 
 def format_aggregate_command(

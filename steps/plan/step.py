@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.job import Job, JobLimits
 from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
@@ -145,7 +145,7 @@ def make_plan(
             time = expect_run_time(model, draft)
             require_within_budget(job, time, terms)
             result = _write_plan(store, run_id, inputs, draft, scratch)
-            write_terms(store, terms)
+            write_terms(store, terms, job)
             record_expectation(store, time, terms)
             result = replace(result, time=time)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
@@ -174,9 +174,23 @@ def derive_run_id(job: Job, *keys: str) -> str:
 
     That is its settings, and the keys of its input, model and tuning.
     """
-    settings = job.model_dump_json(exclude={**UNNAMED_SETTINGS, "cluster": True})
+    settings = _without_shares(job).model_dump_json(exclude={**UNNAMED_SETTINGS, "cluster": True})
     content = "".join([settings, *keys])
     return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _without_shares(job: Job) -> Job:
+    """The job with the default shares of rejected rows and failed images.
+
+    They decide whether a run is accepted, and none of its images.
+    """
+    defaults = JobLimits()
+    shares = {
+        "rejected_share": defaults.rejected_share,
+        "failed_share": defaults.failed_share,
+    }
+    limits = job.limits.model_copy(update=shares)
+    return job.model_copy(update={"limits": limits})
 
 
 def _open_run_store(job: Job, run_id: str) -> Store:
@@ -235,15 +249,32 @@ def _adopt_plan(
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
             "Choose another run_id or output."
         )
-    write_terms(store, terms)
+    _refuse_rejected_rows(store, plan, job)
+    write_terms(store, terms, plan.job)
     require_budget_left(store, plan, terms)
     return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved)
 
 
+def _refuse_rejected_rows(store: Store, plan: Plan, job: Job) -> None:
+    """Raise BadInput where the plan has more rejected rows than the job accepts now."""
+    rejected = plan.counts.rejected_rows
+    if rejected > job.limits.rejected_share * plan.input.rows:
+        raise BadInput(
+            f"{store.uri}: {rejected} of {plan.input.rows} rows were rejected when it was planned. "
+            "Correct the input, or raise limits.rejected_share."
+        )
+
+
 def _first_difference(planned: Job, job: Job) -> str | None:
-    """The first setting by which two jobs differ; not prices, nor how the folder is written."""
+    """The first setting by which two jobs differ; not those that change no image of the run.
+
+    `run_id` names the folder, so that a run is also resumed by the name that was derived for it.
+    """
     old, new = (
-        settings.model_dump(mode="json", exclude=UNNAMED_SETTINGS) for settings in (planned, job)
+        _without_shares(settings).model_dump(
+            mode="json", exclude={**UNNAMED_SETTINGS, "run_id": True}
+        )
+        for settings in (planned, job)
     )
     return next((key for key in new if old[key] != new[key]), None)
 

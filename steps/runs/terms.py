@@ -1,6 +1,7 @@
-"""The terms of a run: what its GPUs cost and what it may spend, as it was submitted last.
+"""The terms of a run: what its GPUs cost, what it may spend, and how many images may fail.
 
-They are no part of the plan, so that a price can be corrected and a budget raised.
+They are those of the latest submission and no part of the plan, so that a price can be corrected,
+and a budget or the accepted share of failures raised.
 """
 
 from dataclasses import dataclass, field
@@ -18,11 +19,15 @@ from imagekiln.steps.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The prices and the budget of a run."""
+    """The prices and the budget of a run, and the share of its images that may fail.
+
+    Without that share, it is the one in the plan.
+    """
 
     price_per_hour: float | None = None
     prices: tuple[GpuPrice, ...] = ()
     budget: BudgetSettings = field(default_factory=BudgetSettings)
+    failed_share: float | None = None
 
     @property
     def all_prices(self) -> Prices:
@@ -58,12 +63,13 @@ TERMS_TYPE_ADAPTER: TypeAdapter[Terms] = TypeAdapter(Terms)
 def terms_of(job: Job) -> Terms:
     """The terms of a job, its price table read. Raises BadInput, Missing, TryAgain."""
     prices = resolve_prices(job.price_per_hour, job.prices)
-    return Terms(job.price_per_hour, prices.table, job.budget)
+    return Terms(job.price_per_hour, prices.table, job.budget, job.limits.failed_share)
 
 
-def write_terms(store: Store, terms: Terms) -> None:
-    """Write the terms of a run, in place of earlier ones."""
-    has_terms = terms.budget.is_limited or bool(terms.prices)
+def write_terms(store: Store, terms: Terms, planned: Job) -> None:
+    """Write the terms of a run, in place of earlier ones, where its plan does not have them."""
+    is_other_share = terms.failed_share != planned.limits.failed_share
+    has_terms = terms.budget.is_limited or bool(terms.prices) or is_other_share
     if has_terms or store.exists(TERMS_KEY):
         store.replace(TERMS_KEY, TERMS_TYPE_ADAPTER.dump_json(terms, indent=1) + b"\n")
 

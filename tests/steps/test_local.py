@@ -104,6 +104,18 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
     assert changed <= {"stats/00000.json", "rate.json", "summary.json", "report/index.html"}
 
 
+def test_a_run_with_too_many_failures_ends_well_once_more_are_accepted(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], **DRAWABLE}, {**ROWS[1], **UNDRAWABLE}]
+    prompts = write_prompts(tmp_path / "prompts.parquet", rows)
+    with pytest.raises(Incomplete):
+        run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
+    progress = RecordedProgress()
+    accepting = job(prompts, str(tmp_path / "out"), limits={"failed_share": 0.5})
+    again = run(accepting, progress, Stop())
+    assert (again.summary.ok, again.summary.failed_share) == (1, 0.5)
+    assert progress.drawn_images == 0
+
+
 def test_disk_and_object_store_hold_the_same_dataset(
     prompts: Path, tmp_path: Path, s3_bucket: str
 ) -> None:

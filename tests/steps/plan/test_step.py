@@ -104,6 +104,22 @@ def test_run_is_named_after_the_job_its_settings_and_its_input(tmp_path: Path) -
     assert len({one.plan.run_id, *(other.plan.run_id for other in others)}) == 4
 
 
+def test_what_is_accepted_of_a_run_changes_neither_its_name_nor_its_plan(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b", "c", None]}
+    one = plan(tmp_path, columns, limits={"rejected_share": 0.5})
+    content = open_store(one.uri).read(PLAN_KEY)
+    two = plan(tmp_path, columns, limits={"rejected_share": 0.6, "failed_share": 0.5})
+    assert (two.adopted, two.uri) == (True, one.uri)
+    assert open_store(one.uri).read(PLAN_KEY) == content
+    with pytest.raises(BadInput, match="1 of 4 rows were rejected when it was planned"):
+        plan(tmp_path, columns, limits={"rejected_share": 0.1})
+
+
+def test_run_is_resumed_by_the_name_that_was_derived_for_it(tmp_path: Path) -> None:
+    one = plan(tmp_path, {"prompt": ["a"]})
+    assert plan(tmp_path, {"prompt": ["b"]}, run_id=one.plan.run_id).plan == one.plan
+
+
 def test_run_has_the_same_name_wherever_its_output_lies(tmp_path: Path) -> None:
     one, two = (
         plan(tmp_path, {"prompt": ["a"]}, output=str(tmp_path / output)) for output in ("x", "y")
