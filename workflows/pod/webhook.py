@@ -132,7 +132,9 @@ def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
     """Whether a text of this object is nothing but the URL of a page that is not known."""
     if not isinstance(item, dict):
         return False
-    return any(f"{{{name}}}" in item.values() and not values[name] for name in URL_NAMES)
+    unknown = {f"{{{name}}}" for name in URL_NAMES if not values[name]}
+    texts = (text for text in item.values() if isinstance(text, str))
+    return not unknown.isdisjoint(texts)
 
 
 def _post(webhook: Webhook, body: object) -> tuple[int, str]:
