@@ -177,7 +177,7 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
     assert _read(JOB, "limits.rejected_share=0.5", "shard={images: 9}").shard.images == 9
 
 
-def test_table_of_prompts_is_no_job(tmp_path: Path) -> None:
+def test_table_of_prompts_is_no_job() -> None:
     with pytest.raises(BadInput, match=r"^small\.csv: is a table .* `imagekiln init small\.csv`"):
         read_job("small.csv")
 
