@@ -1,12 +1,13 @@
-"""The whole job on this machine: plan, generate on each of its GPUs, aggregate."""
+"""The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_metrics
 from imagekiln.steps.generate.start import require_libraries
@@ -22,6 +23,8 @@ from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+
+DEFAULT_PREVIEW_IMAGES = 24
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,7 +74,8 @@ def run(
     planned(result, len(environments))
     try:
         if len(environments) == 1:
-            _generate_here(store, result.plan, progress, stop)
+            shards = range(len(result.plan.shards))
+            _generate_here(store, result.plan, shards, progress, stop)
         else:
             _generate_in_workers(store, result.plan, environments, progress, stop)
     except TryAgain as error:
@@ -92,8 +96,10 @@ def _stopped_error(store: Store, plan: Plan) -> TryAgain:
     )
 
 
-def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> None:
-    """Make all shards in this process, with one loaded model."""
+def _generate_here(
+    store: Store, plan: Plan, shards: Sequence[int], progress: Progress, stop: Stop
+) -> None:
+    """Make these shards in this process, with one loaded model."""
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
@@ -102,8 +108,8 @@ def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> 
         meter_attempt(store, plan, served_progress, stop) as meter,
         closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
     ):
-        meter.progress.start(plan.counts.images)
-        for number in range(len(plan.shards)):
+        meter.progress.start(sum(plan.shards[number].images for number in shards))
+        for number in shards:
             generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
 
 
@@ -120,3 +126,33 @@ def _generate_in_workers(
         shards = range(len(plan.shards))
         all_variables = [{**environment, **variables} for environment in environments]
         make_shards(store, plan, shards, all_variables, served_progress, stop)
+
+
+def preview(
+    job: Job,
+    images: int = DEFAULT_PREVIEW_IMAGES,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    planned: Callable[[PlanResult, int], None] = lambda _result, _workers: None,
+) -> Preview:
+    """Plan the job with a sample of so many images first, make these, and write their page.
+
+    They are images of the run: a later `run` or `submit` of the job makes the others. Raises what
+    the steps raise: Incomplete where the sample is not as the job asks, BadInput where the run was
+    planned without a sample.
+    """
+    progress = progress or NoProgress()
+    require_libraries(job)
+    result = make_plan(job, sample_images=images)
+    plan = result.plan
+    if not plan.shards:
+        raise BadInput(f"{result.uri}: has no image to make, so there is nothing to show.")
+    if not plan.sample_images:
+        raise BadInput(
+            f"{result.uri}: was planned without a sample, so a preview would have to make all "
+            f"{plan.shards[0].images} images of its first shard. Choose another run_id, or run it."
+        )
+    planned(result, 1)
+    _generate_here(open_store(result.uri), plan, [0], progress, stop or Stop())
+    progress.close()
+    return judge_first_shard(result.uri)

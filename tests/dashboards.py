@@ -11,10 +11,11 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import matplotlib.dates as dates
 import numpy as np
@@ -22,21 +23,35 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tests.prometheus import DASHBOARDS, Prometheus, plain_config, program, prometheus
+from tests.prometheus import DASHBOARDS, Prometheus, Sample, plain_config, program, prometheus
 
 DOCS = Path(__file__).parents[1] / "docs"
 NIGHT = datetime(2026, 11, 23, 1, 30, tzinfo=UTC).timestamp()
-END = NIGHT + 4.5 * 3600
+END = NIGHT + 4.4 * 3600
 MINUTE = 60
 DAY = 86400
 NIGHTS = 90
 GPUS = 8
 PLANNED = 200_000
 SLOW_POD = 5
+MAX_LEGEND = 4
+MAX_ROWS = 9
 SPANS = {"run": 5 * 3600, "gpus": 5 * 3600, "cost": 30 * DAY, "schedule": NIGHTS * DAY}
 JOBS = {"postcards": 1.0, "posters": 0.45}
 COLORS = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#96d98d"]
-BACKGROUND, PANEL, TEXT, MUTED = "#111217", "#181b1f", "#d8d9da", "#8e8e8e"
+STATUS_COLORS = {
+    "ok": "#73bf69",
+    "Succeeded": "#73bf69",
+    "blank": "#ff9830",
+    "filtered": "#fade2a",
+    "failed": "#f2495c",
+    "Failed": "#f2495c",
+}
+SUFFIXES = {"bytes": "B", "watt": " W", "celsius": " °C", "h": " h", "kwatth": " kWh"}
+BACKGROUND = "#111217"
+PANEL = "#181b1f"
+TEXT = "#d8d9da"
+MUTED = "#8e8e8e"
 Labels = Mapping[str, str]
 
 
@@ -79,22 +94,30 @@ def simulate_nights(samples: Samples, rng: np.random.Generator) -> None:
         for night in range(NIGHTS, 0, -1):
             start = NIGHT - night * DAY
             hours = (5.2 + 0.8 * rng.random()) * (1 + 0.002 * (NIGHTS - night))
-            end = start + hours * 3600
-            end -= end % MINUTE
+            end = start + hours * 3600 // MINUTE * MINUTE
             failed = rng.random() < 0.04
-            simulate_end(samples, job, end, share * (0.3 if failed else 1), hours, failed, rng)
-            for at in np.arange(start, start + DAY, 5 * MINUTE):
-                success = end if at >= end and not failed else success
-                latest = {"job": job}
-                if success:
-                    name = "imagekiln:run_last_success:timestamp_seconds"
-                    samples.add(float(at), name, success, **latest)
-                samples.add(float(at), "imagekiln:job_limit:run_seconds", 8 * 3600, **latest)
-                if at >= end:
-                    name = "argo_workflows_imagekiln_run_duration_seconds"
-                    samples.add(float(at), name, hours * 3600, **latest)
-                name = "imagekiln:schedule_last_start:timestamp_seconds"
-                samples.add(float(at), name, start, **latest)
+            status = "Failed" if failed else "Succeeded"
+            simulate_end(samples, job, end, share * (0.3 if failed else 1), hours, status, rng)
+            simulate_day(samples, job, start, end, success, end if not failed else success)
+            success = success if failed else end
+        simulate_day(samples, job, NIGHT, END + DAY, success, success)
+
+
+def simulate_day(
+    samples: Samples, job: str, start: float, end: float, before: float, after: float
+) -> None:
+    """What is remembered of a job for a day: `before` its night ended, and `after`."""
+    for moment in np.arange(start, start + DAY, 5 * MINUTE):
+        at = float(moment)
+        values = {
+            "imagekiln:run_last_success:timestamp_seconds": after if at >= end else before,
+            "imagekiln:job_limit:run_seconds": 8 * 3600,
+            "argo_workflows_imagekiln_run_duration_seconds": end - start if at >= end else 0,
+            "imagekiln:schedule_last_start:timestamp_seconds": start,
+        }
+        for name, value in values.items():
+            if value:
+                samples.add(at, name, value, job=job)
 
 
 def simulate_end(
@@ -103,11 +126,10 @@ def simulate_end(
     end: float,
     share: float,
     hours: float,
-    failed: bool,
+    status: str,
     rng: np.random.Generator,
 ) -> None:
     """The end of a night: counted in its last minute."""
-    status = "Failed" if failed else "Succeeded"
     samples.add(end, "imagekiln:runs:increase1m", 1, job=job, status=status)
     planned = PLANNED * share * (0.9 + 0.2 * rng.random())
     shares = {"blank": 0.001, "filtered": 0.003, "failed": 0.002 + 0.004 * rng.random()}
@@ -149,8 +171,8 @@ def simulate_run(samples: Samples, at: float, rng: np.random.Generator) -> None:
 def simulate_pod(
     samples: Samples, at: float, number: int, of_run: Labels, rng: np.random.Generator
 ) -> None:
-    """A minute of a pod."""
-    elapsed = at - NIGHT
+    """A minute of a pod, whose counters begin with it."""
+    elapsed = (at - NIGHT) % 1800
     shard = shard_of(number, at)
     pod = {"namespace": "imagekiln", "pod": pod_of(number, at)}
     samples.add(
@@ -164,7 +186,7 @@ def simulate_pod(
         model="stabilityai/sdxl-base-1.0",
         profile="h100",
     )
-    samples.add(at, "imagekiln_shard_images_done", 2360 * (elapsed % 1800) / 1800, **pod)
+    samples.add(at, "imagekiln_shard_images_done", 2360 * elapsed / 1800, **pod)
     samples.add(at, "imagekiln_shard_images_planned", 2360, **pod)
     busy = 0.6 if number == SLOW_POD else 0.95
     samples.add(at, "imagekiln_device_busy_seconds_total", busy * elapsed, device="0", **pod)
@@ -182,13 +204,15 @@ def simulate_pod(
     for kind, size in (("allocated", 41e9), ("reserved", 52e9), ("limit", 80e9)):
         name = "imagekiln_device_memory_bytes"
         samples.add(at, name, size * (1 + 0.01 * rng.random()), device="0", kind=kind, **pod)
-    samples.add(at, "imagekiln_oom_halvings_total", elapsed // 7200, **pod)
-    samples.add(at, "imagekiln_storage_retries_total", (elapsed / 600) ** 1.3, **pod)
+    samples.add(
+        at, "imagekiln_oom_halvings_total", elapsed // 1000 if number == SLOW_POD else 0, **pod
+    )
+    samples.add(at, "imagekiln_storage_retries_total", (elapsed / 300) ** 1.3, **pod)
     for operation in ("read", "write"):
         name = "imagekiln_storage_errors_total"
         samples.add(at, name, 0, operation=operation, **pod)
     samples.add(at, "imagekiln_parts_total", elapsed / 49, result="committed", **pod)
-    samples.add(at, "imagekiln_parts_total", elapsed // 5400, result="already_there", **pod)
+    samples.add(at, "imagekiln_parts_total", elapsed // 1700, result="already_there", **pod)
 
 
 def shard_of(number: int, at: float) -> int:
@@ -255,70 +279,79 @@ def draw(server: Prometheus, file: Path) -> Path:
 def draw_panel(
     server: Prometheus,
     figure: Figure,
-    panel: Mapping[str, object],
+    panel: Mapping[str, Any],
     box: tuple[float, float, float, float],
     span: float,
 ) -> None:
     """Draw a panel: a figure, a table or lines."""
     left, bottom, width, height = box
+    inch = 1 / figure.get_figheight()
     frame = figure.add_axes(box, facecolor=PANEL)
     frame.set(xticks=[], yticks=[])
     frame.spines[:].set_visible(False)
-    inches = height * figure.get_figheight()
-    top = 1 - 0.2 / inches
-    frame.text(0.01, top, str(panel["title"]), color=TEXT, size=8.5, va="center", weight="bold")
+    top = 1 - 0.2 * inch / height
+    frame.text(0.01, top, panel["title"], color=TEXT, size=8.5, va="center", weight="bold")
+
     targets = panel["targets"]
-    assert isinstance(targets, list)
     queries = [(expand(target["expr"], span), target.get("legendFormat", "")) for target in targets]
-    unit = str(panel["fieldConfig"]["defaults"]["unit"])  # type: ignore[index]
+    defaults = panel["fieldConfig"]["defaults"]
+    unit = defaults["unit"]
     if panel["type"] == "stat":
-        value = last_value(server, queries[0][0])
-        frame.text(
-            0.5, 0.4, format_value(value, unit), color=COLORS[0], size=17, ha="center", va="center"
-        )
+        text = format_value(last_value(server, queries[0][0]), unit)
+        frame.text(0.5, 0.4, text, color=COLORS[0], size=17, ha="center", va="center")
     elif panel["type"] == "table":
         draw_table(frame, server.query(queries[0][0], END), unit, top)
     else:
-        inner = (left + 0.035, bottom + 0.28 / figure.get_figheight() * 1.9, width - 0.042)
-        axes = figure.add_axes((*inner, height - 0.95 / figure.get_figheight()), facecolor=PANEL)
-        draw_lines(axes, server, queries, panel, span, unit)
+        inner = (left + 0.035, bottom + 0.53 * inch, width - 0.042, height - 0.95 * inch)
+        axes = figure.add_axes(inner, facecolor=PANEL)
+        step = DAY if targets[0].get("interval") == "1d" else max(MINUTE, span / 200)
+        draw_lines(axes, server, queries, defaults["custom"], span, unit, step)
 
 
 def draw_lines(
     axes: Axes,
     server: Prometheus,
     queries: list[tuple[str, str]],
-    panel: Mapping[str, object],
+    custom: Mapping[str, object],
     span: float,
     unit: str,
+    step: float,
 ) -> None:
     """Draw the series of a panel: lines, stacked areas or bars."""
-    custom = panel["fieldConfig"]["defaults"].get("custom", {})  # type: ignore[index]
-    bars = custom.get("drawStyle") == "bars"
-    step = DAY if bars else max(MINUTE, span / 200)
     base: dict[float, float] = {}
     number = 0
     for expression, legend in queries:
         for series in server.query_range(expression, END - span, END, step):
-            points = [(float(at), float(value)) for at, value in series["values"]]  # type: ignore[attr-defined]
-            points = [(at, value) for at, value in points if math.isfinite(value)]
-            times = [datetime.fromtimestamp(at, UTC) for at, _ in points]
-            label = name_series(legend, series["metric"])  # type: ignore[arg-type]
-            color = COLORS[number % len(COLORS)]
+            label = name_series(legend, series.labels)
+            color = STATUS_COLORS.get(label, COLORS[number % len(COLORS)])
+            draw_series(axes, series.points, base, custom, color, label)
             number += 1
-            if "stacking" not in custom:
-                axes.plot(times, [value for _, value in points], color=color, lw=1, label=label)
-                continue
-            bottoms = [base.get(at, 0.0) for at, _ in points]
-            tops = [low + value for low, (_, value) in zip(bottoms, points, strict=True)]
-            if bars:
-                heights = [value for _, value in points]
-                width = 0.8
-                axes.bar(times, heights, width, bottom=bottoms, color=color, label=label)
-            else:
-                axes.fill_between(times, bottoms, tops, color=color, alpha=0.45, lw=0, label=label)
-            base |= {at: high for (at, _), high in zip(points, tops, strict=True)}
     style(axes, unit, span, number)
+
+
+def draw_series(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    base: dict[float, float],
+    custom: Mapping[str, object],
+    color: str,
+    label: str,
+) -> None:
+    """Draw a series, on those before it where the panel stacks them."""
+    finite = [(at, value) for at, value in points if math.isfinite(value)]
+    times = [at / DAY for at, _ in finite]  # as matplotlib counts
+    values = [value for _, value in finite]
+    if "stacking" not in custom:
+        axes.plot(times, values, color=color, lw=1, label=label)
+        return
+
+    bottoms = [base.get(at, 0.0) for at, _ in finite]
+    tops = [low + value for low, value in zip(bottoms, values, strict=True)]
+    if custom.get("drawStyle") == "bars":
+        axes.bar(times, values, 0.8, bottom=bottoms, color=color, label=label)
+    else:
+        axes.fill_between(times, bottoms, tops, color=color, alpha=0.45, lw=0, label=label)
+    base |= {at: high for (at, _), high in zip(finite, tops, strict=True)}
 
 
 def style(axes: Axes, unit: str, span: float, series: int) -> None:
@@ -326,52 +359,43 @@ def style(axes: Axes, unit: str, span: float, series: int) -> None:
     axes.spines[:].set_visible(False)
     axes.grid(color="#2c3235", lw=0.5)
     axes.tick_params(colors=MUTED, labelsize=6.5, length=0, pad=2)
-    axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M" if span < DAY else "%m-%d"))
-    axes.xaxis.set_major_locator(dates.AutoDateLocator(maxticks=6))
+    axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M" if span < DAY else "%m-%d"))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(dates.AutoDateLocator(maxticks=6))  # type: ignore[no-untyped-call]
     axes.yaxis.set_major_formatter(lambda value, _: format_value(value, unit))
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.margins(x=0)
-    if series:
-        axes.legend(
-            loc="upper left",
-            bbox_to_anchor=(-0.04, -0.1),
-            ncols=5,
-            fontsize=6,
-            labelcolor=MUTED,
-            frameon=False,
-            handlelength=1,
-            columnspacing=1,
-        )
-        handles, labels = axes.get_legend_handles_labels()
-        if series > 5:
-            axes.legend(
-                handles[:4],
-                [*labels[:3], f"and {series - 3} more"],
-                loc="upper left",
-                bbox_to_anchor=(-0.04, -0.1),
-                ncols=4,
-                fontsize=6,
-                labelcolor=MUTED,
-                frameon=False,
-                handlelength=1,
-                columnspacing=1,
-            )
+    handles, labels = axes.get_legend_handles_labels()
+    if series > MAX_LEGEND:
+        handles = handles[:MAX_LEGEND]
+        labels = [*labels[: MAX_LEGEND - 1], f"and {series - MAX_LEGEND + 1} more"]
+    axes.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(-0.04, -0.1),
+        ncols=MAX_LEGEND,
+        fontsize=6,
+        labelcolor=MUTED,
+        frameon=False,
+        handlelength=1,
+        columnspacing=1,
+    )
 
 
-def draw_table(axes: Axes, samples: list[dict[str, object]], unit: str, top: float) -> None:
+def draw_table(axes: Axes, samples: Sequence[Sample], unit: str, top: float) -> None:
     """Draw the first rows of a table."""
-    rows = [{**sample["metric"], "Value": sample["value"][1]} for sample in samples]  # type: ignore[dict-item, index]
-    columns = [name for name in rows[0] if name != "__name__"]
-    for row_number, row in enumerate([dict(zip(columns, columns, strict=True)), *rows[:9]]):
-        for column, name in enumerate(columns):
-            text = str(row.get(name, ""))
-            if row_number and name == "Value":
-                text = format_value(float(text), unit)
+    columns = [name for name in samples[0].labels if name != "__name__"]
+    rows = [[*columns, "Value"]]
+    for sample in samples[:MAX_ROWS]:
+        cells = [sample.labels.get(name, "") for name in columns]
+        rows.append([*cells, format_value(sample.value, unit)])
+    for number, row in enumerate(rows):
+        for column, text in enumerate(row):
             axes.text(
-                0.01 + column / len(columns),
-                top - (row_number + 1) * 0.09,
+                0.01 + column / len(row),
+                top - (number + 1) * 0.09,
                 text[:30],
-                color=TEXT if row_number else COLORS[6],
+                color=TEXT if number else COLORS[6],
                 size=7,
                 va="center",
             )
@@ -380,7 +404,7 @@ def draw_table(axes: Axes, samples: list[dict[str, object]], unit: str, top: flo
 def expand(expression: str, span: float) -> str:
     """The query as Grafana sends it."""
     values = {
-        "$__rate_interval": "5m",
+        "$__rate_interval": "2m",
         "$__range_s": f"{span:.0f}",
         "$__range": f"{span:.0f}s",
         "$job": "postcards" if span > 30 * DAY else ".*",
@@ -388,14 +412,13 @@ def expand(expression: str, span: float) -> str:
     }
     for variable, value in values.items():
         expression = expression.replace(variable, value)
-    # Simulated time ends in the past.
-    return re.sub(r"\btime\(\)", "timestamp(vector(1))", expression)
+    return expression
 
 
 def last_value(server: Prometheus, expression: str) -> float:
     """The value of a panel that shows one."""
     samples = server.query(expression, END)
-    return float(samples[0]["value"][1]) if samples else math.nan  # type: ignore[index]
+    return samples[0].value if samples else math.nan
 
 
 def name_series(legend: str, labels: Labels) -> str:
@@ -410,14 +433,20 @@ def format_value(value: float, unit: str) -> str:
     if unit == "percentunit":
         return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}"
     if unit == "s":
-        return f"{value / 3600:.1f} h" if value >= 3600 else f"{value:.3g} s"
-    suffix = {"bytes": "B", "watt": " W", "celsius": " °C", "h": " h", "kwatth": " kWh"}.get(
-        unit, ""
-    )
+        return format_seconds(value)
+    suffix = SUFFIXES.get(unit, "")
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "K")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'K' else size):.3g} {letter}{suffix}"
-    return f"{value:.3g}{suffix}"
+    return f"{value:,.0f}{suffix}" if abs(value) >= 100 else f"{value:.3g}{suffix}"
+
+
+def format_seconds(value: float) -> str:
+    """A duration, in the unit that makes it short."""
+    for size, unit in ((3600, "h"), (MINUTE, "min")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.2g} s"
 
 
 def main() -> None:
@@ -441,8 +470,12 @@ def pictures() -> Iterator[Path]:
         config["rule_files"] = []
         config["scrape_configs"] = []
         age = int((time.time() - NIGHT) / DAY) + NIGHTS + 30
-        with prometheus(folder, config, f"--storage.tsdb.retention.time={age}d") as server:
-            for file in DASHBOARDS:
+        retention = f"--storage.tsdb.retention.time={age}d"
+        for file in DASHBOARDS:
+            # A pod that has ended is gone at once: Prometheus marks it, a file of samples cannot.
+            lookback = MINUTE - 1 if SPANS[file.stem] < DAY else 5 * MINUTE
+            options = [retention, f"--query.lookback-delta={lookback}s"]
+            with prometheus(folder, config, *options) as server:
                 yield draw(server, file)
 
 

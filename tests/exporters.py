@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 NAMESPACE = "imagekiln"
-SHARD_BUCKETS = (60, 300, 900, 1800, 3600)
+SHARD_BUCKETS = (60.0, 300.0, 900.0, 1800.0, 3600.0)
 
 
 @dataclass(slots=True)

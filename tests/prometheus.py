@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import requests
@@ -92,7 +93,7 @@ class Target:
         return {"targets": [self.address], "labels": labels}
 
 
-def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, object]:
+def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, Any]:
     """The plain configuration, with these targets by job name in place of a cluster's pods."""
     config = yaml.safe_load((PLAIN / "prometheus.yaml").read_text(encoding="utf-8"))
     for scrape in config["scrape_configs"]:
@@ -105,6 +106,22 @@ def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, object]:
     return config
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value of a query."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values of a query, with their times in seconds since 1970."""
+
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+
+
 class Prometheus:
     """A server's API."""
 
@@ -112,23 +129,22 @@ class Prometheus:
         """Take the address."""
         self._url = url
 
-    def query(self, expression: str, at: float | None = None) -> list[dict[str, object]]:
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """The samples that the expression gives now, or at so many seconds since 1970."""
         times = {} if at is None else {"time": str(at)}
         result = self._get("query", query=expression, **times)
-        assert isinstance(result, list)
-        return result
+        return [Sample(series["metric"], float(series["value"][1])) for series in result]
 
-    def query_range(
-        self, expression: str, start: float, end: float, step: float
-    ) -> list[dict[str, object]]:
+    def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """The series that the expression gives in these seconds since 1970."""
         times = {"start": str(start), "end": str(end), "step": str(step)}
         result = self._get("query_range", query=expression, **times)
-        assert isinstance(result, list)
-        return result
+        return [
+            Series(series["metric"], [(float(at), float(value)) for at, value in series["values"]])
+            for series in result
+        ]
 
-    def _get(self, path: str, **parameters: str) -> object:
+    def _get(self, path: str, **parameters: str) -> Any:  # noqa: ANN401  # JSON
         response = requests.get(f"{self._url}/api/v1/{path}", params=parameters, timeout=30)
         answer = response.json()
         assert answer["status"] == "success", answer

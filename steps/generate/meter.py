@@ -113,6 +113,7 @@ class Meter:
         """Images were drawn, so the model is loaded."""
         if self._loaded is None:
             self._loaded = self._elapsed()
+        self._check_budget()
 
     def note_commit(self) -> None:
         """A part was committed: what was spent so far was of use."""

@@ -21,7 +21,7 @@ from imagekiln.steps.runtime.metrics import (
     SHARD_INFO,
     Counter,
     Gauge,
-    Histogram,
+    SecondsHistogram,
 )
 from imagekiln.steps.runtime.progress import Event, Progress
 
@@ -36,7 +36,7 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # Set in pods: what the workflow knows of them.
 ATTEMPT_VARIABLE = "IMAGEKILN_ATTEMPT"
 PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
-AnyMetric = Counter | Gauge | Histogram
+AnyMetric = Counter | Gauge | SecondsHistogram
 
 
 class CountingProgress:

@@ -29,6 +29,7 @@ from imagekiln.steps.storage.store import Store
 ENCODER_THREADS = 4
 EncodeImage = Callable[[DrawnImage, ImageRow], EncodedImage]
 OnUpcoming = Callable[[Sequence[ImageRow]], None]
+IsMissing = Callable[["Batch"], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,16 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPart:
-    """A part that is in the store, and the seconds spent on it after it was drawn."""
+    """A part that is in the store, and the seconds spent on it after it was drawn.
+
+    `was_first` is False where another process had committed it: what was drawn here is dropped.
+    """
 
     part: Part
     wait_seconds: float
     encode_seconds: float
     write_seconds: float
+    was_first: bool
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
@@ -111,13 +116,17 @@ def draw_batches(
     recovery: BatchRecovery,
     stop: Stop,
     on_upcoming: OnUpcoming = lambda _: None,
+    is_missing: IsMissing = lambda _: True,
 ) -> Iterator[DrawnBatch]:
     """Draw batch after batch. Raises Stopped where the part at hand cannot be finished in time.
 
-    `on_upcoming` is called before each batch with the rows of the batch after it.
+    `on_upcoming` is called before each batch with the rows of the batch after it. A batch is
+    skipped where the part of it is not missing any more.
     """
     rate = _DrawRate()
     for index, batch in enumerate(batches):
+        if not is_missing(batch):
+            continue
         for upcoming in batches[index + 1 : index + 2]:
             on_upcoming(upcoming.rows)
         yield from _draw_batch(batch, recovery, stop, rate)
@@ -157,6 +166,8 @@ def encode_parts(
     encode_seconds = 0.0
     with ThreadPoolExecutor(ENCODER_THREADS) as pool:
         for batch in drawn:
+            if batch.rows[0].index_in_part == 0:
+                encoded = []  # of a part that was given up, since another process committed it
             began_waiting = time.perf_counter()
             images = list(batch.images)
             began_encoding = time.perf_counter()
@@ -183,10 +194,12 @@ def commit_parts(
     """Commit part after part. Each is yielded once it is in the store for good."""
     for part in encoded:
         started = time.perf_counter()
-        part.packed.commit(store)
+        was_first = part.packed.commit(store)
         write_seconds = time.perf_counter() - started
 
         observe_stages(encode=part.encode_seconds, write=write_seconds)
         count_images(part.statuses)
         progress.add_committed(part.packed.part.rows.num_rows)
-        yield CommittedPart(part.packed.part, part.wait_seconds, part.encode_seconds, write_seconds)
+        yield CommittedPart(
+            part.packed.part, part.wait_seconds, part.encode_seconds, write_seconds, was_first
+        )

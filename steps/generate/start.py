@@ -54,11 +54,13 @@ def generate(
     *,
     process_clock: StartClock | None = None,
     options: LoadOptions | None = None,
+    helps: bool = False,
 ) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
 
     The model's files are hashed while PyTorch is imported. With `process_clock`, which began with
-    the process, its start is in the log and in the statistics.
+    the process, its start is in the log and in the statistics. With `helps`, and where the job
+    allows it, it then makes parts of shards that other processes are late with.
 
     Raises BadInput where run, shard or model are not as planned, BudgetSpent where the run has
     spent its budget, TryAgain where the step was stopped or storage failed.
@@ -76,10 +78,13 @@ def generate(
     ):
         meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):
-            from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+            from imagekiln.steps.generate.step import (
+                LazyDenoiser,
+                generate_and_help,
+                generate_shard,
+            )
 
+        make = generate_and_help if helps else generate_shard
         timed_startup = startup if process_clock is not None else None
         with closing(LazyDenoiser(store, plan, startup, meter.note_device)) as open_denoiser:
-            return generate_shard(
-                store, plan, number, open_denoiser, meter.progress, stop, timed_startup
-            )
+            return make(store, plan, number, open_denoiser, meter.progress, stop, timed_startup)

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
     describe_device,
@@ -19,9 +19,15 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.late_shards import (
+    can_help,
+    find_late_shards,
+    parts_to_help_with,
+    shard_shapes,
+)
+from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.stages import (
-    Batch,
     CommittedPart,
     DrawnBatch,
     commit_parts,
@@ -30,8 +36,9 @@ from imagekiln.steps.generate.stages import (
     split_into_batches,
 )
 from imagekiln.steps.job.prices import is_spot_node
-from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
+from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import (
     count_images,
@@ -47,11 +54,12 @@ from imagekiln.steps.runs.stats import (
     record_stats,
     time_share,
 )
+from imagekiln.steps.runs.work_marks import claim_part, mark_begun, mark_finished
 from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
-from imagekiln.steps.runtime.progress import Event, Progress
+from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage.store import Store
 
@@ -119,37 +127,108 @@ def generate_shard(
     if stop.requested_at is not None:  # loading a model takes minutes
         raise _stopped_error(store, number, len(missing))
 
-    output = _Output(store, OutputEncoder(plan), format_of(plan.job), progress)
+    encoder = OutputEncoder(plan)  # before the model is loaded: it may lack a key to sign with
     started = time.perf_counter()
     denoiser = open_denoiser()
     denoiser.load_loras(used_lora_names(missing))
     load_seconds = time.perf_counter() - started
     observe_stages(load=load_seconds)
 
-    planned_size = partial(_planned_batch_size, plan)
-    batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
-    after_step = stop.raise_if_due
-    if startup is not None:
-        startup.clock.begin_drawing()
-        after_step = partial(_after_step, stop, startup, denoiser, progress)
-    recovery = BatchRecovery(partial(denoiser.draw, check=after_step), planned_size)
-    counter = EnergyCounter(device_uuid(denoiser.device))
-    energy_before = counter.read_joules()
-    with stop.deferred():
-        attempt = _make_parts(batches, denoiser, recovery, output, stop)
-
-    energy = joules_between(energy_before, counter.read_joules())
-    stats = _shard_stats(plan, number, load_seconds, attempt)
-    stats = replace(stats, energy_joules=energy)
-    if startup is not None:
-        stats = replace(stats, start=startup.clock.seconds)
+    work = _Work(store, plan, denoiser, encoder, progress, stop, startup)
+    watch = PartWatch(store, progress)
+    attempt = _make_parts(work, missing, watch)
+    stats = _shard_stats(work, number, load_seconds, attempt)
     if record is None:
         record_stats(store, stats)
     else:
         record(stats)
     if attempt.stopped:
-        raise _stopped_error(store, number, len(missing) - len(attempt.committed))
+        left = [part for part in missing if not store.exists(part.key)]
+        raise _stopped_error(store, number, len(left))
     return stats
+
+
+def generate_and_help(
+    store: Store,
+    plan: Plan,
+    number: int,
+    open_denoiser: Callable[[], Denoiser],
+    progress: Progress,
+    stop: Stop,
+    startup: Startup | None = None,
+) -> ShardStats | None:
+    """Make what is missing of one shard, then parts of shards that other processes are late with.
+
+    The latter where the job allows it, no shard waits for a device, and the model is loaded.
+    Returns the statistics of the shard itself.
+    """
+    if not can_help(plan):
+        return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
+    mark_begun(store, number)
+    stats = generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
+    mark_finished(store, number)
+    if stats is not None:  # where nothing was missing, no model is loaded
+        with stop.deferred():  # the shard is done: a request to stop is no failure
+            _help_late_shards(store, plan, number, open_denoiser(), progress, stop, startup)
+    return stats
+
+
+def _help_late_shards(
+    store: Store,
+    plan: Plan,
+    own: int,
+    denoiser: Denoiser,
+    progress: Progress,
+    stop: Stop,
+    startup: Startup | None,
+) -> None:
+    """Make parts of late shards with the model of shard `own`, in whose statistics they count.
+
+    What goes wrong with them is only reported: the processes of those shards will meet it too.
+    """
+    try:
+        late_shards = find_late_shards(store, plan, own)
+        shapes = None
+        # To compile a model for another shape may take longer than what is left of the run.
+        if late_shards and denoiser.compiled_pipeline.mode != "none":
+            shapes = shard_shapes(store, plan, own)
+        for late in late_shards:
+            if stop.requested_at is not None:
+                return
+            parts = parts_to_help_with(store, plan, late, shapes)
+            if parts:
+                sentence = f"Shard {own} is done. Its process helps with shard {late}."
+                progress.show_event(Event("help", {}, sentence))
+                _make_late_parts(store, plan, own, parts, denoiser, stop, startup)
+    except KilnError as error:
+        progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
+
+
+def _make_late_parts(
+    store: Store,
+    plan: Plan,
+    own: int,
+    parts: Sequence[Part],
+    denoiser: Denoiser,
+    stop: Stop,
+    startup: Startup | None,
+) -> None:
+    """Make those of a late shard's parts that no other helper makes."""
+    started = time.perf_counter()
+    denoiser.load_loras(used_lora_names(parts))
+    load_seconds = time.perf_counter() - started
+
+    uncounted = NoProgress()  # these images are in the count of the other process
+    work = _Work(store, plan, denoiser, OutputEncoder(plan), uncounted, stop, startup)
+    watch = PartWatch(store, uncounted, partial(_claim_part, store, stop, own))
+    attempt = _make_parts(work, parts, watch)
+    stats = _shard_stats(work, own, load_seconds, attempt)
+    stats = replace(stats, attempts=0, helped_images=stats.images)
+    record_stats(store, stats)
+
+
+def _claim_part(store: Store, stop: Stop, helper: int, part: Part) -> bool:
+    return stop.requested_at is None and claim_part(store, part, helper)
 
 
 def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
@@ -167,10 +246,6 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
     stop.raise_if_due()
 
 
-def _planned_batch_size(plan: Plan, row: ImageRow) -> int:
-    return plan.batch_size(row.parameters.width, row.parameters.height)
-
-
 def _stopped_error(store: Store, number: int, left: int) -> TryAgain:
     return TryAgain(
         f"{store.uri}: shard {number} was stopped with {pluralize(left, 'part')} left. "
@@ -179,61 +254,78 @@ def _stopped_error(store: Store, number: int, left: int) -> TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
-    """Where drawn images go, and how."""
+class _Work:
+    """What parts are made of and with."""
 
     store: Store
+    plan: Plan
+    denoiser: Denoiser
     encoder: OutputEncoder
-    part_format: PartFormat
     progress: Progress
+    stop: Stop
+    startup: Startup | None
+
+    def batch_size(self, row: ImageRow) -> int:
+        """The planned size of a batch with rows of this one's shape."""
+        return self.plan.batch_size(row.parameters.width, row.parameters.height)
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What one attempt at a shard made, what it took after loading, and whether it was stopped."""
+    """What one attempt at some parts made, what it took after loading, and whether it was stopped.
+
+    `abandoned_images` are those of parts that were drawn in part when others committed them.
+    """
 
     stopped: bool
     seconds: float
+    energy_joules: float | None
     committed: Sequence[CommittedPart]
+    abandoned_images: int
     denoiser: DenoiserStats
     max_batch_pixels: int | None
     drawn_waits: QueueWaits
     encoded_waits: QueueWaits
 
 
-def _make_parts(
-    batches: Sequence[Batch],
-    denoiser: Denoiser,
-    recovery: BatchRecovery,
-    output: _Output,
-    stop: Stop,
-) -> _Attempt:
-    """Draw the batches in this thread; encode and commit their parts in two others."""
+def _make_parts(work: _Work, parts: Sequence[Part], watch: PartWatch) -> _Attempt:
+    """Draw the parts in this thread; encode and commit them in two others."""
+    denoiser = work.denoiser
+    batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
+    denoiser.pop_stats()  # of an earlier attempt with the same model
+    denoiser.prefetch_images(row for batch in batches for row in batch.rows)
+
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
+    recovery = BatchRecovery(partial(denoiser.draw, check=_step_check(work)), work.batch_size)
+    drawn = draw_batches(batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing)
 
     def encode_and_commit(drawn: Iterator[DrawnBatch]) -> None:
-        encoded = encode_parts(drawn, output.encoder, output.part_format, output.progress)
+        part_format = format_of(work.plan.job)
+        encoded = encode_parts(drawn, work.encoder, part_format, work.progress)
         with closing(prefetch(encoded, MAX_QUEUED_PARTS, encoded_waits)) as ready:
-            committed.extend(commit_parts(ready, output.store, output.progress))
+            committed.extend(commit_parts(ready, work.store, work.progress))
 
-    denoiser.pop_stats()  # of an earlier attempt with the same model
-    denoiser.prefetch_images(row for batch in batches for row in batch.rows)
-    drawn = draw_batches(batches, recovery, stop, denoiser.set_upcoming)
+    counter = EnergyCounter(device_uuid(denoiser.device))
+    energy_before = counter.read_joules()
     started = time.perf_counter()
     stopped = False
-    try:
-        consume_in_thread(drawn, encode_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
-    except Stopped:
-        stopped = True
+    with work.stop.deferred():
+        try:
+            consume_in_thread(drawn, encode_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
+        except Stopped:
+            stopped = True
     seconds = time.perf_counter() - started
+    energy = joules_between(energy_before, counter.read_joules())
     denoiser_stats = denoiser.pop_stats()
     observe_stages(compile=denoiser_stats.compile_seconds)
     return _Attempt(
         stopped,
         seconds,
+        energy,
         committed,
+        watch.abandoned_images,
         denoiser_stats,
         recovery.max_pixels,
         drawn_waits,
@@ -241,27 +333,41 @@ def _make_parts(
     )
 
 
-def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt) -> ShardStats:
+def _step_check(work: _Work) -> Callable[[], None]:
+    """What is called after each denoising step."""
+    if work.startup is None:
+        return work.stop.raise_if_due
+    work.startup.clock.begin_drawing()
+    return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
+
+
+def _shard_stats(work: _Work, number: int, load_seconds: float, attempt: _Attempt) -> ShardStats:
     """The statistics of an attempt, put together from those of its stages."""
     denoiser = attempt.denoiser
+    startup = work.startup
     ended_at = time.time()
+    new_parts = [committed.part for committed in attempt.committed if committed.was_first]
+    dropped = [committed.part for committed in attempt.committed if not committed.was_first]
     return ShardStats(
         number,
         attempts=1,
-        images=count_images([committed.part for committed in attempt.committed]),
-        parts=len(attempt.committed),
-        max_batch_size=plan.max_batch_size,
+        images=count_images(new_parts),
+        parts=len(new_parts),
+        max_batch_size=work.plan.max_batch_size,
         max_batch_pixels=attempt.max_batch_pixels,
         device=denoiser.device,
         seconds=_stage_seconds(load_seconds, attempt),
-        versions=library_versions(plan.job),
+        versions=library_versions(work.plan.job),
         busy_share=time_share(denoiser.times.busy, attempt.seconds),
         peak_memory=denoiser.peak_memory,
         compile_mode=denoiser.compile_mode,
         decode_mode=denoiser.decode_mode,
+        start=None if startup is None else startup.clock.seconds,
         started_at=ended_at - load_seconds - attempt.seconds,
         ended_at=ended_at,
         spot=is_spot_node(),
+        energy_joules=attempt.energy_joules,
+        repeated_images=attempt.abandoned_images + count_images(dropped),
     )
 
 

@@ -32,6 +32,7 @@ from imagekiln.steps.job.speed import SpeedSettings
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
+MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
@@ -140,6 +141,12 @@ class ShardSettings(Settings):
         gt=0,
         description="The time of one image of the default size and steps on one GPU.",
     )
+    # Left out of what is written where it is not set, like `variant`.
+    help: bool = Field(
+        default=True,
+        exclude_if=lambda help: help,  # noqa: A006  # pydantic passes it by position
+        description="A pod that is done makes parts of shards that are late, where none waits.",
+    )
 
     @model_validator(mode="after")
     def _require_one_size(self) -> "ShardSettings":
@@ -227,6 +234,11 @@ class ClusterSettings(Settings):
     )
     parallelism: PositiveInteger = Field(
         default=16, le=1000, description="The most pods at a time."
+    )
+    canary: Annotated[PositiveInteger, Field(le=MAX_SAMPLE_IMAGES)] | None = Field(
+        default=None,
+        exclude_if=lambda canary: canary is None,  # so that workflows keep their names
+        description="The images of a sample that is made and judged before all others.",
     )
     priority: int = Field(
         default=0,

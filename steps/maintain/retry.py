@@ -162,6 +162,7 @@ def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False
         shards=tuple(planned.shard for planned in shards),
         round=number,
         source_shards=tuple(planned.source_shards for planned in shards),
+        sample_images=0,
     )
     return Round(round_store, create_plan(round_store, round_plan))
 

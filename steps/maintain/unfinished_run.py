@@ -9,6 +9,7 @@ from typing import cast
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.step import UNNAMED_SETTINGS
 from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -19,8 +20,7 @@ MAX_LISTED = 10_000
 MAX_FOLDERS = 64
 MAX_PLANS = 8
 READERS = 16
-# Settings that may differ between two submissions of one run.
-FREE_SETTINGS = {"output", "run_id", "price_per_hour", "prices", "budget", "cluster"}
+# Limits that may differ between two submissions of one run.
 FREE_LIMITS = {"failed_share", "rejected_share"}
 Values = dict[str, object]
 
@@ -90,7 +90,8 @@ def _read_unfinished(store: Store) -> Plan | None:
 
 def _fixed_settings(job: Job) -> Values:
     """The settings that must be equal for a run to be resumed."""
-    values = job.model_dump(mode="json", exclude=FREE_SETTINGS)
+    free = {**UNNAMED_SETTINGS, "run_id": True, "cluster": True}
+    values = job.model_dump(mode="json", exclude=free)
     limits = cast("Values", values["limits"])
     values["limits"] = {name: limits[name] for name in limits if name not in FREE_LIMITS}
     return values

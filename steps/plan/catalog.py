@@ -17,7 +17,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.plan.existing_images import create_existing_table
 from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
-from imagekiln.steps.plan.ordering import SortedStream, order_by_group
+from imagekiln.steps.plan.ordering import Int64Array, SortedStream, order_by_group
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
 from imagekiln.steps.runs.plan import PlanCounts
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
@@ -166,23 +166,45 @@ class Catalog:
         """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""
         return self.database.fetch_batches(DUPLICATE_ROWS_SQL)
 
-    def iter_images(self) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of groups and rows, as a stream."""
-        images = self._iter_planned()
-        if len(self.groups) > 1:
+    def iter_images(
+        self, groups: Sequence[ImageGroup] | None = None, sampled: Int64Array | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Every planned image in the order of groups and rows, as a stream.
+
+        Without those with the numbers in `sampled`, which rise; `groups` are then what is left.
+        """
+        groups = self.groups if groups is None else groups
+        images = self._iter_planned(sampled)
+        if len(groups) > 1:
             sizes = {
                 tuple(getattr(group, name) for name in SHAPE_COLUMNS): group.images
-                for group in self.groups
+                for group in groups
             }
             images = order_by_group(images, SHAPE_COLUMNS, sizes, self.images_file.parent)
         return (batch.drop_columns([INPUT_IMAGE_SET_COLUMN]) for batch in images)
 
-    def _iter_planned(self) -> Iterator[pa.RecordBatch]:
+    def iter_sampled(self, numbers: Int64Array) -> Iterator[pa.RecordBatch]:
+        """The images with these numbers, which rise, in the order of rows."""
+        return self.iter_columns([*IMAGE_ROW_SCHEMA.names, *self.passthrough], numbers)
+
+    def iter_columns(self, columns: list[str], numbers: Int64Array) -> Iterator[pa.RecordBatch]:
+        """Columns of the images with these numbers, which rise, in the order of rows."""
+        for batch in read_arrow_batches(self.images_file):
+            batch_numbers = batch["number"].to_numpy()
+            is_sampled = np.isin(batch_numbers, numbers, assume_unique=True)
+            if is_sampled.any():
+                rows = batch.select(columns)
+                yield rows.filter(pa.array(is_sampled))
+
+    def _iter_planned(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of rows. Not by a join, which would lose the order."""
         omitted = SortedStream(self.database.fetch_batches(OMITTED_NUMBERS_SQL))
         columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough, INPUT_IMAGE_SET_COLUMN]
         for batch in read_arrow_batches(self.images_file):
-            is_omitted = omitted.contains(batch["number"].to_numpy())
+            numbers = batch["number"].to_numpy()
+            is_omitted = omitted.contains(numbers)
+            if sampled is not None:
+                is_omitted |= np.isin(numbers, sampled, assume_unique=True)
             planned = batch.select(columns)
             if is_omitted.any():
                 is_planned = pa.array(~is_omitted)

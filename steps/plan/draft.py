@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
@@ -38,6 +39,7 @@ from imagekiln.steps.plan.rejected_rows import (
 )
 from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
 from imagekiln.steps.plan.run_time import RunTime, run_time
+from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
 from imagekiln.steps.runs.plan import BatchSize, InputFacts, PlanCounts, max_batch_size
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
@@ -53,7 +55,8 @@ RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 class PlanInputs:
     """What a plan follows from, read before any row: the job, its model, its files, its tuning.
 
-    `existing_runs` are the ids of the runs under the job's output whose images are omitted.
+    `existing_runs` are the ids of the runs under the job's output whose images are omitted. With
+    `sample_images`, a sample of so many images is the first shard.
     """
 
     job: Job
@@ -61,6 +64,7 @@ class PlanInputs:
     files: tuple[InputFile, ...]
     tuning: TuningEntries
     existing_runs: tuple[str, ...] = ()
+    sample_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class PlanDraft:
     """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
     `work` is in pixels times steps. `time` is None where there is no figure for what an image
-    takes.
+    takes, `sample` where the first shard is one like the others.
     """
 
     files: tuple[InputFile, ...]
@@ -78,6 +82,7 @@ class PlanDraft:
     sharding: Sharding
     work: float
     time: RunTime | None
+    sample: PlanSample | None = None
 
     @property
     def input(self) -> InputFacts:
@@ -105,9 +110,16 @@ class PlanDraft:
     def iter_shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn."""
         schema = pa.schema([*IMAGE_ROW_SCHEMA, *self.files[0].passthrough])
+        sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
+        if self.sample is not None:
+            sampled = read_sample(self.catalog, self.sample)
+            yield sampled.rename_columns(schema.names).cast(schema).combine_chunks()
+            sizes = sizes[1:]
+            numbers = np.sort(self.sample.numbers)
+            batches = self.catalog.iter_images(self.sample.rest, numbers)
         waiting = pa.Table.from_batches([], schema)
-        for size in self.sharding.shard_images:
+        for size in sizes:
             while waiting.num_rows < size:
                 rows = pa.Table.from_batches([next(batches)])
                 rows = rows.rename_columns(schema.names).cast(schema)
@@ -218,7 +230,12 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
     figure = time_figure(job, size, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
-    sharding = cut_shards(job, catalog.groups, seconds, max_batch_size(job, batch_sizes))
+    sample = None
+    if inputs.sample_images and catalog.groups:
+        sample = choose_sample(catalog, inputs.sample_images)
+    rest = None if sample is None else sample.rest
+    largest_batch = max_batch_size(job, batch_sizes)
+    sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
     return PlanDraft(
         files=inputs.files,
@@ -228,6 +245,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
         sharding=sharding,
         work=work,
         time=None if figure is None else run_time(figure, work, len(sharding.shard_images)),
+        sample=sample,
     )
 
 

@@ -29,16 +29,24 @@ class Sharding:
 
 
 def cut_shards(
-    job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
+    job: Job,
+    groups: tuple[ImageGroup, ...],
+    seconds_per_work: float | None,
+    batch: int,
+    rest: tuple[ImageGroup, ...] | None = None,
 ) -> Sharding:
     """Cut the images of `groups`, in their order.
 
+    Where `rest` is what is left of them without a sample, the sample is the first shard.
     `seconds_per_work` is what a pixel and step takes on one GPU, `batch` the largest batch size, of
     which a part is a multiple. Raises BadInput where shards are to take minutes and there is no
     figure for what an image takes.
     """
     part = _choose_part_images(job, groups, seconds_per_work, batch)
-    sizes = tuple(_cut(job, groups, seconds_per_work, part))
+    sizes = tuple(_cut(job, groups if rest is None else rest, seconds_per_work, part))
+    if rest is not None:
+        sampled = _count_images(groups) - _count_images(rest)
+        sizes = (sampled, *sizes)
     if len(sizes) > MAX_SHARDS:
         raise BadInput(
             f"the job makes {len(sizes)} shards; at most {MAX_SHARDS} fit. Make `shard` larger."
@@ -74,7 +82,7 @@ def _cut(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, part: int
 ) -> Iterator[int]:
     """The number of images in each shard."""
-    images = sum(group.images for group in groups)
+    images = _count_images(groups)
     shard = job.shard.images
     minutes = job.shard.minutes
 
@@ -162,6 +170,10 @@ def _part_costs(
                 part_seconds = 0.0
     if part_images:
         yield part_images, part_seconds
+
+
+def _count_images(groups: tuple[ImageGroup, ...]) -> int:
+    return sum(group.images for group in groups)
 
 
 def _round_up(number: int, multiple: int) -> int:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job, JobLimits
@@ -58,6 +59,14 @@ from imagekiln.steps.storage.store import Store, create_once, require_conditiona
 from imagekiln.steps.storage.uri import is_remote_uri
 
 WRITERS = 4
+# What a run may be resumed with other values of: no image depends on it.
+UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
+    "output": True,
+    "price_per_hour": True,
+    "prices": True,
+    "budget": True,
+    "shard": {"help": True},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +91,20 @@ class PlanResult:
     moved_revisions: tuple[NamedRevision, ...] = ()
 
 
-def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
+def make_plan(
+    job: Job, *, must_exist: bool = False, sample_images: int | None = None
+) -> PlanResult:
     """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
-    With `must_exist`, nothing is planned anew: Missing says that there is no such run.
-    Raises BadInput where the input, the model or the output is not as it must be, or the estimate
-    exceeds the budget or the disk, BudgetSpent where that is spent, TryAgain where storage fails.
+    With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
+    as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
+    that there is no such run. Raises BadInput where the input, the model or the output is not as it
+    must be, or the estimate exceeds the budget or the disk, BudgetSpent where that is spent,
+    TryAgain where storage fails.
     """
     terms = terms_of(job)
+    if sample_images is None:
+        sample_images = job.cluster.canary or 0
     job = job.without_cluster()
     find_untried_checks(job.gates.checks)  # fails where one can be tried and is wrong
     if job.run_id is not None:
@@ -123,6 +138,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
             files=files,
             tuning=tuning,
             existing_runs=existing_runs,
+            sample_images=sample_images,
         )
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
@@ -160,9 +176,7 @@ def derive_run_id(job: Job, *keys: str) -> str:
 
     That is its settings, and the keys of its input, model and tuning.
     """
-    settings = _without_shares(job).model_dump_json(
-        exclude={"output", "cluster", "price_per_hour", "prices", "budget"}
-    )
+    settings = _without_shares(job).model_dump_json(exclude={**UNNAMED_SETTINGS, "cluster": True})
     content = "".join([settings, *keys])
     return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
@@ -260,7 +274,7 @@ def _first_difference(planned: Job, job: Job) -> str | None:
     """
     old, new = (
         _without_shares(settings).model_dump(
-            mode="json", exclude={"output", "price_per_hour", "run_id"}
+            mode="json", exclude={**UNNAMED_SETTINGS, "run_id": True}
         )
         for settings in (planned, job)
     )
@@ -295,6 +309,7 @@ def _write_plan(
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
         revisions=inputs.model.revisions,
+        sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
     )
     plan = create_plan(store, plan)
     return PlanResult(

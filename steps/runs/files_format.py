@@ -58,7 +58,7 @@ class PackedFiles:
     images: Sequence[EncodedImage]
     encoding: Encoding
 
-    def commit(self, store: Store) -> None:
+    def commit(self, store: Store) -> bool:
         """Write the images, then their sidecars, then the index of what is stored."""
         write_image = partial(self._write_image, store)
         write_sidecar = partial(self._write_sidecar, store)
@@ -67,7 +67,7 @@ class PackedFiles:
             table = join_outcome(self.part.rows, outcome_table(images))
             lines = sidecar_lines(table)
             outcomes = list(pool.map(write_sidecar, images, lines))
-        _commit_index(store, self.part, pa.concat_tables(outcomes))
+        return _commit_index(store, self.part, pa.concat_tables(outcomes))
 
     def _write_image(self, store: Store, image: EncodedImage) -> EncodedImage:
         """Write an image, unless another pod did. Returns the image that is stored."""
@@ -239,9 +239,9 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
     return table
 
 
-def _commit_index(store: Store, part: Part, outcome: pa.Table) -> None:
+def _commit_index(store: Store, part: Part, outcome: pa.Table) -> bool:
     # Each image begins at the first byte of its file.
     sizes = outcome["byte_size"].to_pylist()
     offsets = [None if size is None else 0 for size in sizes]
     index = index_to_parquet(part.rows, outcome, offsets)
-    commit_part(store, part.key, part.rows, index)
+    return commit_part(store, part.key, part.rows, index)

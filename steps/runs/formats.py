@@ -63,9 +63,10 @@ class PackedPart(Protocol):
     def part(self) -> Part:
         """The part as it was planned."""
 
-    def commit(self, store: Store) -> None:
+    def commit(self, store: Store) -> bool:
         """Write the part's objects, the one that commits it last. The first writer of each wins.
 
+        False where another process had committed the part.
         Raises BadInput where an object exists that belongs to another plan, or is damaged.
         """
 

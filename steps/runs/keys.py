@@ -21,6 +21,7 @@ IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
+PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
 MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
@@ -64,6 +65,16 @@ def folder_metadata_key(folder: str) -> str:
 def input_image_key(sha256: str) -> str:
     """An input image, as it came, named by the SHA-256 of its bytes."""
     return f"inputs/{sha256}"
+
+
+def shard_work_key(shard_number: int) -> str:
+    """Whether a process has begun the shard, and whether it has finished it."""
+    return f"work/{shard_number:05d}"
+
+
+def part_work_key(commit_key: str) -> str:
+    """Which process makes the part that is committed by this key, for another one."""
+    return f"work/{PurePosixPath(commit_key).stem}"
 
 
 def stats_key(shard_number: int) -> str:

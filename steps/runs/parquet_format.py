@@ -47,9 +47,9 @@ class PackedParquet:
     part: Part
     content: bytes
 
-    def commit(self, store: Store) -> None:
-        """Create the part, unless another pod already did."""
-        commit_part(store, self.part.key, self.part.rows, self.content)
+    def commit(self, store: Store) -> bool:
+        """Create the part; False where another process already did."""
+        return commit_part(store, self.part.key, self.part.rows, self.content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,16 +140,17 @@ def read_outcomes(store: Store, key: str, columns: Sequence[str]) -> PartOutcome
         return PartOutcomes(table, read_offsets(parquet))
 
 
-def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
-    """Create the object that commits a part, unless another pod already did.
+def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
+    """Create the object that commits a part; False where another process already did.
 
     Raises BadInput where the part that exists holds other images.
     """
     if store.create(key, content):
         PARTS.add(result="committed")
-        return
+        return True
     check_part(store, key, rows)
     PARTS.add(result="already_there")
+    return False
 
 
 def check_part(store: Store, key: str, rows: pa.Table) -> None:

@@ -84,6 +84,10 @@ def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict
     return {name: value for name, value in values.items() if name != "cluster"}
 
 
+def _is_zero(number: int) -> bool:
+    return not number
+
+
 def _is_empty(revisions: tuple[NamedRevision, ...]) -> bool:
     # Plans without such names have the bytes that they had before there were any.
     return not revisions
@@ -98,7 +102,8 @@ class Plan:
     images itself or nothing was tuned. Images of `existing_runs` were omitted. `round` is 0 for the
     run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
     run that its images come from. `revisions` are the branches and tags that were resolved to the
-    commits in `job`. `created_at` is the time of planning.
+    commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
+    first shard has so many images: a sample of all.
     """
 
     schema_version: int
@@ -119,6 +124,7 @@ class Plan:
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
+    sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
 
     @property
     def max_batch_size(self) -> int:

@@ -61,9 +61,11 @@ class ShardStats:
     latest attempt; None where the process did more than one shard. `started_at` and `ended_at` are
     those of the first and the last attempt, in seconds since 1970.
 
-    `repeated_images` were drawn and dropped, since another process was first. `spot`: the node is
-    one that may be reclaimed. `energy_joules` is that of the device while it drew; None where it
-    does not count it.
+    `images` and `parts` are those that the processes of this shard committed: without those that
+    others made for it, and with those that they made for other shards, of which `helped_images`
+    counts the latter. `repeated_images` were drawn and dropped, since another process was first.
+    `spot`: the node is one that may be reclaimed. `energy_joules` is that of the device while it
+    drew; None where it does not count it.
     """
 
     shard: Count
@@ -82,6 +84,7 @@ class ShardStats:
     start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
+    helped_images: Count = 0
     repeated_images: Count = 0
     spot: bool = False
     energy_joules: Annotated[float, Field(ge=0, le=1e15)] | None = None
@@ -181,11 +184,12 @@ def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
         attempts=earlier.attempts + attempt.attempts,
         images=earlier.images + attempt.images,
         parts=earlier.parts + attempt.parts,
+        helped_images=earlier.helped_images + attempt.helped_images,
+        repeated_images=earlier.repeated_images + attempt.repeated_images,
         seconds=earlier.seconds + attempt.seconds,
         busy_share=mean_busy_share([earlier, attempt]),
         peak_memory=max_peak_memory([earlier, attempt]),
         started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
-        repeated_images=earlier.repeated_images + attempt.repeated_images,
         energy_joules=_add_energy(earlier, attempt),
     )
 

@@ -47,13 +47,13 @@ class PackedTar:
     index: bytes
     lossless: bool
 
-    def commit(self, store: Store) -> None:
+    def commit(self, store: Store) -> bool:
         """Write the tar, then its index: that of another pod's tar, where one already exists."""
         part = self.part
         index = self.index
         if not store.create(tar_key(part.key), self.content):
             index = _read_index_member(store, part, lossless=self.lossless)
-        commit_part(store, part.key, part.rows, index)
+        return commit_part(store, part.key, part.rows, index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Gauge(Metric):
 
 
 @dataclass(slots=True)
-class Histogram(Metric):
+class SecondsHistogram(Metric):
     """What is observed again and again: how often, the sum, and how many in each bucket."""
 
     type: ClassVar[MetricType] = "histogram"
@@ -96,7 +96,7 @@ IMAGES = Counter(
     labels=("status",),
     values=("ok", "blank", "filtered", "failed"),
 )
-STAGE_SECONDS = Histogram(
+STAGE_SECONDS = SecondsHistogram(
     "stage_seconds",
     "Seconds of one execution of a stage. `text`, `denoise`, `decode`, `safety` and `copy` are the "
     "device's, of a batch; `encode` and `write` are of a part; `load` and `compile` of a process.",
@@ -155,7 +155,7 @@ SHARD_INFO = Gauge(
     labels=("run", "job", "shard", "attempt", "model", "profile"),
     per_process=False,
 )
-METRICS: tuple[Counter | Gauge | Histogram, ...] = (
+METRICS: tuple[Counter | Gauge | SecondsHistogram, ...] = (
     IMAGES,
     STAGE_SECONDS,
     QUEUE_ITEMS,

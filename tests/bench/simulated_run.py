@@ -68,6 +68,7 @@ class Killer(NoProgress):
         self._drawn_since_commit += images
         is_in_part = self._drawn_since_commit >= PART_IMAGES // 2
         if self._after and self._committed >= self._after and is_in_part:
+            sys.stderr.write(f"Killing all after {self._committed} committed images.\n")
             _kill_all()
 
     def add_committed(self, images: int) -> None:
@@ -80,9 +81,8 @@ def _kill_all() -> None:
     own = str(os.getpid())
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
-            _, _, facts = (process / "stat").read_text().rpartition(")")
-            _, parent, *_ = facts.split()
-            if parent == own:
+            _, _, facts = (process / "stat").read_text(errors="replace").rpartition(")")
+            if facts.split()[1:2] == [own]:  # its parent
                 os.kill(int(process.name), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -159,6 +159,7 @@ def compare(images: int) -> None:
     with scratch_folder() as folder:
         undisturbed = run_attempt(folder / "undisturbed", images)
         killed = run_attempt(folder / "killed", images, kill_after=images * 2 // 5)
+        committed_before = committed_images(folder / "killed")
         resumed = run_attempt(folder / "killed", images)
         committed = committed_images(folder / "killed")
 
@@ -166,11 +167,13 @@ def compare(images: int) -> None:
     simulated = simulate(images, pace, [killed.seconds])
     simulated_seconds = simulated.seconds - retry_wait(RETRIES.limit, 1)
     simulated_repeated = simulated.gpu_time.repeated / pace
-    repeated = killed.images + resumed.images - images
+    repeated = killed.images - committed_before
+    print(f"{killed.images} images were drawn, {committed_before} of them committed.")
     rows = [
         ("seconds, undisturbed", undisturbed.seconds, simulate(images, pace, []).seconds),
         ("seconds, killed and resumed", killed.seconds + resumed.seconds, simulated_seconds),
         ("images repeated", repeated, simulated_repeated),
+        ("images of both attempts", killed.images + resumed.images, images + simulated_repeated),
         ("images in the end", committed, simulated.images),
     ]
     print(machine())

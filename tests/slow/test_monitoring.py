@@ -90,7 +90,7 @@ def is_answered(server: Prometheus, query: Query) -> bool:
     samples = server.query(query.expression)
     if not samples:
         return False
-    labels = {name for sample in samples for name in sample["metric"]}
+    labels = {name for sample in samples for name in sample.labels}
     wanted = set(re.findall(r"{{(\w+)}}", query.legend)) - {"Hostname", "GPU_I_ID"}
     assert wanted <= labels, (query.name, wanted - labels)
     return True

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Estimate,
         GcResult,
         PlanResult,
+        Preview,
         ReproduceResult,
         RetryResult,
         RunOverview,
@@ -122,6 +123,24 @@ def estimate(
 
     table = None if prices is None else fspath(prices)
     return estimate_job(_dated_job(job), price, prices=table)
+
+
+@explain_failures
+def preview(job: JobSource, images: int = 24, *, progress: bool | None = None) -> "Preview":
+    """Make a sample of a job's images, and a page of them.
+
+    The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
+    enough. Its images are the run's own: a later `run` makes the others.
+
+    Raises what `run` raises: Incomplete where the sample is not as the job's limits and gates ask,
+    BadInput where the run was planned without a sample.
+    """
+    from imagekiln.steps.local import preview as preview_job
+    from imagekiln.steps.runtime.libraries import silence_libraries
+
+    silence_libraries()
+    with _progress(progress) as reporter:
+        return preview_job(_dated_job(job), images, reporter)
 
 
 @explain_failures

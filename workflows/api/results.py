@@ -1,5 +1,6 @@
 """What the functions of `imagekiln` and `imagekiln.cluster` return."""
 
+from imagekiln.steps.aggregate.preview import Preview
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.dataset.dataset import Dataset
 from imagekiln.steps.job.tuning_file import TuningResult
@@ -22,6 +23,7 @@ __all__ = [
     "Estimate",
     "GcResult",
     "PlanResult",
+    "Preview",
     "ReproduceResult",
     "RetryResult",
     "RunOverview",

@@ -143,6 +143,47 @@ def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: 
 
 
 @cloup.command(
+    epilog=examples("imagekiln preview job.yaml", "imagekiln preview job.yaml --images 48")
+)
+@job_options
+@date_options
+@cloup.option(
+    "--images",
+    type=click.IntRange(1, 1000),
+    default=24,
+    show_default=True,
+    help="The images to make.",
+)
+@format_option
+@click.pass_obj
+def preview(
+    stop: "Stop",
+    job: str,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    images: int,
+    output_format: str,
+) -> None:
+    """Make a sample of a job's images, and a page of them.
+
+    The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
+    enough. Its images are the run's own: a later run or submit makes the others. Exits with 3
+    where the sample is not as the job's limits and gates ask.
+    """
+    from imagekiln.steps.local import preview as preview_job
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.plan_text import print_plan
+    from imagekiln.workflows.cli.text import format_preview, print_result
+    from imagekiln.workflows.pod.request import resolve_job
+
+    previewed = resolve_job(_job_request(job, settings, date, timezone))
+    with open_progress() as progress:
+        result = preview_job(previewed, images, progress, stop, print_plan)
+    print_result(result, output_format, format_preview)
+
+
+@cloup.command(
     epilog=examples(
         "imagekiln estimate job.yaml",
         "imagekiln estimate job.yaml --price 2.50 --format json",

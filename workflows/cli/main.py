@@ -14,7 +14,15 @@ from imagekiln.workflows.cli.terminal import print_failure, print_note
 SECTIONS = (
     cloup.Section(
         "On this machine",
-        (local.init, local.run, local.estimate, local.tune, local.demo, local.schema),
+        (
+            local.init,
+            local.estimate,
+            local.preview,
+            local.run,
+            local.tune,
+            local.demo,
+            local.schema,
+        ),
     ),
     cloup.Section(
         "On a cluster",

@@ -58,6 +58,8 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
     extra = "".join(f", {phrase}" for count, phrase in extras if count)
     shards = pluralize(len(plan.shards), "shard")
     images = f"{pluralize(counts.images, 'image')} in {shards}"
+    if plan.sample_images:
+        images += f", the first a sample of {plan.sample_images}"
     uri = sanitize_line(result.uri)
     notes = [
         _format_rejections(result),

@@ -148,14 +148,24 @@ def _job_request(
     show_default=True,
     help="Shards to generate in parallel, one per GPU: with 8, --shard 1 means 8 to 15.",
 )
+@cloup.option(
+    "--judge",
+    type=click.BOOL,
+    default=False,
+    hidden=True,
+    help="Then fail where the first shard is not as the job's limits and gates ask.",
+)
 @click.pass_context
-def generate(ctx: click.Context, run: str, shard: int, workers: int, output_format: str) -> None:
+def generate(
+    ctx: click.Context, run: str, shard: int, workers: int, judge: bool, output_format: str
+) -> None:
     """Generate the missing images of one shard of a planned run."""
     from imagekiln.steps.runtime.log_events import add_log_context
 
     add_log_context("generate", run, shard)
     if workers > 1:
         _generate_several(run, shard, workers, ctx.obj)
+        _judge_canary(run, judge)
         return
 
     # Before the first step, only what it needs is imported: a device waits meanwhile.
@@ -165,10 +175,19 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output_form
 
     clock = StartClock.of_process()
     with open_progress() as progress:
-        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock)
+        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock, helps=True)
     from imagekiln.workflows.cli.text import format_shard, print_result
 
     print_result(stats, output_format, format_shard)
+    _judge_canary(run, judge)
+
+
+def _judge_canary(run: str, judge: bool) -> None:
+    """Fail where the run's first shard is to be judged, and the others are better not made."""
+    if judge:
+        from imagekiln.steps.aggregate.preview import judge_first_shard
+
+        judge_first_shard(run)
 
 
 def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> None:

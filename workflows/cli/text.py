@@ -21,6 +21,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.terminal import print_json, print_text
 
 if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
+    from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
@@ -97,6 +98,16 @@ def format_run(result: "RunResult") -> str:
     if result.before:
         lines.insert(0, "Already finished; nothing to do.")
     return "\n".join(lines)
+
+
+def format_preview(result: "Preview") -> str:
+    """What was made of a sample, and where to look."""
+    images = pluralize(result.summary.images, "image is", "images are")
+    return (
+        f"All {images} as the job asks, of {result.planned_images:,} planned.\n"
+        f"Page: {sanitize_line(result.page)}\n"
+        "They are part of the run: run or submit the job, and it makes the others."
+    )
 
 
 # After a run.

@@ -35,8 +35,9 @@ EXPORTER_LABELS = (
 )
 INSTALL_DRA_DRIVER = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
 INSTALL_EXPORTER = (
-    "Dashboards show no GPUs without DCGM exporter; jobs run all the same. Install it, or the "
-    "NVIDIA GPU Operator: https://github.com/NVIDIA/dcgm-exporter"
+    "Without DCGM exporter, jobs run all the same, but the dashboards and alerts of "
+    "docs/monitoring.md know no GPU that is idle, hot or broken. Install it, or the NVIDIA GPU "
+    "Operator: https://github.com/NVIDIA/dcgm-exporter"
 )
 
 
@@ -90,7 +91,7 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
 
 @doctor_check("gpu-metrics")
 def check_gpu_metrics(view: ClusterView) -> Finding:
-    """DCGM exporter measures the GPUs. Jobs do not need it."""
+    """DCGM exporter measures the GPUs, for dashboards and alerts. Jobs do not need it."""
     exporters: list[Json] = []
     for label in EXPORTER_LABELS:
         query = f"labelSelector={label}"

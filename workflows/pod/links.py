@@ -21,8 +21,12 @@ class Links:
 
     def items(self) -> Iterator[tuple[str, str]]:
         """The known ones, each with its title."""
-        pages = {"Workflow": self.workflow, "Report": self.report, "Runbook": self.runbook}
-        return ((title, url) for title, url in pages.items() if url)
+        if self.workflow:
+            yield "Workflow", self.workflow
+        if self.report:
+            yield "Report", self.report
+        if self.runbook:
+            yield "Runbook", self.runbook
 
 
 def links_from_environment(
@@ -35,20 +39,25 @@ def links_from_environment(
     if not argo:
         return Links(runbook=runbook)
 
-    report = _report_url(argo, workflow, node) if node and planned else ""
+    report = ""
+    if node and planned:
+        report = _report_url(argo, workflow, node)
     return Links(f"{argo}/workflows/{workflow}", report, runbook)
 
 
 def _report_url(argo: str, workflow: str, node: str) -> str:
     """Where Argo's server shows the artifact `report` of a node of the workflow."""
     namespace, _, name = workflow.partition("/")
-    node_id = f"{name}-{_fnv1a(f'{name}.{node}')}"
-    return f"{argo}/artifact-files/{namespace}/workflows/{name}/{node_id}/outputs/report/index.html"
+    number = _fnv1a(f"{name}.{node}")
+    place = f"{namespace}/workflows/{name}/{name}-{number}"
+    return f"{argo}/artifact-files/{place}/outputs/report/index.html"
 
 
 def _fnv1a(text: str) -> int:
     """The hash by which Argo names a node: FNV-1a of 32 bits."""
     value = FNV_OFFSET
     for byte in text.encode():
-        value = (value ^ byte) * FNV_PRIME & MASK
+        value ^= byte
+        value *= FNV_PRIME
+        value &= MASK
     return value

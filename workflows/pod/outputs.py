@@ -34,17 +34,20 @@ def write_plan_outputs(
 ) -> None:
     """Write plan's output parameters, one file each: the run, pod counts and scheduling.
 
-    A pod makes one shard per worker. A run that has finished needs no pods. Raises BadInput where
-    Argo could not pass on the run's URI.
+    A pod makes one shard per worker. A run that has finished needs no pods. A canary is the first
+    pod, and not one of `pods_here`. Raises BadInput where Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
     is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
     counts = split_pods(0 if is_finished else len(planned.plan.shards), workers)
+    has_canary = cluster.canary is not None and planned.plan.round == 0
+    canary_pods = min(1, counts.pods) if has_canary else 0
 
     parameters = {
         "run": planned.uri,
         "pods": str(counts.pods),
-        "pods_here": str(counts.pods_here),
+        "canary": str(canary_pods),
+        "pods_here": str(max(0, counts.pods_here - canary_pods)),
         "workflows": str(counts.child_workflows),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),

@@ -19,7 +19,7 @@ from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-URL_PLACEHOLDERS = ("{workflow_url}", "{report_url}", "{runbook_url}")
+URL_NAMES = ("workflow_url", "report_url", "runbook_url")
 TIMEOUT = 20  # seconds, for each attempt
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 ATTEMPTS = Retry(
@@ -102,6 +102,7 @@ def fill_body(template: str, outcome: WorkflowOutcome) -> object:
         "images": outcome.images or "",
         "ok": outcome.ok or "",
         "failures": outcome.failures,
+        "cause": outcome.cause or "",
         "severity": "info" if outcome.succeeded else "error",
         "action": "resolve" if outcome.succeeded else "trigger",
         "incident": outcome.run or outcome.workflow,
@@ -131,14 +132,15 @@ def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
     """Whether a text of this object is nothing but the URL of a page that is not known."""
     if not isinstance(item, dict):
         return False
-    texts = [text for text in item.values() if isinstance(text, str)]
-    return any(text in URL_PLACEHOLDERS and not values[text[1:-1]] for text in texts)
+    return any(f"{{{name}}}" in item.values() and not values[name] for name in URL_NAMES)
 
 
 def _post(webhook: Webhook, body: object) -> tuple[int, str]:
     """The status and the first bytes of the answer."""
     url = webhook.url
-    headers = {"Authorization": webhook.authorization} if webhook.authorization else {}
+    headers = {}
+    if webhook.authorization:
+        headers["Authorization"] = webhook.authorization
     with requests.Session() as session:
         session.mount(url, HTTPAdapter(max_retries=ATTEMPTS))
         request = session.post(url, json=body, headers=headers, timeout=TIMEOUT, stream=True)
@@ -150,8 +152,10 @@ def _post(webhook: Webhook, body: object) -> tuple[int, str]:
 def _reason(answer: str, webhook: Webhook) -> str:
     """The answer's first line, such as Slack's "no_text", unless it repeats the URL or the key."""
     line = first_line(answer)
-    parts = re.split(r"[/?&=\s]", f"{webhook.url} {webhook.authorization}")
-    secrets = [part for part in parts if len(part) > 3]
-    if not line or any(part in line for part in secrets):
+    if not line:
         return ""
+
+    for part in re.split(r"[/?&=\s]", f"{webhook.url} {webhook.authorization}"):
+        if len(part) > 3 and part in line:
+            return ""
     return f" ({line})"

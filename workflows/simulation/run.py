@@ -91,8 +91,8 @@ def simulate_run(
     sharding: Sharding, fleet: Fleet, retries: Retries, workers: int, lifetimes: Lifetimes
 ) -> SimulatedRun:
     """Play a run through, with as many workers in a pod as it has GPUs."""
-    simulation = _Simulation(sharding, fleet, retries, workers, lifetimes)
-    return simulation.play()
+    loop = _EventLoop(sharding, fleet, retries, workers, lifetimes)
+    return loop.play()
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +103,23 @@ class _Node:
     lives: int = 0
     idle_since: float = 0.0
     pod: "_Pod | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _UnitWork:
+    """What a worker is at, and since when."""
+
+    unit: WorkUnit
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class _MissingPart:
+    """A part of a shard: its number, its images, and the seconds that a GPU draws them in."""
+
+    number: int
+    images: int
+    seconds: float
 
 
 @dataclass(slots=True, eq=False)
@@ -116,14 +133,14 @@ class _Pod:
     queue: WorkQueue | None = None
     started: float = 0.0
     drawn: float = 0.0
-    units: dict[int, tuple[WorkUnit, float]] = field(default_factory=dict)
+    work: dict[int, _UnitWork] = field(default_factory=dict)
 
     def __lt__(self, other: "_Pod") -> bool:
         """Argo walks through a workflow from its first shard: retried ones go first."""
         return self.number < other.number
 
 
-class _Simulation:
+class _EventLoop:
     """The events that are to come, and everything that they change."""
 
     def __init__(
@@ -179,8 +196,11 @@ class _Simulation:
     def _split_workflows(self) -> deque[range]:
         """The pods of each workflow, one workflow after the other."""
         pods = split_pods(len(self._sharding.shard_images), self._workers).pods
-        firsts = range(0, pods, MAX_PODS)
-        return deque(range(first, min(pods, first + MAX_PODS)) for first in firsts)
+        workflows: deque[range] = deque()
+        for first in range(0, pods, MAX_PODS):
+            end = min(pods, first + MAX_PODS)
+            workflows.append(range(first, end))
+        return workflows
 
     def _start_workflow(self) -> None:
         if not self._workflows:
@@ -190,8 +210,9 @@ class _Simulation:
         shard_count = len(self._sharding.shard_images)
         for number in numbers:
             first = number * self._workers
-            shards = range(first, min(shard_count, first + self._workers))
-            self._waiting.append(_Pod(number, shards))
+            end = min(shard_count, first + self._workers)
+            pod = _Pod(number, range(first, end))
+            self._waiting.append(pod)
         heapq.heapify(self._waiting)
         self._assign_nodes()
 
@@ -214,14 +235,16 @@ class _Simulation:
                 return
             node.is_up = False
         self._time.starting += self._fleet.node_seconds * self._workers
-        self._at(self._now + self._fleet.node_seconds, partial(self._start_node, pod, node))
+        ready = self._now + self._fleet.node_seconds
+        self._at(ready, partial(self._start_node, pod, node))
 
     def _start_node(self, pod: _Pod, node: _Node) -> None:
         node.is_up = True
         node.lives += 1
         lifetime = self._lifetimes()
         if lifetime < math.inf:
-            self._at(self._now + lifetime, partial(self._lose_node, node, node.lives))
+            loss = self._now + lifetime
+            self._at(loss, partial(self._lose_node, node, node.lives))
         self._start_pod(pod, node)
 
     def _start_pod(self, pod: _Pod, node: _Node) -> None:
@@ -247,38 +270,41 @@ class _Simulation:
         """Give a worker its next parts; the last one that finds none ends the pod."""
         unit = pod.queue.take() if pod.queue is not None else None
         if unit is not None:
-            pod.units[worker] = (unit, self._now)
-            end = self._now + sum(seconds for _, seconds in self._missing_parts(pod, unit))
+            pod.work[worker] = _UnitWork(unit, self._now)
+            seconds = sum(part.seconds for part in self._missing_parts(pod, unit))
+            end = self._now + seconds
             self._at(end, partial(self._finish_unit, pod, node, worker, unit))
-        elif not pod.units:
+        elif not pod.work:
             self._leave_node(pod, node)
             self._end_pod(pod, missing=0)
 
     def _finish_unit(self, pod: _Pod, node: _Node, worker: int, unit: WorkUnit) -> None:
-        if pod.units.get(worker, (None, 0.0))[0] is not unit:
+        work = pod.work.get(worker)
+        if work is None or work.unit is not unit:
             return  # the node was lost meanwhile
         self._commit_until(pod, worker)
         self._take_unit(pod, node, worker)
 
-    def _missing_parts(self, pod: _Pod, unit: WorkUnit) -> Iterator[tuple[int, float]]:
-        """The parts of a unit that are not committed yet, with the seconds that each takes."""
+    def _missing_parts(self, pod: _Pod, unit: WorkUnit) -> Iterator[_MissingPart]:
+        """The parts of a unit that are not committed yet."""
         part_images = self._sharding.part_images
         shard_images = self._sharding.shard_images[unit.shard]
-        for part in range(unit.first_part, unit.end_part):
-            if (unit.shard, part) not in pod.committed:
-                images = min(part_images, shard_images - part * part_images)
-                yield part, images * self._fleet.seconds_per_image
+        for number in range(unit.first_part, unit.end_part):
+            if (unit.shard, number) in pod.committed:
+                continue
+            images = min(part_images, shard_images - number * part_images)
+            yield _MissingPart(number, images, images * self._fleet.seconds_per_image)
 
     def _commit_until(self, pod: _Pod, worker: int) -> float:
         """Commit what a worker has drawn of its unit by now; return the seconds of the rest."""
-        unit, start = pod.units.pop(worker)
-        elapsed = self._now - start
-        for part, seconds in list(self._missing_parts(pod, unit)):
-            if seconds > elapsed + ROUNDING_SECONDS:
+        work = pod.work.pop(worker)
+        elapsed = self._now - work.start
+        for part in list(self._missing_parts(pod, work.unit)):
+            if part.seconds > elapsed + ROUNDING_SECONDS:
                 break
-            elapsed -= seconds
-            pod.committed.add((unit.shard, part))
-            pod.drawn += seconds
+            elapsed -= part.seconds
+            pod.drawn += part.seconds
+            pod.committed.add((work.unit.shard, part.number))
         return max(0.0, elapsed)
 
     # Losses and ends.
@@ -296,14 +322,17 @@ class _Simulation:
             self._add_idle(idle)
             node.is_up = False
             return
-        repeated = sum(self._commit_until(pod, worker) for worker in list(pod.units))
+        repeated = 0.0
+        for worker in list(pod.work):
+            repeated += self._commit_until(pod, worker)
         self._leave_node(pod, node, repeated)
         node.is_up = False
         if pod.attempts > self._retries.limit:
             self._end_pod(pod, missing=self._uncommitted_images(pod))
             return
-        wait = retry_wait(self._retries.limit, pod.attempts) + self._fleet.detection_seconds
-        self._at(self._now + wait, partial(self._retry, pod))
+        wait = retry_wait(self._retries.limit, pod.attempts)
+        retry = self._now + self._fleet.detection_seconds + wait
+        self._at(retry, partial(self._retry, pod))
 
     def _retry(self, pod: _Pod) -> None:
         heapq.heappush(self._waiting, pod)
@@ -312,11 +341,13 @@ class _Simulation:
     def _leave_node(self, pod: _Pod, node: _Node, repeated: float = 0.0) -> None:
         """Account for the time that a pod had its node, and free the node."""
         seconds = self._now - pod.started
+        gpu_seconds = seconds * self._workers
         loading = min(self._fleet.load_seconds, seconds) * self._workers
+        waiting = gpu_seconds - loading - pod.drawn - repeated
         self._time.loading += loading
         self._time.drawing += pod.drawn
         self._time.repeated += repeated
-        self._time.idle += max(0.0, seconds * self._workers - loading - pod.drawn - repeated)
+        self._time.idle += max(0.0, waiting)
         node.pod = None
         node.idle_since = self._now
         self._free_nodes.append(node)
@@ -324,7 +355,8 @@ class _Simulation:
 
     def _end_pod(self, pod: _Pod, missing: int) -> None:
         """A pod is done, or given up. After the last one of a workflow comes the next workflow."""
-        self._images += sum(self._sharding.shard_images[shard] for shard in pod.shards) - missing
+        planned = sum(self._sharding.shard_images[shard] for shard in pod.shards)
+        self._images += planned - missing
         self._missing += missing
         pod.committed.clear()
         self._unfinished_pods -= 1
@@ -332,13 +364,10 @@ class _Simulation:
             self._at(self._now + CHILD_SECONDS, self._start_workflow)
 
     def _uncommitted_images(self, pod: _Pod) -> int:
-        part_images = self._sharding.part_images
         missing = 0
         for shard in pod.shards:
-            for part in range(self._sharding.part_count(shard)):
-                if (shard, part) not in pod.committed:
-                    images = self._sharding.shard_images[shard] - part * part_images
-                    missing += min(part_images, images)
+            whole_shard = WorkUnit(shard, 0, self._sharding.part_count(shard))
+            missing += sum(part.images for part in self._missing_parts(pod, whole_shard))
         return missing
 
     def _add_idle(self, seconds: float) -> None:

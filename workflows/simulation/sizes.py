@@ -12,7 +12,7 @@ from typing import cast
 from pydantic import TypeAdapter
 
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan.sharding import Sharding
+from imagekiln.steps.plan.sharding import DEFAULT_SHARD_IMAGES, Sharding
 from imagekiln.steps.runs.plan import Shard
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.profile import Profile
@@ -52,8 +52,12 @@ def count_objects(job: Job, sharding: Sharding) -> int:
     shards = len(sharding.shard_images)
     parts = sum(map(sharding.part_count, range(shards)))
     images = sum(sharding.shard_images)
-    part_objects = {"parquet": parts, "webdataset": 2 * parts, "files": parts + images}[job.format]
-    return part_objects + OBJECTS_PER_SHARD * shards
+    part_objects = {
+        "parquet": parts,
+        "webdataset": 2 * parts,
+        "files": parts + images,
+    }
+    return part_objects[job.format] + OBJECTS_PER_SHARD * shards
 
 
 def workflow_bytes(job: Job, profile: Profile, pods: int, attempts: int) -> int:
@@ -63,26 +67,36 @@ def workflow_bytes(job: Job, profile: Profile, pods: int, attempts: int) -> int:
     """
     if not pods:
         return 0
-    in_workflow = min(pods, MAX_PODS)
     workflow = build_workflow(_with_uris(job), profile)
     template = build_workflow_template(profile, job.cluster.namespace)
-    name = str(cast("Json", workflow["metadata"])["name"])
-    retries = round((attempts - pods) * in_workflow / pods)
-    nodes: dict[str, Json] = {}
-    for pod in range(in_workflow):
-        more = retries // in_workflow + (pod < retries % in_workflow)
-        nodes |= _pod_nodes(job, profile, name, pod, tries=1 + more)
-    status = {
+    metadata = cast("Json", workflow["metadata"])
+    nodes = _workflow_nodes(job, profile, str(metadata["name"]), pods, attempts)
+    status: Json = {
         "storedWorkflowTemplateSpec": template["spec"],
-        "nodes": nodes,
         "taskResultsCompletionStatus": dict.fromkeys(nodes, True),
     }
-    whole = _json_bytes(workflow | {"status": status})
+
+    whole = _json_bytes({**workflow, "status": {**status, "nodes": nodes}})
     if len(whole) <= ARGO_MAX_WORKFLOW_BYTES:
         return len(whole)
-    packed = base64.b64encode(gzip.compress(_json_bytes(nodes))).decode()
-    del status["nodes"]
-    return len(_json_bytes(workflow | {"status": status | {"compressedNodes": packed}}))
+    compressed = gzip.compress(_json_bytes(nodes))
+    packed = base64.b64encode(compressed).decode()
+    return len(_json_bytes({**workflow, "status": {**status, "compressedNodes": packed}}))
+
+
+def _workflow_nodes(
+    job: Job, profile: Profile, name: str, pods: int, attempts: int
+) -> dict[str, Json]:
+    """The nodes of a full workflow, on whose pods the retries are spread evenly."""
+    pods_here = min(pods, MAX_PODS)
+    retries = round((attempts - pods) * pods_here / pods)
+    most = retries // pods_here + 1
+    pods_with_most = retries % pods_here
+    nodes: dict[str, Json] = {}
+    for pod in range(pods_here):
+        tries = most + 1 if pod < pods_with_most else most
+        nodes |= _pod_nodes(job, profile, name, pod, tries)
+    return nodes
 
 
 def _with_uris(job: Job) -> Job:
@@ -98,44 +112,59 @@ def _with_uris(job: Job) -> Job:
 
 def _pod_nodes(job: Job, profile: Profile, name: str, pod: int, tries: int) -> dict[str, Json]:
     """What Argo keeps of a pod: a node for its retries, and one for each attempt."""
-    group = pod // GROUP_SHARDS
-    index = pod % GROUP_SHARDS
-    retry_name = f"{name}.generate.group({group}:{group}).shard({index}:{pod})"
-    names = [retry_name, *(f"{retry_name}({attempt})" for attempt in range(tries))]
-    ids = [_node_id(name, node_name) for node_name in names]
+    group, index = divmod(pod, GROUP_SHARDS)
+    group_name = f"{name}.generate.group({group}:{group})"
+    retry_name = f"{group_name}.shard({index}:{pod})"
+    attempt_names = [f"{retry_name}({attempt})" for attempt in range(tries)]
+    attempt_ids = [_node_id(name, attempt_name) for attempt_name in attempt_names]
     common = {
         "templateName": "generate",
         "templateScope": f"local/{name}",
+        "boundaryID": _node_id(name, group_name),
+        **_node_facts(job, profile, pod),
+        "outputs": _node_outputs(name, attempt_ids[-1]),
+    }
+
+    retry_id = _node_id(name, retry_name)
+    retry: Json = {"type": "Retry", "children": attempt_ids}
+    nodes = {retry_id: _node(retry_id, retry_name, retry, common)}
+    attempt: Json = {
+        "type": "Pod",
+        "hostNodeName": f"gpu-node-{_digits(retry_name)}",
+        "nodeFlag": {"retried": True},
+    }
+    for attempt_id, attempt_name in zip(attempt_ids, attempt_names, strict=True):
+        nodes[attempt_id] = _node(attempt_id, attempt_name, attempt, common)
+    return nodes
+
+
+def _node(node_id: str, node_name: str, own: Json, common: Json) -> Json:
+    display_name = node_name.rpartition(".")[2]
+    return {"id": node_id, "name": node_name, "displayName": display_name, **own, **common}
+
+
+def _node_facts(job: Job, profile: Profile, pod: int) -> Json:
+    """What Argo notes of a pod that made a shard. Digits differ, as they do in a real run."""
+    images = job.shard.images or DEFAULT_SHARD_IMAGES
+    run = {"name": "run", "value": f"{job.output}/{job.name}-{'0' * 12}"}
+    shard = {"name": "shard", "value": str(pod)}
+    return {
         "phase": "Succeeded",
-        "boundaryID": _node_id(name, f"{name}.generate.group({group}:{group})"),
         "startedAt": TIME.format(pod % 60),
-        "finishedAt": TIME.format(index),
-        "progress": f"{job.shard.images or 2000}/{job.shard.images or 2000}",
-        "resourcesDuration": {"cpu": 7200 + pod, "memory": 43_200 + pod, profile.gpu.resource: pod},
-        "inputs": {
-            "parameters": [
-                {"name": "run", "value": f"{job.output}/{job.name}-{'0' * 12}"},
-                {"name": "shard", "value": str(pod)},
-            ]
+        "finishedAt": TIME.format(pod % 50),
+        "progress": f"{images}/{images}",
+        "resourcesDuration": {
+            "cpu": 7200 + pod,
+            "memory": 43_200 + pod,
+            profile.gpu.resource: 1800 + pod,
         },
-        "outputs": {"exitCode": "0", "artifacts": [_log_artifact(name, ids[-1])]},
+        "inputs": {"parameters": [run, shard]},
     }
-    node_name = f"gpu-node-{_digits(retry_name)}"
-    nodes: dict[str, Json] = {
-        ids[0]: {"id": ids[0], "name": names[0], "type": "Retry", "children": ids[1:], **common}
-    }
-    for attempt_id, attempt_name in zip(ids[1:], names[1:], strict=True):
-        own = {"id": attempt_id, "name": attempt_name, "type": "Pod", "hostNodeName": node_name}
-        nodes[attempt_id] = {**own, "nodeFlag": {"retried": True}, **common}
-    return {node_id: {**node, "displayName": _display(node)} for node_id, node in nodes.items()}
 
 
-def _display(node: Json) -> str:
-    return str(node["name"]).rpartition(".")[2]
-
-
-def _log_artifact(name: str, node_id: str) -> Json:
-    return {"name": "main-logs", "s3": {"key": f"{name}/{node_id}/main.log"}}
+def _node_outputs(name: str, node_id: str) -> Json:
+    log = {"name": "main-logs", "s3": {"key": f"{name}/{node_id}/main.log"}}
+    return {"exitCode": "0", "artifacts": [log]}
 
 
 def _node_id(name: str, node_name: str) -> str:
@@ -144,7 +173,9 @@ def _node_id(name: str, node_name: str) -> str:
 
 def _digits(text: str) -> str:
     """Ten digits that follow from a text, as the numbers in Argo's ids do."""
-    return str(int(hashlib.sha256(text.encode()).hexdigest(), 16))[-10:]
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    number = int(digest, 16)
+    return str(number)[-10:]
 
 
 def _json_bytes(value: object) -> bytes:

@@ -21,7 +21,7 @@ MAX_PODS = 2000  # in one workflow, which then fits in its object without a data
 
 
 @dataclass(frozen=True, slots=True)
-class PodCounts:
+class PodSplit:
     """The pods of a run: those of its own workflow, or else the child workflows that hold them."""
 
     pods: int
@@ -29,12 +29,12 @@ class PodCounts:
     child_workflows: int
 
 
-def split_pods(shards: int, workers: int = 1) -> PodCounts:
+def split_pods(shards: int, workers: int = 1) -> PodSplit:
     """How the shards become pods, each of which makes one shard per worker."""
     pods = ceil(shards / workers)
     if pods <= MAX_PODS:
-        return PodCounts(pods, pods_here=pods, child_workflows=0)
-    return PodCounts(pods, pods_here=0, child_workflows=ceil(pods / MAX_PODS))
+        return PodSplit(pods, pods_here=pods, child_workflows=0)
+    return PodSplit(pods, pods_here=0, child_workflows=ceil(pods / MAX_PODS))
 
 
 def noop_template() -> Suspend:

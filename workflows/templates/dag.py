@@ -15,6 +15,8 @@ from imagekiln.workflows.templates.parameters import LABELS, declare_inputs, for
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
+# Whether the first shard's images decide about the others.
+JUDGE_INPUT = Parameter(name="judge", value="false")
 ENDED = (
     TaskResult.succeeded
     | TaskResult.failed
@@ -33,9 +35,11 @@ def main_dag(
 ) -> DAG:
     """Plan, generate here and in child workflows, aggregate.
 
-        plan -> (fetch) -> generate, generate-further -> aggregate
+        plan -> (fetch) -> canary -> generate, generate-further -> aggregate
 
-    `fetch` is there where one pod fills a cache of models for all.
+    `fetch` is there where one pod fills a cache of models for all. `canary` is skipped unless the
+    job asks for one. Where its images are not as the job asks, nothing else is made: the workflow
+    ends with its sentence.
     """
     plan = Task(name="plan", template=plan_step)
     run = plan.get_parameter("run")
@@ -45,12 +49,24 @@ def main_dag(
         plan >> fetch
         before.append(fetch)
 
+    # The first pod, or none: so the others begin with the one after it.
+    canary_pods = plan.get_parameter("canary")
+    canary = Task(
+        name="canary",
+        template=shards,
+        arguments=[
+            run,
+            {"first": "0", "count": canary_pods, "judge": "true"},
+            *_outputs(plan, *LABELS),
+        ],
+        when="{{tasks.plan.outputs.parameters.canary}} == 1",
+    )
     generate = Task(
         name="generate",
         template=shards,
         arguments=[
             run,
-            {"first": "0", "count": plan.get_parameter("pods_here")},
+            {"first": canary_pods, "count": plan.get_parameter("pods_here")},
             *_outputs(plan, *LABELS),
         ],
     )
@@ -61,12 +77,15 @@ def main_dag(
     )
     aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
-    before[-1] >> [generate, generate_further]
+    before[-1] >> canary
+    for task in (generate, generate_further):
+        canary.next(task, on=TaskResult.succeeded | TaskResult.skipped)
     # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
     plan.next(aggregate, on=TaskResult.succeeded)
+    canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
     generate.next(aggregate, on=ENDED)
     generate_further.next(aggregate, on=ENDED)
-    tasks: list[Task | m.DAGTask] = [*before, generate, generate_further, aggregate]
+    tasks: list[Task | m.DAGTask] = [*before, canary, generate, generate_further, aggregate]
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
@@ -92,7 +111,7 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("first", "count", *LABELS),
+            *forward_inputs("first", "count", "judge", *LABELS),
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
@@ -103,7 +122,7 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         lock = m.Synchronization(mutexes=[mutex])
     return DAG(
         name="shards",
-        inputs=declare_inputs("run", "first", "count", *LABELS),
+        inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT],
         fail_fast=False,
         tasks=[task],
         synchronization=lock,
@@ -121,11 +140,11 @@ def group_dag(generate: Container) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="shard", value=ITEM),
-            *forward_inputs(*LABELS),
+            *forward_inputs("judge", *LABELS),
         ],
         with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    inputs = declare_inputs("run", "number", "first", "count", *LABELS)
+    inputs = declare_inputs("run", "number", "first", "count", "judge", *LABELS)
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 

@@ -3,6 +3,9 @@
 Those of a run are computed by the exit handler's pod (`workflows/pod/run_metrics.py`), which leaves
 every value as an output parameter, a number also where the run failed: Argo would mark a workflow
 whose metric has no value. What they mean is in docs/metrics.md, which a test compares with these.
+
+A help text never changes, in no version: Argo's controller refuses a metric that it knows with
+another help until it is started again. A metric that means something else gets another name.
 """
 
 from hera.workflows import Counter, Gauge, Histogram, Label
@@ -34,6 +37,11 @@ def plan_metrics() -> list[RunMetric]:
 
 
 def run_metrics() -> list[RunMetric]:
+    """All metrics of a run."""
+    return [*plan_metrics(), *outcome_metrics()]
+
+
+def outcome_metrics() -> list[RunMetric]:
     """Of the template of the exit handler's pod."""
     status = "{{workflow.status}}"
     return [
@@ -43,7 +51,11 @@ def run_metrics() -> list[RunMetric]:
             labels=_job_labels(status=status),
             value="1",
         ),
-        _gauge("run_duration_seconds", "From the creation of the workflow to its end.", "seconds"),
+        _gauge(
+            "run_duration_seconds",
+            "From the creation of the latest workflow to its end.",
+            "seconds",
+        ),
         _gauge(
             "run_last_success_timestamp_seconds",
             "When the latest successful run ended, in seconds since 1970.",

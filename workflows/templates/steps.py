@@ -13,8 +13,8 @@ from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
+    outcome_metrics,
     plan_metrics,
-    run_metrics,
     run_outputs,
     shard_metrics,
 )
@@ -47,7 +47,16 @@ POD_LABELS = {
 }
 RUN_INPUT = "{{inputs.parameters.run}}"
 ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # the exit handler's; stays as it is without one
-PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, *LABELS, "images")
+PLAN_OUTPUTS = (
+    "run",
+    "pods",
+    "canary",
+    "pods_here",
+    "workflows",
+    *SCHEDULING_PARAMETERS,
+    *LABELS,
+    "images",
+)
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
 # And for the exit handler.
@@ -106,13 +115,14 @@ def generate_step(profile: Profile) -> Container:
     """Draw a shard on the profile's GPU."""
     cache = profile.cache
     offline = cache is not None and cache.host_path is None
-    arguments = ["generate", "--shard", "{{inputs.parameters.shard}}", *_workers_option(profile)]
+    shard = ["--shard", "{{inputs.parameters.shard}}", "--judge", "{{inputs.parameters.judge}}"]
+    arguments = ["generate", *shard, *_workers_option(profile)]
     step = StepCommand(
         "generate",
         [*arguments, "--", RUN_INPUT],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run", "shard", *LABELS),
+        inputs=("run", "shard", "judge", *LABELS),
         env=_generate_environment(profile, offline=offline),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
         synchronization=_semaphore(profile.sharing),
@@ -198,7 +208,7 @@ def report_step(profile: Profile) -> Container:
         secrets=WEBHOOK_SECRETS,
     )
     container = cpu_container(step, profile)
-    container.metrics = run_metrics()
+    container.metrics = outcome_metrics()
     container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
     return container
 

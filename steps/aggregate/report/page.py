@@ -34,7 +34,7 @@ from imagekiln.steps.aggregate.report.time_use import (
     summarize_time_use,
 )
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.aggregate.verdict import judge_run
+from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
 from imagekiln.steps.job.output import describe_encoding, file_suffix
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, report_image_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
@@ -93,7 +93,7 @@ class FailureSection:
 class ReportData:
     """What the page shows of the run at `uri`. `previous` is the run that it is compared with.
 
-    `with_plots` is false where they cannot be drawn.
+    `with_plots` is false where they cannot be drawn. `verdict` is by default that on the whole run.
     """
 
     uri: str
@@ -103,6 +103,7 @@ class ReportData:
     sheet_samples: list[Sample]
     samples_by_gate: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     with_plots: bool = True
+    verdict: RunVerdict | None = None
 
     @property
     def samples(self) -> list[Sample]:
@@ -132,9 +133,13 @@ def write_report(
     summary: Summary,
     sheet: ContactSheet,
     find_library: Callable[[str], ModuleSpec | None] = find_spec,
+    *,
+    target: Store | None = None,
+    verdict: RunVerdict | None = None,
 ) -> None:
-    """Write the page and its images into the run, the page last.
+    """Write the page and its images into the run, or into `target`, the page last.
 
+    Its head is the verdict on the run, if it is not to be `verdict`.
     Without matplotlib, which an installation without extras lacks, the page has no plots.
     """
     charts = plotted_charts(summary)
@@ -150,11 +155,13 @@ def write_report(
         sheet_samples=sheet.samples,
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
         with_plots=can_plot,
+        verdict=verdict,
     )
-    _write_samples(store, data)
+    target = target or store
+    _write_samples(store, target, data)
     if can_plot:
-        write_plots(store, charts)
-    store.replace(REPORT_KEY, render_report(data).encode())
+        write_plots(target, charts)
+    target.replace(REPORT_KEY, render_report(data).encode())
 
 
 def plotted_charts(summary: Summary) -> list[Chart]:
@@ -196,8 +203,8 @@ def write_plots(store: Store, charts: list[Chart]) -> None:
             store.replace(plot_key(chart.name, dark=True), dark)
 
 
-def _write_samples(store: Store, data: ReportData) -> None:
-    """Write the thumbnails, and the full images that they lead to."""
+def _write_samples(store: Store, target: Store, data: ReportData) -> None:
+    """Write the thumbnails of images in `store`, and the full images that they lead to."""
     full_images = data.full_images
     numbers: dict[str, list[int]] = {}
     for number, sample in enumerate(data.samples):
@@ -207,9 +214,9 @@ def _write_samples(store: Store, data: ReportData) -> None:
         content = read_sample(store, sample)
         thumbnail = render_thumbnail(store, sample, content)
         for number in numbers[sample.image_id]:
-            store.replace(thumbnail_key(number), thumbnail)
+            target.replace(thumbnail_key(number), thumbnail)
         if sample.image_id in full_images:
-            store.replace(full_images[sample.image_id], content)
+            target.replace(full_images[sample.image_id], content)
 
     distinct = {sample.image_id: sample for sample in data.samples}
     with ThreadPoolExecutor(SAMPLE_WRITERS) as pool:
@@ -251,7 +258,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "with_plots": data.with_plots,
         "encoding": describe_encoding(job.encoding),
         "format_phrase": FORMAT_PHRASES[job.format],
-        "verdict": judge_run(summary, job, data.uri),
+        "verdict": data.verdict or judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
         "failures": _failure_sections(data),
         "unfolded_failures": UNFOLDED_FAILURES,

@@ -11,7 +11,7 @@ from imagekiln.steps.job.job import Job
 
 
 def test_groups_have_settings_and_other_settings_have_none() -> None:
-    assert setting_names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image"]
+    assert setting_names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image", "help"]
     assert setting_names(Job, ("name",)) == setting_names(Job, ("nowhere",)) == []
 
 

@@ -61,6 +61,7 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
     assert left == {
         "run": left["run"],
         "pods": str(shards),
+        "canary": "0",
         "pods_here": str(shards),
         "workflows": "0",
         "parallelism": "3",
@@ -70,6 +71,34 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "run_id": Path(left["run"]).name,
         "images": "135",
     }
+
+
+def test_canary_is_one_pod_before_the_others(tmp_path: Path) -> None:
+    done = _plan(tmp_path, _job(tmp_path, "cluster: {canary: 8}"))
+    assert done.exit_code == 0, done.output
+    left = _outputs(tmp_path)
+    plan = load_plan(open_store(left["run"]))
+    assert plan.shards[0].images == plan.sample_images == 8
+    pods = len(plan.shards)
+    assert (left["pods"], left["canary"], left["pods_here"]) == (str(pods), "1", str(pods - 1))
+
+    (Path(left["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
+    assert _plan(tmp_path, _job(tmp_path, "cluster: {canary: 8}")).exit_code == 0
+    left = _outputs(tmp_path)
+    assert (left["pods"], left["canary"], left["pods_here"]) == ("0", "0", "0")
+
+
+def test_pod_of_a_bad_canary_ends_with_the_sentence_of_what_failed(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path, "cluster: {canary: 8}")).exit_code == 0
+    run = _outputs(tmp_path)["run"]
+    planned = PlanResult(load_plan(open_store(run)), run, adopted=True)
+    fill(planned, {3: not_ok(3)})
+    pod = ("generate", "--shard", "0", "--judge", "true", "--", run)
+    done = CliRunner().invoke(main, pod)
+    assert done.exit_code == 3
+    assert "the first 8 images of 135 are not as the job asks: 1 image is not ok" in done.output
+    # Without a canary, the same run goes on.
+    assert CliRunner().invoke(main, ("generate", "--shard", "0", "--", run)).exit_code == 0
 
 
 def test_run_is_the_same_whatever_the_cluster_settings_and_the_plan_holds_none(

@@ -127,7 +127,7 @@ def test_pause_before_the_next_attempt_is_a_wait_and_no_failure() -> None:
 
 def test_whole_workflow_may_wait() -> None:
     lock = "Waiting for images/Mutex/nights lock. Lock status: 0/1"
-    mutex = {
+    mutex: Json = {
         "id": "postcards-1-7", "type": "DAG", "templateName": "shards", "displayName": "generate",
         "phase": "Pending", "message": lock,
     }  # fmt: skip

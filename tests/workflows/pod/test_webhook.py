@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.terms import budget_error
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod.links import Links
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
@@ -159,6 +160,14 @@ def test_message_is_short_however_many_steps_failed() -> None:
     assert "... and 290 more" in text
     cut_off = base64.b64encode(json.dumps(failures).encode()[:20_000]).decode()
     assert len(_run_exit_handler(IMAGEKILN_FAILURES=cut_off).stdout) < 2500
+
+
+def test_run_that_its_budget_ends_says_so() -> None:
+    spent = str(budget_error("s3://datasets/postcards/run-1", "12 of 10 GPU-hours"))
+    failures = json.dumps([{"displayName": "shard(3:3)", "message": spent}])
+    text = _run_exit_handler(IMAGEKILN_FAILURES=base64.b64encode(failures.encode()).decode()).stdout
+    assert "the budget is spent: 12 of 10 GPU-hours" in text
+    assert "To resume, raise `budget` in the job" in text
 
 
 CREDENTIALS = (

@@ -227,7 +227,8 @@ def test_notification_links_to_the_node_that_has_the_report() -> None:
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    allowed = {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
+    inputs = ("run", "shard", "judge")
+    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     for name in ("gpu", "cached-claim", "gpu-4"):
         for template in _template(name)["spec"]["templates"]:
             arguments = template.get("container", {}).get("args", [])
@@ -331,3 +332,14 @@ def test_teams_share_a_semaphore_or_a_mutex_of_another_namespace(tmp_path: Path)
     (semaphore,) = parts["generate"]["synchronization"]["semaphores"]
     (mutex,) = parts["shards"]["synchronization"]["mutexes"]
     assert semaphore["namespace"] == mutex["namespace"] == "platform"
+
+
+def test_nothing_else_starts_before_a_canary_is_good() -> None:
+    (main,) = (item for item in _template("gpu")["spec"]["templates"] if item["name"] == "main")
+    tasks = {task["name"]: task for task in main["dag"]["tasks"]}
+    assert tasks["canary"]["when"] == "{{tasks.plan.outputs.parameters.canary}} == 1"
+    for name in ("generate", "generate-further"):
+        assert tasks[name]["depends"] == "(canary.Succeeded || canary.Skipped)"
+    # Where it failed, its own sentence is the workflow's: nobody counts what is missing.
+    assert "canary.Failed" not in tasks["aggregate"]["depends"]
+    assert "(canary.Succeeded || canary.Skipped || canary.Omitted)" in tasks["aggregate"]["depends"]

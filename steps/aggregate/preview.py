@@ -1,0 +1,122 @@
+"""A run judged by its first shard: the page of a preview, and what a canary says of the others."""
+
+from dataclasses import dataclass, replace
+
+from imagekiln.steps.aggregate.acceptance import resolve_policy
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
+from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
+from imagekiln.steps.aggregate.report.page import write_report
+from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary, SummaryBuilder
+from imagekiln.steps.aggregate.verdict import GateResult, RunVerdict, gate_results, require_finished
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prices import Prices
+from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY, SUMMARY_KEY
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.rounds import open_run
+from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
+from imagekiln.steps.storage import open_store
+
+MAX_CAUSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The first shard of the run at `uri`: its page, its summary, and how many images are planned.
+
+    `seconds` are those that the shard took, the loading of the model included.
+    """
+
+    uri: str
+    page: str
+    planned_images: int
+    summary: Summary
+
+    @property
+    def seconds(self) -> float:
+        """The time of the device."""
+        return self.summary.seconds.total
+
+
+def judge_first_shard(uri: str) -> Preview:
+    """Write the page of the run's first shard, and judge it by the job's limits and gates.
+
+    Near-duplicates are not looked for. Raises Incomplete where images are missing, too many are not
+    ok, or a gate found too many; BadInput on damage; TryAgain where storage fails.
+    """
+    run = open_run(uri)
+    job = run.plan.job
+    shard = reconcile_shard(run.store, run.plan, 0)
+    stats = load_stats(run.store, 0)
+    sheet = ContactSheet(tuple(job.gates.marking_gates))
+    sheet.add(shard)
+    builder = SummaryBuilder(job.carry)
+    builder.add(shard)
+    plan = _plan_of_first_shard(run.plan)
+    policy = resolve_policy(run, None, (), Prices())
+    summary = builder.build(plan, [stats] if stats else [], policy)
+
+    target = open_store(f"{run.store.uri}/{PREVIEW_FOLDER}")
+    preview = Preview(run.store.uri, target.uri_of(REPORT_KEY), run.plan.counts.images, summary)
+    verdict = judge_preview(preview, job)
+    target.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(summary, indent=1) + b"\n")
+    write_report(run.store, plan, summary, sheet, target=target, verdict=verdict)
+    require_finished(verdict)
+    return preview
+
+
+def _plan_of_first_shard(plan: Plan) -> Plan:
+    """The plan as if it had no other shard."""
+    first = plan.shards[:1]
+    images = sum(shard.images for shard in first)
+    return replace(plan, shards=first, counts=replace(plan.counts, images=images))
+
+
+def judge_preview(preview: Preview, job: Job) -> RunVerdict:
+    """The verdict on the first shard of a run."""
+    summary = preview.summary
+    scope = (
+        f"This page shows {pluralize(summary.images, 'image')} of "
+        f"{format_count(preview.planned_images)}. They are part of the run: it makes the others."
+    )
+    reasons = _reasons(summary, job)
+    if not reasons:
+        all_images = pluralize(summary.images, "image is", "images are")
+        return RunVerdict("finished", f"Preview: all {all_images} as the job asks.", scope, ())
+
+    listed = "; ".join(reasons)
+    return RunVerdict(
+        "failed",
+        f"Preview: {listed}.",
+        f"{scope} Change the job before the others are made.",
+        (),
+        f"{preview.uri}: the first {pluralize(summary.images, 'image')} of "
+        f"{format_count(preview.planned_images)} are not as the job asks: {listed}. "
+        f"See them in {preview.page}, and change the job.",
+    )
+
+
+def _reasons(summary: Summary, job: Job) -> list[str]:
+    """What of the images is not as the job asks."""
+    reasons = []
+    if summary.missing:
+        reasons.append(f"{pluralize(summary.missing, 'image is', 'images are')} missing")
+    elif summary.too_many_failed:
+        causes = "; ".join(
+            f"{cause.images} {cause.status} ({cause.error})"
+            for cause in summary.failures[:MAX_CAUSES]
+        )
+        not_ok = pluralize(summary.not_ok, "image is", "images are")
+        allowed = format_percent(summary.failed_share)
+        reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")
+    exceeded = [
+        result for result in gate_results(job.gates, summary) if result.status == "exceeded"
+    ]
+    return [*reasons, *map(_describe_gate, exceeded)]
+
+
+def _describe_gate(result: GateResult) -> str:
+    allowed = format_percent(result.allowed_share or 0)
+    return (
+        f"gate {result.gate} found {result.images} of {result.total}, where {allowed} are allowed"
+    )

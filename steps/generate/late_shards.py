@@ -1,0 +1,85 @@
+"""Which shards of a run are late, for a process that has finished its own.
+
+They are looked for only once: toward the end of a run, when none waits for a device any more.
+"""
+
+import random
+from collections.abc import Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import compress
+
+from imagekiln.steps.runs.image import BatchShape, batch_shape, group_by_shape, image_rows
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.work_marks import read_state
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage.store import Store
+
+MAX_EXAMINED_LAST = 256  # shards, which are begun in about the order of their numbers
+MAX_EXAMINED_OTHERS = 256  # of those before, some at random: one may have lost its pod often
+CHECK_THREADS = 8
+
+
+def can_help(plan: Plan) -> bool:
+    """Whether the processes of a run help one another: where there are several, and they may."""
+    return plan.job.shard.help and len(plan.shards) > 1
+
+
+def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
+    """The shards that others have begun and not finished, in an order that `own` decides.
+
+    None while a shard is pending: its pod needs the device. Asks for at most 512 objects.
+    """
+    numbers = _examined_shards(len(plan.shards), own)
+    states = map_ordered(lambda index: read_state(store, numbers[index]), len(numbers))
+    late = []
+    with closing(states):  # type: ignore[type-var]  # a generator
+        for number, state in zip(numbers, states, strict=True):
+            if state == "pending":
+                return []
+            if state == "begun":
+                late.append(number)
+    random.Random(own).shuffle(late)  # noqa: S311  # not a secret
+    return late
+
+
+def _examined_shards(count: int, own: int) -> list[int]:
+    """The last shards first, which are the likeliest to be pending, then others."""
+    first_of_last = max(0, count - MAX_EXAMINED_LAST)
+    last = [number for number in range(first_of_last, count) if number != own]
+    others = [number for number in range(first_of_last) if number != own]
+    if len(others) > MAX_EXAMINED_OTHERS:
+        others = random.Random(own).sample(others, MAX_EXAMINED_OTHERS)  # noqa: S311  # not a secret
+    return [*reversed(last), *others]
+
+
+def parts_to_help_with(
+    store: Store, plan: Plan, shard: int, shapes: Set[BatchShape] | None = None
+) -> Sequence[Part]:
+    """The missing parts of a late shard, the last first: its own process makes the first first.
+
+    With `shapes`, only those whose batches have one of them.
+    """
+    parts = [
+        part
+        for part in read_shard(store, plan, shard)[::-1]
+        if shapes is None or batch_shapes(part) <= shapes
+    ]
+    with ThreadPoolExecutor(CHECK_THREADS) as pool:
+        is_committed = list(pool.map(store.exists, [part.key for part in parts]))
+    return list(compress(parts, [not committed for committed in is_committed]))
+
+
+def shard_shapes(store: Store, plan: Plan, shard: int) -> Set[BatchShape]:
+    """The shapes of a shard's batches."""
+    shapes: set[BatchShape] = set()
+    for part in read_shard(store, plan, shard):
+        shapes |= batch_shapes(part)
+    return shapes
+
+
+def batch_shapes(part: Part) -> Set[BatchShape]:
+    """The shapes of a part's batches."""
+    return {batch_shape(rows[0]) for rows in group_by_shape(image_rows(part.rows))}

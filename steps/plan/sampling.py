@@ -1,0 +1,138 @@
+"""A stratified sample of a plan's images: what a preview shows, and what a canary tries.
+
+It has images of each shape, or of the most frequent ones, as many as fit their shares, and of each
+shape short and long prompts. Of two images alike, the hash of the image decides.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.plan.catalog import Catalog, ImageGroup
+from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
+
+CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSample:
+    """Numbers of images in the order in which they are made, and the groups without these."""
+
+    numbers: Int64Array
+    rest: tuple[ImageGroup, ...]
+
+
+def choose_sample(catalog: Catalog, images: int) -> PlanSample:
+    """A sample of so many images, or of all where there are no more."""
+    sizes = [group.images for group in catalog.groups]
+    quotas = divide_sample(sizes, images)
+    candidates = _candidates_by_group(catalog, quotas)
+    lengths = _read_prompt_lengths(catalog, candidates)
+
+    sampled: list[int] = []
+    rest: list[ImageGroup] = []
+    for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
+        numbers.sort(key=lambda number: (lengths[number], number))
+        sampled += _spread(numbers, quota)
+        images_left = group.images - quota
+        if images_left:
+            rest.append(replace(group, images=images_left))
+    return PlanSample(np.array(sampled, np.int64), tuple(rest))
+
+
+def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
+    """How many images of each group a sample has.
+
+    One of each, of the largest ones first; then each further image is of the group that lacks most
+    of its share.
+    """
+    quotas = [0] * len(group_images)
+    largest_first = sorted(
+        range(len(group_images)),
+        key=lambda index: -group_images[index],
+    )
+    waiting: list[tuple[float, int]] = []
+    for index in largest_first[:images]:
+        quotas[index] = 1
+        waiting.append((-group_images[index] / 2, index))
+    heapq.heapify(waiting)
+
+    left = images - len(waiting)
+    while waiting and left:
+        _, index = heapq.heappop(waiting)
+        if quotas[index] == group_images[index]:
+            continue
+        quotas[index] += 1
+        left -= 1
+        priority = -group_images[index] / (quotas[index] + 1)
+        heapq.heappush(waiting, (priority, index))
+    return quotas
+
+
+def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
+    """Numbers of images of each group, a multiple of what it has in the sample."""
+    most = CANDIDATES_PER_IMAGE * max(1, *quotas)
+    columns = ", ".join(SHAPE_COLUMNS)
+    groups = catalog.database.fetch_table(
+        f"""
+        SELECT arg_min(number, image_hash, {most}) AS numbers
+        FROM planned_images
+        GROUP BY {columns}
+        ORDER BY min(number)
+        """
+    )
+    candidates = []
+    for quota, numbers in zip(quotas, groups["numbers"].to_pylist(), strict=True):
+        count = CANDIDATES_PER_IMAGE * quota
+        candidates.append(numbers[:count])
+    return candidates
+
+
+def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The length of the prompt of each candidate, in characters."""
+    numbers = np.array(
+        sorted(chain.from_iterable(candidates)),
+        np.int64,
+    )
+    lengths: dict[int, int] = {}
+    for batch in catalog.iter_columns(["number", "prompt"], numbers):
+        batch_numbers = batch["number"].to_pylist()
+        characters = pc.utf8_length(batch["prompt"])
+        pairs = zip(
+            batch_numbers,
+            characters.to_pylist(),
+            strict=True,
+        )
+        lengths.update(pairs)
+    return lengths
+
+
+def _spread(by_length: Sequence[int], quota: int) -> list[int]:
+    """So many of the numbers, from the first to the last of them, in the order of rows."""
+    if quota == 1:
+        middle = len(by_length) // 2
+        return [by_length[middle]]
+    last = len(by_length) - 1
+    positions = np.linspace(0, last, quota).round()
+    spread = [by_length[int(position)] for position in positions]
+    spread.sort()
+    return spread
+
+
+def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:
+    """The rows of the sample, in its order."""
+    numbers = np.sort(sample.numbers)
+    batches = catalog.iter_sampled(numbers)
+    rows = pa.Table.from_batches(batches)
+    order = pc.index_in(
+        pa.array(sample.numbers),
+        pa.array(numbers),
+    )
+    return rows.take(order)

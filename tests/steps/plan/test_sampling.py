@@ -1,0 +1,121 @@
+"""A sample of a plan's images that makes its first shard."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagekiln.steps.plan.sampling import divide_sample
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests.runs import job, write_prompts
+
+PLAIN: dict[str, object] = {"width": 64, "height": 64, "sampler": None}
+WORDS = "a red circle beside a blue square"
+# 40 images of one shape, of 3 to 33 letters, two of another size, and one of another sampler.
+ROWS = [
+    *({"prompt": WORDS[: 3 + number % 31], "seed": number, **PLAIN} for number in range(40)),
+    {"prompt": "tall", "seed": 0, **PLAIN, "height": 96},
+    {"prompt": "tall too", "seed": 0, **PLAIN, "height": 96},
+    {"prompt": "other", "seed": 0, **PLAIN, "sampler": "euler"},
+]
+
+
+def _plan(folder: Path, sample: int | None = None, **changes: object) -> PlanResult:
+    prompts = write_prompts(folder / "prompts.parquet", ROWS)
+    settings = {"run_id": "run"} | changes
+    return make_plan(job(prompts, str(folder / "out"), **settings), sample_images=sample)
+
+
+def _rows(result: PlanResult, shard: int) -> pa.Table:
+    return read_table(open_store(result.uri), shard_key(shard))
+
+
+def _ids(result: PlanResult) -> list[str]:
+    shards = range(len(result.plan.shards))
+    return [name for shard in shards for name in _rows(result, shard)["image_id"].to_pylist()]
+
+
+def test_the_sample_is_the_first_shard_and_the_others_follow_as_always(tmp_path: Path) -> None:
+    plain = _plan(tmp_path / "plain")
+    sampled = _plan(tmp_path / "sampled", 8)
+    assert [shard.images for shard in sampled.plan.shards] == [8, 8, 8, 8, 8, 3]
+    assert sampled.plan.sample_images == 8
+    ids = _ids(sampled)
+    assert sorted(ids) == sorted(_ids(plain))
+    first = set(ids[:8])
+    assert ids[8:] == [name for name in _ids(plain) if name not in first]
+
+
+def test_the_sample_has_every_shape_and_short_and_long_prompts(tmp_path: Path) -> None:
+    rows = _rows(_plan(tmp_path, 8), 0)
+    assert {"euler", "default"} == set(rows["sampler"].to_pylist())
+    assert 96 in rows["height"].to_pylist()
+    lengths = [len(prompt) for prompt in rows["prompt"].to_pylist()]
+    assert min(lengths) <= 6
+    assert max(lengths) >= 28
+    # Batches share a shape: the sample is in the order of groups, as every shard is.
+    shapes = list(zip(rows["height"].to_pylist(), rows["sampler"].to_pylist(), strict=True))
+    changes = sum(shape != other for shape, other in pairwise(shapes))
+    assert changes == len(set(shapes)) - 1
+
+
+def test_a_sample_larger_than_the_job_is_all_of_it(tmp_path: Path) -> None:
+    sampled = _plan(tmp_path, 1000)
+    assert [shard.images for shard in sampled.plan.shards] == [len(ROWS)]
+
+
+def test_a_plan_with_a_sample_is_adopted_without_it_and_has_the_run_id_of_one_without(
+    tmp_path: Path,
+) -> None:
+    sampled = _plan(tmp_path, 8, run_id=None)
+    again = _plan(tmp_path, run_id=None)
+    assert again.adopted
+    assert again.plan == sampled.plan
+    canary = _plan(tmp_path, run_id=None, cluster={"canary": 4})
+    assert canary.plan == sampled.plan
+
+
+def test_a_job_with_a_canary_is_planned_with_a_sample_wherever_it_is_planned(
+    tmp_path: Path,
+) -> None:
+    result = _plan(tmp_path, cluster={"canary": 6})
+    assert load_plan(open_store(result.uri)).sample_images == 6
+
+
+def test_a_plan_without_a_sample_says_nothing_of_samples(tmp_path: Path) -> None:
+    result = _plan(tmp_path)
+    assert b"sample_images" not in open_store(result.uri).read(PLAN_KEY)
+
+
+def test_two_plans_with_the_same_sample_have_equal_bytes(tmp_path: Path) -> None:
+    stores = [open_store(_plan(tmp_path / name, 8).uri) for name in ("one", "two")]
+    first, second = ([store.read(shard_key(number)) for number in range(6)] for store in stores)
+    assert first == second
+
+
+@given(st.lists(st.integers(1, 100_000), min_size=1, max_size=40), st.integers(1, 200))
+def test_each_group_has_its_share_of_a_sample(groups: list[int], images: int) -> None:
+    quotas = divide_sample(groups, images)
+    assert sum(quotas) == min(images, sum(groups))
+    assert all(quota <= size for quota, size in zip(quotas, groups, strict=True))
+    if images >= len(groups):
+        assert all(quotas)
+    chosen = [size for quota, size in zip(quotas, groups, strict=True) if quota]
+    left = [size for quota, size in zip(quotas, groups, strict=True) if not quota]
+    assert min(chosen) >= max(left, default=0)
+
+
+@pytest.mark.parametrize("sample", [1, 2])
+def test_a_sample_smaller_than_the_shapes_has_the_most_frequent_ones(
+    sample: int, tmp_path: Path
+) -> None:
+    rows = _rows(_plan(tmp_path, sample), 0)
+    assert rows.num_rows == sample
+    assert set(rows["sampler"].to_pylist()) == {"default"}

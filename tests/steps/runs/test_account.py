@@ -1,0 +1,80 @@
+"""The account of a run: every entry counts once, whoever writes it, and reading is cheap."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.account import NOTHING, Account, Spent
+from imagekiln.steps.runs.keys import account_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+
+
+class CountingStore(LocalStore):
+    """Counts requests."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.requests: Counter[str] = Counter()
+
+    def exists(self, key: str) -> bool:
+        self.requests["exists"] += 1
+        return super().exists(key)
+
+    def read(self, key: str) -> bytes:
+        self.requests["read"] += 1
+        return super().read(key)
+
+
+def test_a_run_that_nobody_began_has_spent_nothing(tmp_path: Path) -> None:
+    assert Account(open_store(str(tmp_path))).read() == NOTHING
+
+
+def test_entries_of_several_processes_add_up(tmp_path: Path) -> None:
+    first = Account(open_store(str(tmp_path)))
+    second = Account(open_store(str(tmp_path)))
+    first.add(Spent(seconds=10, useful=8, attempts=1))
+    second.add(Spent(seconds=5, useful=5, attempts=1, ended=1))
+    total = first.add(Spent(seconds=2, useful=4, ended=1))
+    assert total == Spent(seconds=17, useful=17, attempts=2, ended=2)
+    assert Account(open_store(str(tmp_path))).read() == total
+
+
+def test_no_entry_is_lost_where_many_write_at_once(tmp_path: Path) -> None:
+    def spend(_: int) -> None:
+        account = Account(open_store(str(tmp_path)))
+        for _ in range(5):
+            account.add(Spent(seconds=1))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(spend, range(6)))
+    assert Account(open_store(str(tmp_path))).read().seconds == 30
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 200])
+def test_reading_takes_few_requests_however_many_entries_there_are(
+    tmp_path: Path, entries: int
+) -> None:
+    writer = Account(open_store(str(tmp_path)))
+    for _ in range(entries):
+        writer.add(Spent(seconds=1))
+    store = CountingStore(tmp_path)
+    assert Account(store).read().seconds == entries
+    assert store.requests.total() <= 2 * entries.bit_length() + 2
+
+
+def test_a_damaged_entry_is_named(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.create(account_key(0), b"{}")
+    with pytest.raises(BadInput, match=r"account/000000\.json: is damaged"):
+        Account(store).read()
+
+
+def test_the_cost_is_known_where_all_time_has_a_price() -> None:
+    assert Spent(seconds=3600, cost=2.0, priced=3600).known_cost == 2.0
+    half_priced = Spent(seconds=3600, cost=1.0, priced=1800)
+    assert half_priced.known_cost is None
+    assert half_priced.highest_cost(4.0) == 3.0

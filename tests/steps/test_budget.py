@@ -1,0 +1,131 @@
+"""A budget: refused before the run where the estimate exceeds it, and stopped during the run."""
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, BudgetSpent, TryAgain
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.run_list import list_runs
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.account import Account
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop, Stopped
+from imagekiln.steps.storage import open_store
+from tests.runs import IMAGES, job, write_prompts
+
+NEXT_TO_NOTHING = {"gpu_hours": 1e-9}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    return write_prompts(tmp_path / "prompts.parquet")
+
+
+def test_a_run_stops_at_its_budget_and_resumes_with_a_larger_one(
+    prompts: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "out")
+    limited = job(prompts, output, budget=NEXT_TO_NOTHING, price_per_hour=2.0)
+    with pytest.raises(BudgetSpent, match="Everything committed is kept") as stopped:
+        run(limited, NoProgress(), Stop())
+    assert stopped.value.exit_code == 3  # which Argo does not retry
+
+    (overview,) = list_runs(output)
+    assert overview.state == "unfinished"
+    assert overview.device_hours
+    assert overview.cost == pytest.approx(2 * overview.device_hours)
+    parts = len(list(Path(overview.uri).glob("images/*")))
+    assert parts < IMAGES / 4
+
+    with pytest.raises(BudgetSpent, match="where budget"):
+        run(limited, NoProgress(), Stop())
+
+    resumed = run(job(prompts, output, budget={"gpu_hours": 10}, price_per_hour=2.0))
+    assert resumed.uri == overview.uri
+    summary = resumed.summary
+    assert (summary.ok, summary.missing) == (IMAGES, 0)
+    assert summary.spending.attempts == 2
+    assert summary.device_hours > overview.device_hours
+    assert summary.cost == pytest.approx(2 * summary.device_hours)
+
+    # The next run of the same job is estimated by this one, with its price.
+    again = estimate(job(prompts, output, run_id="next", price_per_hour=2.0))
+    assert again.time_source == f"measured by run {summary.run_id} on cpu"
+    assert again.gpu_hours == pytest.approx(summary.device_hours, rel=0.2)
+    assert again.cost == pytest.approx(2 * (again.gpu_hours or 0))
+
+
+def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path: Path) -> None:
+    planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
+    store = open_store(planned.uri)
+    stop = Stop()
+    an_hour = 3600.0
+
+    def commit_part() -> None:
+        with meter_attempt(store, planned.plan, NoProgress(), stop, age=an_hour) as meter:
+            meter.progress.add_committed(4)
+            assert stop.requested_at is not None
+            stop.raise_if_due(seconds_needed=600.0)  # to the end of a part
+            with pytest.raises(Stopped):
+                stop.raise_if_due(seconds_needed=math.inf)  # at the next part
+            raise TryAgain("was stopped")
+
+    with pytest.raises(BudgetSpent, match=r"1 GPU-hours, where budget\.gpu_hours is 1"):
+        commit_part()
+    spent = Account(store).read()
+    assert (spent.attempts, spent.ended) == (1, 1)
+    assert spent.seconds >= spent.useful >= an_hour
+
+
+def test_a_process_that_is_killed_leaves_what_it_spent(prompts: Path, tmp_path: Path) -> None:
+    planned = make_plan(job(prompts, str(tmp_path / "out")))
+    store = open_store(planned.uri)
+    first = meter_attempt(store, planned.plan, NoProgress(), Stop(), age=60.0)
+    first.__enter__()  # and never ends
+    account = Account(store)
+    deadline = time.monotonic() + 60
+    while account.read().attempts == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    spent = account.read()
+    assert (spent.attempts, spent.ended, spent.useful) == (1, 0, 0)
+    assert spent.seconds >= 60
+
+
+def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
+    prompts: Path, tmp_path: Path
+) -> None:
+    shard = {"images": 8, "seconds_per_image": 360.0}
+    limited = job(
+        prompts,
+        str(tmp_path / "out"),
+        shard=shard,
+        prices=[{"gpu": "NVIDIA L4", "per_hour": 0.7}, {"gpu": "NVIDIA H100", "per_hour": 2.5}],
+        budget={"cost": 4.9},
+    )
+    with pytest.raises(BadInput) as refused:
+        make_plan(limited)
+    assert "cost 5.00, where budget.cost is 4.90" in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_in_money_needs_a_price(prompts: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        job(prompts, str(tmp_path / "out"), budget={"cost": 5})
+    assert "has budget.cost and no price; set price_per_hour or prices" in str(refused.value)
+
+
+def test_neither_budget_nor_prices_change_the_run(prompts: Path, tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    plain = make_plan(job(prompts, output))
+    table = [{"gpu": "cpu", "per_hour": 1}]
+    same = make_plan(job(prompts, output, prices=table, budget={"gpu_hours": 5}))
+    assert same.uri == plain.uri
+    assert same.adopted
+    assert "budget" not in plain.plan.job.model_dump(mode="json")
+    assert validate_job(plain.plan.job.model_dump(mode="json")) == plain.plan.job
