@@ -19,7 +19,7 @@ from imagekiln.workflows.pod.outputs import leave_report
 from tests.faults import failing, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
-from tests.workflows.cli.commands import kiln, parse_json
+from tests.workflows.cli.commands import kiln, parse_json, plan_run
 
 
 @pytest.fixture
