@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_metrics
 from imagekiln.steps.generate.start import require_libraries
@@ -15,8 +15,10 @@ from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -60,6 +62,8 @@ def run(
     progress = progress or NoProgress()
     stop = stop or Stop()
     require_libraries(job)
+    if gpus is not None or job.device == "cuda":
+        choose_environments(job, gpus)  # a device that is not here leaves no plan behind
     result = make_plan(job)
     store = open_store(result.uri)
     if store.exists(SUCCESS_KEY):
@@ -68,13 +72,28 @@ def run(
 
     environments = choose_environments(job, gpus)
     planned(result, len(environments))
-    if len(environments) == 1:
-        shards = range(len(result.plan.shards))
-        _generate_here(store, result.plan, shards, progress, stop)
-    else:
-        _generate_in_workers(store, result.plan, environments, progress, stop)
+    try:
+        if len(environments) == 1:
+            shards = range(len(result.plan.shards))
+            _generate_here(store, result.plan, shards, progress, stop)
+        else:
+            _generate_in_workers(store, result.plan, environments, progress, stop)
+    except TryAgain as error:
+        if stop.requested_at is None:
+            raise
+        raise _stopped_error(store, result.plan) from error
     progress.close()
     return RunResult(result.uri, aggregate(result.uri), before=False)
+
+
+def _stopped_error(store: Store, plan: Plan) -> TryAgain:
+    """That the run was stopped, and how many images of all its shards are left."""
+    images = plan.counts.images
+    left = images - count_committed_images(store, plan)
+    return TryAgain(
+        f"{store.uri}: was stopped with {left} of {pluralize(images, 'image')} left. "
+        "Run the same command again to resume."
+    )
 
 
 def _generate_here(

@@ -173,7 +173,7 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
         f"{by_hand}:",
         tuple(commands),
         f"{uri}: {summary.missing} of {summary.images} images are missing: {listed}. "
-        "Run their shards again.",
+        f"To generate them, run the job again. {by_hand}: {' && '.join(commands)}",
     )
 
 

@@ -16,12 +16,17 @@ MAX_CPU_WORKERS = 64
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     """What the environment of each worker has in its own way, for `gpus` GPUs or all visible ones.
 
-    Raises BadInput where there are not so many.
+    Raises BadInput where there are not so many, or none for `device: cuda`.
     """
     if job.device == "cpu":
         return _share_cpus([{}] * min(gpus or 1, MAX_CPU_WORKERS))
 
     names = _visible_gpus() if job.device in ("auto", "cuda") else []
+    if job.device == "cuda" and not names:
+        raise BadInput(
+            "device: is cuda, and no GPU is visible here. Set device: auto or cpu, or run where a "
+            "GPU and its driver are (nvidia-smi lists it)."
+        )
     count = len(names) if gpus is None else gpus
     if count > max(1, len(names)):
         raise BadInput(

@@ -5,6 +5,7 @@ Messages name where a wrong setting came from.
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 import yaml
 
@@ -17,8 +18,10 @@ from imagekiln.steps.job.settings_file import (
     read_local_text,
     validate_settings,
 )
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
+TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
 ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
 GROUPS_WITH_VARIABLES = {"c2pa"}  # IMAGEKILN_C2PA_KEY and its like hold secrets
 REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
@@ -36,12 +39,21 @@ def read_job(
     for each mistake.
     """
     if text is None:
+        _refuse_table(name)
         text = read_text(name) if is_remote_uri(name) else read_local_text(name, "a job file")
     values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
     _apply_environment(values, os.environ if environment is None else environment, locations)
     for change in changes:
         _apply_option(values, change, locations)
     return validate_job(values, name, locations)
+
+
+def _refuse_table(name: str) -> None:
+    if PurePosixPath(name).suffix.lower() in TABLE_SUFFIXES:
+        raise BadInput(
+            f"{name}: is a table of prompts, not a job. `{format_command('init', name)}` writes a "
+            "job for it."
+        )
 
 
 def find_ignored_variables(environment: Mapping[str, str]) -> list[str]:

@@ -27,6 +27,8 @@ from imagekiln.steps.job.introspection import (
 
 # Common names of a choice that are not spelled like it.
 SYNONYMS = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
+# Kinds of image files that are mistaken for the format of the dataset.
+ENCODINGS_AS_FORMAT = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "webp"}
 # How similar a name must be to a setting of its group, or of another, to be a misspelling of it.
 MIN_SIMILARITY = 0.6
 MIN_SIMILARITY_ELSEWHERE = 0.8
@@ -120,13 +122,15 @@ def _suggest_value(root: type[BaseModel], path: SettingPath, error: ErrorDetails
     match error["type"]:
         case "literal_error":
             choices = _split_choices(error["ctx"]["expected"])
-            return _suggest_choice(str(error["input"]), choices)
+            return _suggest_encoding(path, error["input"], choices) or _suggest_choice(
+                str(error["input"]), choices
+            )
         case "string_pattern_mismatch" | "string_too_short":
             return _suggest_description(root, path) or _suggest_pattern(error)
         case "string_type":
             return _suggest_text(root, path, error["input"])
         case "model_type":
-            return f"it is a group: set {_join_paths(path, setting_names(root, path))}"
+            return _suggest_group(root, path, error["input"])
         case kind if kind in NUMBER_ERRORS:
             return f"write {_describe_number(root, path)}"
         case kind if kind in REMEDIES:
@@ -135,6 +139,14 @@ def _suggest_value(root: type[BaseModel], path: SettingPath, error: ErrorDetails
             return "write a date and time with an offset, such as 2026-11-21T01:30:00+00:00"
         case _:
             return error["msg"][:1].lower() + error["msg"][1:]
+
+
+def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> str:
+    """How to write a group; with the value in it, where that can be its only required setting."""
+    required = required_setting_names(root, path)
+    if len(required) == 1 and isinstance(value, str):
+        return f"write {format_path(path)}: {{{required[0]}: {value[:MAX_VALUE_CHARS]}}}"
+    return f"it is a group: set {_join_paths(path, setting_names(root, path))}"
 
 
 def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
@@ -187,6 +199,15 @@ def _describe_number(root: type[BaseModel], path: SettingPath) -> str:
     }
     limits = [f"{phrase} {limit}" for phrase, limit in phrases.items() if limit is not None]
     return f"{noun} {' and '.join(limits)}".rstrip()
+
+
+def _suggest_encoding(path: SettingPath, value: object, choices: list[str]) -> str | None:
+    """What to set where the format of the dataset is taken for that of its images; else None."""
+    encoding = ENCODINGS_AS_FORMAT.get(str(value).lower())
+    if path != ("format",) or encoding is None:
+        return None
+    listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return f"for such images, set encoding.kind: {encoding}; format itself is {listed}"
 
 
 def _split_choices(text: object) -> list[str]:

@@ -27,9 +27,10 @@ class RunOverview:
     """A run in a line.
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
-    it was never aggregated. `ok` and `elapsed_seconds` are None for the latter, `device_hours`
-    where nothing was begun, `cost` also where there is no price. `created_at` is the time of
-    planning, and `exceeded_gates` are the quality gates that made the run incomplete.
+    it was never aggregated, or had no image when it was. `ok` and `elapsed_seconds` are None for
+    the latter, `device_hours` where nothing was begun, `cost` also where there is no price.
+    `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
+    run incomplete.
     """
 
     uri: str
@@ -91,7 +92,8 @@ def require_output(store: Store) -> None:
 def _describe(run: Run) -> RunOverview:
     plan = run.plan
     summary = _summary_or_none(run.store)
-    if summary is None:
+    is_begun = summary is not None and summary.missing < summary.images
+    if summary is None or not (is_begun or run.is_finished):
         spent = _read_account(run.store)
         return RunOverview(
             uri=run.store.uri,

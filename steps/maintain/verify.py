@@ -69,12 +69,22 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
     reconciler = RunReconciler(run.store, run.plan)
     checked = _check_run(run, reconciler, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
-        errors = "; ".join(checked.errors)
-        unlisted = checked.error_count - len(checked.errors)
-        if unlisted:
-            errors += f" and {unlisted} more"
-        raise Incomplete(f"{run.store.uri}: {errors}. {_advise(run, reconciler, checked)}")
+        raise Incomplete(*_describe_errors(checked), _advise(run, reconciler, checked))
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
+
+
+def _describe_errors(checked: CheckResult) -> list[str]:
+    """What is wrong, a line for each object or image, without the advice for a single one."""
+    lines: dict[str, str] = {}
+    for error in checked.errors:
+        place, _, problem = error.partition(": ")
+        is_of_image = problem.startswith("image ")
+        key = error if is_of_image else place
+        sentence = error.partition(". ")[0]
+        lines.setdefault(key, f"{sentence}.")
+    unlisted = checked.error_count - len(checked.errors)
+    more = [f"And {unlisted} more."] if unlisted else []
+    return [*lines.values(), *more]
 
 
 def _check_run(run: Run, reconciler: RunReconciler, budget: ByteBudget) -> CheckResult:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
@@ -42,7 +43,10 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
     planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
     for setting, reference in _references(job.model):
-        if not is_hub_id(reference.id) or is_commit(reference.revision):
+        if not is_hub_id(reference.id):
+            _refuse_revision(setting, reference)
+            continue
+        if is_commit(reference.revision):
             continue
         name = reference.revision or DEFAULT_REVISION
         commit = planned_commits.get((setting, reference.id, name))
@@ -54,6 +58,14 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
     commits = {named.setting: named.commit for named in revisions}
     model = _with_commits(job.model, commits)
     return PinnedJob(job.model_copy(update={"model": model}), tuple(revisions))
+
+
+def _refuse_revision(setting: str, reference: HubReference) -> None:
+    if reference.revision is not None:
+        raise BadInput(
+            f"{setting}.revision is {reference.revision}, and {reference.id} is no repository of a "
+            f"hub, so that it has none. Remove the revision, or correct {setting}.id."
+        )
 
 
 def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:

@@ -120,15 +120,6 @@ class ImageGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionCause:
-    """Why rows were rejected, such as column `prompt`, reason `is blank`, and how many."""
-
-    column: str
-    reason: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Catalog:
     """The images of a plan, counted, and readers of them while `database` is open.
 
@@ -150,12 +141,15 @@ class Catalog:
             {self._rejected_rows_sql()}
             ORDER BY row {"" if limit is None else f"LIMIT {limit}"}""")
 
-    def commonest_rejection(self) -> RejectionCause | None:
-        """Why most of the rejected rows are so; None where no row is."""
-        causes = self.database.fetch_table(f"""
-            SELECT "column", reason, count(*) AS rows FROM ({self._rejected_rows_sql()})
-            GROUP BY ALL ORDER BY rows DESC, "column", reason LIMIT 1""").to_pylist()
-        return RejectionCause(**causes[0]) if causes else None
+    def count_rejections(self, limit: int) -> pa.Table:
+        """The most frequent reasons why rows are rejected: `column`, `reason`, `rows`, `row`.
+
+        The latter is the first such row.
+        """
+        return self.database.fetch_table(f"""
+            SELECT "column", reason, count(*) AS rows, min(row) AS row
+            FROM ({self._rejected_rows_sql()})
+            GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
 
     def _rejected_rows_sql(self) -> str:
         labels = " UNION ALL ".join(

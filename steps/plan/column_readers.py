@@ -14,8 +14,11 @@ from imagekiln.steps.job.columns import ColumnKind
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 
 INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
+# Of digits with a fraction of zeros, which pandas writes where a column has empty cells.
+WHOLE_FLOAT_PATTERN = r"([0-9])\.0*\s*$"
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
-MAX_EXACT_FLOAT = float(2**53)
+MAX_EXACT_INTEGER = 2**53  # of those that a float distinguishes
+MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
 UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
 MAX_TEXT_BYTES = 2**30  # of text in one batch
 UUID_GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))  # of its digits
@@ -61,7 +64,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
-    """Read integers of any width, whole floats (pandas has no other nulls), or digits.
+    """Read integers of any width, whole floats (pandas has no other nulls), or the text of either.
 
     Raises BadInput on other types.
     """
@@ -79,7 +82,7 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         return _keep_valid(array, pc.and_(is_whole, is_exact), pa.int64())
     if not _is_text(kind):
         raise BadInput(f"{where} is {kind}, not integers. Write it as integers.")
-    return _digits_to_int64(_parse_text(array, INTEGER_PATTERN, pa.string()))
+    return _texts_to_int64(array)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -161,6 +164,20 @@ def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
     cells = _keep_valid(trimmed, is_valid, array.type)
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
     return Cells(unsigned.cast(kind), cells.valid)
+
+
+def _texts_to_int64(array: pa.Array) -> Cells:
+    """Digits as integers; with a fraction of zeros, as far as a float is exact."""
+    digits = pc.replace_substring_regex(array, WHOLE_FLOAT_PATTERN, r"\1")
+    cells = _digits_to_int64(_parse_text(digits, INTEGER_PATTERN, pa.string()))
+    is_digits = pc.fill_null(pc.equal(digits, array), True)
+    is_small = pc.and_(
+        pc.less_equal(cells.values, MAX_EXACT_INTEGER),
+        pc.greater_equal(cells.values, -MAX_EXACT_INTEGER),
+    )
+    is_exact = pc.or_(is_digits, pc.fill_null(is_small, True))
+    exact = _keep_valid(cells.values, is_exact, pa.int64())
+    return Cells(exact.values, pc.and_(cells.valid, is_exact))
 
 
 def _digits_to_int64(digits: Cells) -> Cells:

@@ -32,15 +32,21 @@ from imagekiln.steps.plan.prompt_batches import (
     passthrough_names,
     prompt_schema,
 )
-from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
-from imagekiln.steps.plan.rules import first_violation_sql, rejection_rules
+from imagekiln.steps.plan.rejected_rows import (
+    RejectionCause,
+    find_rejection_causes,
+    locate_rejected_rows,
+)
+from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
 from imagekiln.steps.plan.run_time import RunTime, run_time
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
 from imagekiln.steps.runs.plan import BatchSize, InputFacts, PlanCounts, max_batch_size
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 
+MAX_DESCRIBED_CAUSES = 5
 # Takes rejected rows, as REJECTED_SCHEMA, and returns the URI of the object that lists them.
 RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 
@@ -91,6 +97,11 @@ class PlanDraft:
     def counts(self) -> PlanCounts:
         """What became of the rows."""
         return self.catalog.counts
+
+    @property
+    def rejection_causes(self) -> tuple[RejectionCause, ...]:
+        """Why rows were rejected, the most frequent reasons first."""
+        return find_rejection_causes(self.files, self.catalog)
 
     def iter_rejected(self) -> Iterator[pa.RecordBatch]:
         """The rejected rows, as REJECTED_SCHEMA."""
@@ -182,17 +193,27 @@ def _refuse_too_many_rejected(
         return
     if rejected < rows and rejected <= inputs.job.limits.rejected_share * rows:
         return
-    (batch,) = locate_rejected_rows(inputs.files, catalog.iter_rejected(limit=1))
-    (first,) = batch.to_pylist()
     listing = ""
     if store_rejected is not None:
         uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
         listing = f" All are listed in {uri}."
+    causes = find_rejection_causes(inputs.files, catalog)
+    remedy = "Correct the input, or raise limits.rejected_share."
+    if all(cause.reason.startswith(NOT_UTF8) for cause in causes):
+        remedy = "Save the file as UTF-8."
     raise BadInput(
-        f"{first['file']}: {_describe_share(rejected, rows)} rejected; the first is row "
-        f"{first['row_in_file']} (counting from 0): {first['column_name']} {first['reason']}. "
-        f"Correct the input, or raise limits.rejected_share.{listing}"
+        f"{causes[0].file}: {_describe_share(rejected, rows)} rejected: "
+        f"{describe_causes(causes)}. Rows are counted from 0, without a header. {remedy}{listing}"
     )
+
+
+def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
+    """The most frequent causes, as clauses."""
+    clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
+    omitted = len(causes) - len(clauses)
+    if omitted:
+        clauses.append(f"and {pluralize(omitted, 'other reason')}")
+    return "; ".join(clauses)
 
 
 def _describe_share(rejected: int, rows: int) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.output import Encoding, is_lossless
+from imagekiln.steps.job.output import Encoding
 from imagekiln.steps.job.prices import Price
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
@@ -17,12 +17,12 @@ from imagekiln.steps.plan.input_files import (
     guessed_prompt_columns,
     read_input_files,
 )
+from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
 from imagekiln.steps.runs.terms import Terms, terms_of
 
-# Of a photograph, at the default quality; flat drawings take a tenth.
-BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
-LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
+BYTES_PER_GIGABYTE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class Estimate:
     `hours` are by the clock, on `gpus` GPUs at once, and `time_source` says where the figures are
     from. These, GPU-hours and cost are None where there is no figure for an image.
     `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
-    those of the input that are neither read nor carried. `price_source` says which price was used,
+    those of the input that are neither read nor carried. `rejection_causes` are the most frequent
+    reasons why rows are rejected. `free_gigabytes` are those of the disk of a local output.
+    `price_source` says which price was used,
     `over_budget` by how much the job's budget is exceeded, if it is.
     """
 
@@ -56,6 +58,8 @@ class Estimate:
     unused_columns: tuple[str, ...] = ()
     price_source: str | None = None
     over_budget: str | None = None
+    rejection_causes: tuple[RejectionCause, ...] = ()
+    free_gigabytes: float | None = None
 
 
 def estimate(
@@ -86,10 +90,13 @@ def estimate(
         )
         with make_draft(inputs, scratch) as draft:
             gpus = job.cluster.parallelism * gpus_per_pod
+            free = find_free_bytes(job.output)
             counted = replace(
                 _count(draft, job.encoding),
                 prompt_columns=guessed_prompt_columns(job, files),
                 unused_columns=find_unused_columns(files),
+                rejection_causes=draft.rejection_causes,
+                free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
             )
             time = expect_run_time(model, draft)
             device = gpu or (None if time is None else time.device)
@@ -101,7 +108,6 @@ def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
     counts = draft.counts
     shards = draft.sharding.shard_images
     part = draft.sharding.part_images
-    pixels = sum(group.images * group.width * group.height for group in draft.catalog.groups)
     return Estimate(
         rows=draft.input.rows,
         rejected_rows=counts.rejected_rows,
@@ -111,7 +117,7 @@ def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
         images=counts.images,
         shards=len(shards),
         parts=sum(-(-images // part) for images in shards),
-        gigabytes=pixels * _bytes_per_pixel(encoding) / 1e9,
+        gigabytes=estimate_bytes(draft, encoding) / BYTES_PER_GIGABYTE,
         gpu_hours=None,
         cost=None,
     )
@@ -144,9 +150,3 @@ def _add_time(
         is_measured=time.is_measured,
         over_budget=terms.find_estimated_excess(time.gpu_hours, cost),
     )
-
-
-def _bytes_per_pixel(encoding: Encoding) -> float:
-    if is_lossless(encoding) and encoding.kind != "png":
-        return LOSSLESS_BYTES_PER_PIXEL
-    return BYTES_PER_PIXEL[encoding.kind]

@@ -4,18 +4,81 @@ Values are read from the input once more, since an invalid one has no place amon
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.plan.catalog import Catalog
 from imagekiln.steps.plan.column_readers import uuid_texts
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
+from imagekiln.steps.runtime.figures import pluralize
 
+MAX_CAUSES = 20
 MAX_VALUE_CHARS = 200
+MAX_SHOWN_CHARS = 40
 MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionCause:
+    """Why rows were rejected, such as `Caption`, `is blank`; how many, and the first of them.
+
+    `column` is as the user's files name it. `row_in_file` is counted from 0, without a header.
+    """
+
+    column: str
+    reason: str
+    rows: int
+    file: str
+    row_in_file: int
+    id: str | None
+    value: str | None
+
+    def describe(self) -> str:
+        """The cause as a clause, with the number of rows and the first of them."""
+        first = [f"the first is row {self.row_in_file}"]
+        if self.id is not None:
+            first.append(f"id {_quote(self.id)}")
+        if self.value is not None:
+            first.append(f"value {_quote(self.value)}")
+        rows = pluralize(self.rows, "row")
+        return f"{self.column} {self.reason} ({rows}; {', '.join(first)})"
+
+
+def _quote(text: str) -> str:
+    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+    return repr(shown)
+
+
+def find_rejection_causes(
+    files: tuple[InputFile, ...], catalog: Catalog
+) -> tuple[RejectionCause, ...]:
+    """Why rows were rejected, the most frequent reasons first."""
+    counts = catalog.count_rejections(MAX_CAUSES)
+    firsts = counts.select(["row", "column", "reason"]).sort_by("row")
+    rows = {
+        row["input_row"]: row
+        for batch in locate_rejected_rows(files, iter(firsts.to_batches()))
+        for row in batch.to_pylist()
+    }
+    causes = []
+    for count in counts.to_pylist():
+        first = rows[count["row"]]
+        cause = RejectionCause(
+            column=first["column_name"],
+            reason=count["reason"],
+            rows=count["rows"],
+            file=first["file"],
+            row_in_file=first["row_in_file"],
+            id=first["id"],
+            value=first["value"],
+        )
+        causes.append(cause)
+    return tuple(causes)
 
 
 def locate_rejected_rows(
@@ -91,12 +154,18 @@ def _describe_rows(
         rejected["row"],
         pa.repeat(file.source.uri, count),
         pa.array(rows_in_file),
-        rejected["column"],
+        _rename(rejected["column"], file),
         rejected["reason"],
         _show(values["id"]) if "id" in values else no_texts,
         value,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
+
+
+def _rename(columns: pa.Array, file: InputFile) -> pa.Array:
+    """Our names of columns as those in the file."""
+    names = [file.column_names.get(name, name) for name in columns.to_pylist()]
+    return pa.array(names, pa.string())
 
 
 def _show(cells: pa.Array) -> pa.Array:

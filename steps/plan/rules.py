@@ -24,8 +24,9 @@ from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import PASSTHROUGH_MARK
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
+NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
-    "text": "is not valid UTF-8",
+    "text": NOT_UTF8,
     "integer": "is not a 64-bit integer",
     "number": "is not a number",
 }
@@ -108,7 +109,7 @@ def _invalid_value_rules() -> Iterator[RejectionRule]:
         if column.kind != "image":
             reason = INVALID_VALUE_REASONS[column.kind]
             yield RejectionRule(column.name, f"wrong = '{column.name}'", reason)
-    reason = f"{INVALID_VALUE_REASONS['text']} in one of its columns"
+    reason = f"{NOT_UTF8} in one of its columns"
     yield RejectionRule(PASSTHROUGH_MARK, f"wrong = '{PASSTHROUGH_MARK}'", reason)
 
 

@@ -24,7 +24,6 @@ from imagekiln.steps.plan.budget import (
     require_budget_left,
     require_within_budget,
 )
-from imagekiln.steps.plan.catalog import RejectionCause
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
@@ -34,7 +33,9 @@ from imagekiln.steps.plan.input_files import (
     input_fingerprint,
     read_input_files,
 )
+from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.plan.space import estimate_bytes, require_space
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -75,7 +76,7 @@ class PlanResult:
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
     `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
     those of the input that are neither read nor carried; both are empty where a named run existed.
-    `commonest_rejection` is None where no row was rejected, and for a plan that existed,
+    `rejection_causes` is empty where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now.
     """
@@ -86,7 +87,7 @@ class PlanResult:
     time: RunTime | None = None
     prompt_columns: tuple[str, ...] = ()
     unused_columns: tuple[str, ...] = ()
-    commonest_rejection: RejectionCause | None = None
+    rejection_causes: tuple[RejectionCause, ...] = ()
     moved_revisions: tuple[NamedRevision, ...] = ()
 
 
@@ -98,8 +99,8 @@ def make_plan(
     With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
     as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
     that there is no such run. Raises BadInput where the input, the model or the output is not as it
-    must be, or the estimate exceeds the budget, BudgetSpent where that is spent, TryAgain where
-    storage fails.
+    must be, or the estimate exceeds the budget or the disk, BudgetSpent where that is spent,
+    TryAgain where storage fails.
     """
     terms = terms_of(job)
     if sample_images is None:
@@ -144,6 +145,7 @@ def make_plan(
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             require_within_budget(job, time, terms)
+            require_space(job.output, estimate_bytes(draft, job.encoding))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
             record_expectation(store, time, terms)
@@ -315,7 +317,7 @@ def _write_plan(
         store.uri,
         adopted=False,
         time=draft.time,
-        commonest_rejection=draft.catalog.commonest_rejection(),
+        rejection_causes=draft.rejection_causes,
     )
 
 

@@ -130,6 +130,7 @@ class JsonLinesProgress:
         self._total = 0
         self._done = 0
         self._last_line_at = clock()
+        self._last_done = 0
         # The rate leaves out the first batch, which waits for the model to load.
         self._first_drawn_at: float | None = None
         self._drawn_since = 0
@@ -141,8 +142,9 @@ class JsonLinesProgress:
 
     def add_existing(self, images: int) -> None:
         """Count images that are done, but say nothing of the rate."""
-        self._done += images
-        self._write_line()
+        if images:
+            self._done += images
+            self._write_line()
 
     def add_drawn(self, images: int) -> None:
         """Count images for the rate."""
@@ -168,15 +170,18 @@ class JsonLinesProgress:
 
     def close(self) -> None:
         """Write how far the work is, unless the last line did."""
-        if self._done < self._total:
+        if self._done != self._last_done:
             self._write_line()
 
     def _write_line(self) -> None:
         self._last_line_at = self._clock()
+        self._last_done = self._done
         fields: dict[str, object] = {"done": self._done, "total": self._total}
         rate = self._rate()
         if rate is not None:
             fields["images_per_second"] = rate
+        if rate:
+            fields["seconds_left"] = round((self._total - self._done) / rate)
         print(format_log_event("progress", fields), file=self._out, flush=True)
         if self._argo_file is not None:
             with suppress(OSError):  # progress is only shown; the work continues without it

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from shlex import quote
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+RETURN_SYMBOL = " \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS} "
+LINE_BREAK = re.compile(r"\r\n|\n|\r")
 # C0 and C1, such as those of ANSI escapes, and lone surrogates, which cannot be encoded.
 CONTROL_CHARS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
 # Line and paragraph separators, and the controls that reorder text on a terminal. A page isolates
@@ -37,8 +39,11 @@ KNOWN_TOKEN = re.compile(
 
 
 def sanitize_page_text(text: str) -> str:
-    """The text without control characters, for a page that escapes and isolates it."""
-    return UNSAFE_IN_PAGE.sub(REPLACEMENT, text)
+    """The text without control characters, for a page that escapes and isolates it.
+
+    It stays on one line: a line feed becomes a return symbol.
+    """
+    return UNSAFE_IN_PAGE.sub(REPLACEMENT, LINE_BREAK.sub(RETURN_SYMBOL, text))
 
 
 def sanitize_line(text: str) -> str:

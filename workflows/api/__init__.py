@@ -1,4 +1,4 @@
-"""Batch image generation: a Parquet file of prompts in, a verified image dataset out.
+"""Batch image generation: a table of prompts in, a verified image dataset out.
 
 A job runs on this machine with one call:
 

@@ -19,6 +19,7 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from imagekiln.steps.plan.step import PlanResult
     from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.pod.request import JobRequest
 
@@ -65,6 +66,12 @@ def init(prompts: str, to: Path, model: str) -> None:
     write_starter_job(to, prompts, model, columns)
     if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
+    if columns is not None and columns.carry:
+        names = sanitize_line(", ".join(columns.carry))
+        print_note(
+            f"Kept in the dataset, without effect on the images: {names}. If one of them is a "
+            "setting, such as a seed, name it under `columns`."
+        )
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
 
 
@@ -122,11 +129,16 @@ def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: 
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import print_plan
     from imagekiln.workflows.cli.text import format_run, print_result
+    from imagekiln.workflows.cli.unfinished_text import print_unfinished_run
     from imagekiln.workflows.pod.request import resolve_job
+
+    def print_planned(planned: "PlanResult", workers: int) -> None:
+        print_plan(planned, workers)
+        print_unfinished_run(planned, "run", request)
 
     job = resolve_job(request)
     with open_progress() as progress:
-        result = run_job(job, progress, stop, print_plan, gpus)
+        result = run_job(job, progress, stop, print_planned, gpus)
     print_result(result, output_format, format_run)
 
 

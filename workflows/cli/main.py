@@ -76,7 +76,9 @@ SECTIONS = (
         ),
     ),
 )
-EXIT_CODES = "Exit codes: 0 done; 2 input to correct; 3 incomplete; 75 try again."
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 a bug in Imagekiln; 2 input to correct; 3 incomplete; 75 try again."
+)
 
 
 class KilnGroup(cloup.Group):
@@ -128,5 +130,5 @@ def _note_ignored_variables() -> None:
 )
 @cloup.version_option(package_name="imagekiln")
 def main() -> None:
-    """Batch image generation: a Parquet file of prompts in, a verified image dataset out."""
+    """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()

@@ -72,13 +72,14 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
 
 
 def _format_rejections(result: "PlanResult") -> str:
-    """Where rejected rows are listed, and why most of them were rejected."""
+    """Where rejected rows are listed, and why they were rejected."""
+    from imagekiln.steps.plan.draft import describe_causes
+
     if not result.plan.counts.rejected_rows:
         return ""
     sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
-    if cause := result.commonest_rejection:
-        rows = pluralize(cause.rows, "row")
-        sentence += f" The most frequent reason: {cause.column} {cause.reason} ({rows})."
+    if result.rejection_causes:
+        sentence += f" Reasons: {describe_causes(result.rejection_causes)}."
     return f"\n{sanitize_line(sentence)}"
 
 
@@ -159,10 +160,28 @@ def format_estimate(result: "Estimate") -> str:
         "images": f"{result.images:,} ({omitted} omitted)",
         "truncated": pluralize(result.truncated_prompts, "prompt"),
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
-        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
+        "size": _format_size(result),
     }
     table = format_table(lines | _time_lines(result), width=11)
-    return f"{table}{_format_columns(result)}"
+    return f"{table}{_format_causes(result)}{_format_columns(result)}"
+
+
+def _format_size(result: "Estimate") -> str:
+    """The size of the images, and the free space where they may not fit in it."""
+    size = f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}"
+    free = result.free_gigabytes
+    if free is None or result.gigabytes <= free:
+        return size
+    return f"{size}; the output has only {format_bytes(free * BYTES_PER_GIGABYTE)} free"
+
+
+def _format_causes(result: "Estimate") -> str:
+    """Why rows are rejected, on a line."""
+    from imagekiln.steps.plan.draft import describe_causes
+
+    if not result.rejection_causes:
+        return ""
+    return f"\n{sanitize_line(f'Rejected: {describe_causes(result.rejection_causes)}.')}"
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The columns of a new user's prompts: which are ours by their names, and which are carried."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +14,18 @@ from imagekiln.steps.plan.input_formats import read_schema
 from imagekiln.steps.plan.source_files import SourceFile, expand_pattern
 from imagekiln.steps.storage.uri import is_remote_uri
 
-# Names, in lower case, that say which of our columns a column is.
+# Names that say which of our columns a column is, as `_normalize` writes them: our own first.
 OBVIOUS_NAMES = {
     "prompt": ("prompt", "caption", "text"),
     "id": ("id", "uid", "uuid"),
-    "seed": ("seed",),
-    "negative_prompt": ("negative_prompt",),
-    "width": ("width",),
-    "height": ("height",),
+    "negative_prompt": ("negative_prompt", "negative", "neg_prompt"),
+    "seed": ("seed", "seed_value"),
+    "width": ("width", "image_width"),
+    "height": ("height", "image_height"),
+    "steps": ("steps", "num_inference_steps", "inference_steps", "sampling_steps"),
+    "guidance": ("guidance", "guidance_scale", "cfg", "cfg_scale"),
+    "images": ("images", "num_images_per_prompt"),
+    "strength": ("strength", "denoising_strength"),
 }
 
 
@@ -33,9 +38,11 @@ class StarterColumns:
 
     def to_yaml(self) -> str:
         """The settings as lines of a job file, each with a comment."""
-        lines = ["# Your columns that are read, and those that are kept in the dataset:"]
+        lines = []
         if self.names:
+            lines.append("# Your columns that are read:")
             lines.append(f"columns: {_to_flow(self.names)}")
+        lines.append("# Those that are kept in the dataset, without effect on the images:")
         lines.append(f"carry: {_to_flow(self.carry)}")
         return "".join(f"{line}\n" for line in lines)
 
@@ -75,8 +82,17 @@ def _choose_alias(names: list[str], ours: str, aliases: tuple[str, ...]) -> str 
     """The column of our name, or else the only one that has an alias; None where it is unclear."""
     if ours in names:
         return ours
-    likely = [name for name in names if name.lower() in aliases]
-    return likely[0] if len(likely) == 1 else None
+    for wanted in ((ours,), aliases):
+        likely = [name for name in names if _normalize(name) in wanted]
+        if likely:
+            return likely[0] if len(likely) == 1 else None
+    return None
+
+
+def _normalize(name: str) -> str:
+    """A name without the variants of case, spaces, hyphens and underscores."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+    return re.sub(r"[\W_]+", "_", words.lower()).strip("_")
 
 
 def _is_usable(schema: pa.Schema, name: str) -> bool:

@@ -94,6 +94,7 @@ def plan(
         print_untried_checks,
     )
     from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.cli.unfinished_text import print_unfinished_run
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
@@ -114,6 +115,8 @@ def plan(
     format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output_format, format_text)
     print_untried_checks(result)
+    if not argo and not retry:
+        print_unfinished_run(result, "plan", request)
 
 
 def _job_request(

@@ -98,7 +98,8 @@ def test_missing_parts_are_named_and_everything_else_is_accounted_for(
         store.remove(key)
     sentence = (
         r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. "
-        "Run their shards"
+        "To generate them, run the job again. Or by hand, shard by shard: imagekiln generate .* "
+        "--shard 0 && imagekiln generate .* --shard 2 && imagekiln aggregate "
     )
     with pytest.raises(Incomplete, match=sentence) as caught:
         aggregate(planned_run.uri)

@@ -1,11 +1,14 @@
 """Which workers a run gets on this machine."""
 
+from pathlib import Path
+
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.worker_environments import choose_environments, gpu_environments
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.local import run
 from imagekiln.steps.runtime.cpus import available_cpus
 
 
@@ -41,3 +44,13 @@ def test_more_gpus_than_there_are_is_a_mistake(monkeypatch: pytest.MonkeyPatch) 
     assert choose_environments(_job("auto"), 1) == [{}]
     with pytest.raises(BadInput, match=r"--gpus 3: 0 GPUs visible here\. .*device: cpu"):
         choose_environments(_job("auto"), 3)
+
+
+def test_cuda_without_a_gpu_is_a_mistake_before_anything_is_planned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    job = read_job("bundled:demo.yaml", ["device=cuda", f"output={tmp_path / 'out'}"])
+    with pytest.raises(BadInput, match=r"no GPU is visible here\. Set device: auto or cpu"):
+        run(job)
+    assert not (tmp_path / "out").exists()

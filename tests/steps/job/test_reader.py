@@ -177,6 +177,11 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
     assert _read(JOB, "limits.rejected_share=0.5", "shard={images: 9}").shard.images == 9
 
 
+def test_table_of_prompts_is_no_job() -> None:
+    with pytest.raises(BadInput, match=r"^small\.csv: is a table .* `imagekiln init small\.csv`"):
+        read_job("small.csv")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -190,8 +195,7 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
         ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
         (
             "model=x",
-            '--set model: model is "x"; it is a group: set model.id, model.revision, model.config, '
-            "model.dtype, model.variant, model.controlnet, model.ip_adapter, model.loras.",
+            '--set model: model is "x"; write model: {id: x}.',
         ),
         (
             "defaults.stepss=1",

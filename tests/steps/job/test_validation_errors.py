@@ -146,8 +146,17 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
         ),
         (
             {"model": {"id": "a", "loras": {"style": "style.safetensors"}}},
-            'model.loras.style is "style.safetensors"; it is a group: set model.loras.style.id, '
-            "model.loras.style.revision, model.loras.style.weight_name.",
+            'model.loras.style is "style.safetensors"; '
+            "write model.loras.style: {id: style.safetensors}.",
+        ),
+        (
+            {"model": "bundled:shapes"},
+            'model is "bundled:shapes"; write model: {id: bundled:shapes}.',
+        ),
+        (
+            {"format": "jpg"},
+            'format is "jpg"; for such images, set encoding.kind: jpeg; format itself is '
+            "parquet, webdataset or files.",
         ),
         (
             {"run_id": "../x"},

@@ -78,7 +78,7 @@ def test_a_flipped_bit_in_an_image_is_found(where: str, store: Store) -> None:
         + {"first": 0, "middle": row["byte_size"] // 2, "last": row["byte_size"] - 1}[where],
     )
     with pytest.raises(
-        Incomplete, match=r"images/00001-0000.parquet: is damaged .*Restore these objects"
+        Incomplete, match=r"images/00001-0000.parquet: is damaged .*\nRestore these objects"
     ):
         verify(store.uri)
 
@@ -242,7 +242,7 @@ def test_the_list_of_errors_stays_short_where_nothing_is_right(store: Store) -> 
             wrong = [replace(encoded(each), sha256="0" * 64) for each in range(4)]
             store.replace(part_key(number, place), part_to_parquet(rows, wrong))
     with pytest.raises(
-        Incomplete, match=r" and 13 more\. Restore"
+        Incomplete, match=r"\nAnd 13 more\.\nRestore"
     ) as caught:  # 20 images, 3 manifests
         verify(store.uri)
     assert str(caught.value).count("; ") == MAX_LISTED_ERRORS - 1

@@ -125,3 +125,9 @@ def test_adapters_and_loras_have_branches_too(server: Hub, tmp_path: Path) -> No
     with pytest.raises(BadInput, match="holds no LoRA"):
         plan(tmp_path, PROMPTS, model=model)
     assert server.requested_files == [weights]
+
+
+def test_revision_of_a_model_that_has_none_is_refused(tmp_path: Path) -> None:
+    model = {"id": "bundled:shapes", "dtype": "float32", "revision": "main"}
+    with pytest.raises(BadInput, match=r"^model\.revision is main, and bundled:shapes is no rep"):
+        plan(tmp_path, {"prompt": ["a"]}, model=model)

@@ -113,8 +113,8 @@ def test_digits_are_integers(kind: pa.DataType) -> None:
         pa.array([" 7 ", "+7", "-7", "007", "", "  ", None, "7.0", "1e3", "x", "\u0661"], kind),
         "it",
     )
-    assert _values(cells) == [7, 7, -7, 7, None, None, None, None, None, None, None]
-    assert _marked(cells) == [False] * 7 + [True] * 4
+    assert _values(cells) == [7, 7, -7, 7, None, None, None, 7, None, None, None]
+    assert _marked(cells) == [False] * 8 + [True] * 3
 
 
 @pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
@@ -125,6 +125,16 @@ def test_digits_are_numbers(kind: pa.DataType) -> None:
     )
     assert _values(cells) == [7.5, 7.0, 0.5, 5.0, 10.0, None, None, None, None, None, None]
     assert _marked(cells) == [False] * 7 + [True] * 4
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_text_of_whole_floats_is_read_like_whole_floats(kind: pa.DataType) -> None:
+    texts = ["911472861.0", "-5.", " 7.00 ", "9007199254740992.0", "", None, "9223372036854775807"]
+    cells = read_integers(pa.array(texts, kind), "it")
+    assert _values(cells) == [911472861, -5, 7, 2**53, None, None, 2**63 - 1]
+    assert not any(_marked(cells))
+    cells = read_integers(pa.array(["1.5", ".0", "9007199254740994.0", "1e3"], kind), "it")
+    assert _marked(cells) == [True] * 4
 
 
 def test_integers_in_a_dictionary_are_taken() -> None:

@@ -88,12 +88,32 @@ def test_refused_job_lists_all_rows_and_leaves_no_plan(tmp_path: Path) -> None:
     settings = job(tmp_path, columns, run_id="night")
     path = tmp_path / "out/night/rejected.parquet"
     assert _refused(settings) == (
-        f"{tmp_path}/prompts.parquet: 3 of 4 rows were rejected; the first is row 1 "
-        "(counting from 0): prompt is null. Correct the input, or raise limits.rejected_share. "
+        f"{tmp_path}/prompts.parquet: 3 of 4 rows were rejected: "
+        "prompt is null (1 row; the first is row 1, id 'b'); "
+        "prompt is blank (1 row; the first is row 2, id 'c', value ' '); "
+        f"prompt is over 4000 characters (1 row; the first is row 3, id 'd', value '{'x' * 40}…'). "
+        "Rows are counted from 0, without a header. "
+        "Correct the input, or raise limits.rejected_share. "
         f"All are listed in {path}."
     )
     assert [*path.parent.iterdir()] == [path]
     assert pq.read_table(path)["id"].to_pylist() == ["b", "c", "d"]
+
+
+def test_columns_are_named_as_in_the_file(tmp_path: Path) -> None:
+    columns = {"Caption": ["good", None], "Seed": ["1", "2.5"]}
+    settings = job(tmp_path, columns, columns={"prompt": "Caption", "seed": "Seed"})
+    assert "rejected: Seed is not a 64-bit integer (1 row; the first is row 1" in _refused(settings)
+    write(tmp_path / "prompts.parquet", {"Caption": ["good", None], "Seed": ["1", "2"]})
+    assert "rejected: Caption is null" in _refused(settings)
+
+
+def test_file_of_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_bytes("prompt\na café\n".encode("latin-1"))
+    refusal = _refused(job(tmp_path, prompts=f"{tmp_path}/p.csv"))
+    assert "prompt is not valid UTF-8 (1 row; the first is row 0, value 'a caf\\\\xe9')" in refusal
+    assert "Save the file as UTF-8." in refusal
+    assert "rejected_share" not in refusal
 
 
 def test_corrected_job_takes_the_same_run(tmp_path: Path) -> None:

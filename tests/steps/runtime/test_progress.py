@@ -97,6 +97,24 @@ def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     first, second, *_, last = _events(out)
     assert "images_per_second" not in {*first, *second}  # there is none yet
     assert last["images_per_second"] == 8.0
+    assert last["seconds_left"] == 0
+
+
+def test_no_line_is_written_twice_and_each_says_what_is_left() -> None:
+    out = io.StringIO()
+    clock = Clock()
+    lines = JsonLinesProgress(out, None, clock=clock)
+    lines.start(100)
+    lines.add_existing(0)
+    lines.add_drawn(10)
+    clock.now = 20.0
+    lines.add_drawn(40)
+    lines.add_committed(50)
+    lines.add_existing(0)
+    lines.close()
+    lines.close()
+    assert [event["done"] for event in _events(out)] == [0, 50]
+    assert _events(out)[-1]["seconds_left"] == 25
 
 
 def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:

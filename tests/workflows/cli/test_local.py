@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
@@ -11,7 +12,7 @@ from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.plan_text import format_estimate
 from tests.runs import write_prompts
-from tests.workflows.cli.commands import kiln, parse_json
+from tests.workflows.cli.commands import kiln, parse_json, plan_run
 
 
 def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) -> None:
@@ -36,6 +37,21 @@ def test_run_again_has_nothing_to_do(job: str) -> None:
     again = kiln("run", job)
     assert again.exit_code == 0
     assert again.stdout == f"Already finished; nothing to do.\n{first.stdout}"
+
+
+def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str) -> None:
+    unfinished = Path(plan_run(job))
+    kiln("generate", str(unfinished), "--shard", "0")
+    planned = kiln("plan", job, "--set", "shard.images=5", "--set", "limits.failed_share=1")
+    (note,) = (line for line in planned.stderr.splitlines() if line.startswith("This is a new"))
+    statement, command = note.split(" To resume that one: ")
+    assert statement == (
+        f"This is a new run. {unfinished.name} is unfinished (4 of 6 images); "
+        "planned with shard.images 4 (now 5)."
+    )
+    resumed = kiln(*shlex.split(command)[1:])
+    assert resumed.exit_code == 0, resumed.stderr
+    assert resumed.stdout == f"Reused the plan of 6 images in 2 shards: {unfinished}\n"
 
 
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:

@@ -19,7 +19,7 @@ from imagekiln.workflows.pod.outputs import leave_report
 from tests.faults import failing, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
-from tests.workflows.cli.commands import kiln, parse_json
+from tests.workflows.cli.commands import kiln, parse_json, plan_run
 
 
 @pytest.fixture
@@ -191,3 +191,13 @@ def test_output_in_place_of_a_run_is_answered_with_the_command_that_lists_its_ru
         done = kiln(*arguments, output)
         assert done.exit_code == 2
         assert f"Name one of them: `imagekiln runs {output}` lists them." in done.stderr
+
+
+def test_run_that_was_aggregated_before_it_was_drawn_is_unfinished(
+    job: str, tmp_path: Path
+) -> None:
+    uri = plan_run(job)
+    aggregated = kiln("aggregate", uri)
+    assert aggregated.exit_code == 3
+    assert f"imagekiln generate {uri} --shard 0 && " in aggregated.stderr
+    assert "unfinished, 6 images planned" in kiln("runs", str(tmp_path / "out")).stdout

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.workflows.cli.starter import job_name
+from tests.jobs import image_rows
 from tests.workflows.cli.commands import kiln
 
 NOWHERE = "/proc/no/such/folder"
@@ -35,17 +37,48 @@ def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: P
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
 def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Path) -> None:
     values = ["u1", "a cat", "pets", "5"]
-    names = ["uid", "Caption", "category", "seed_value"]
+    names = ["uid", "Caption", "category", "random"]
     prompts = _write_prompts(tmp_path / f"p{suffix}", dict(zip(names, values, strict=True)))
     file = tmp_path / "job.yaml"
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.exit_code == 0
+    assert "without effect on the images: category, random." in done.stderr
     assert "\ncolumns: {prompt: Caption, id: uid}\n" in file.read_text()
-    assert "\ncarry: [category, seed_value]\n" in file.read_text()
+    assert "without effect on the images:\ncarry: [category, random]\n" in file.read_text()
 
     planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
     assert planned.exit_code == 0, planned.output
     assert "Planned 1 image in 1 shard" in planned.stdout
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Prompt", "Negative Prompt", "cfg", "num_inference_steps", "seed_value"),
+        ("PROMPT", "negativePrompt", "CFG Scale", "Steps", "Seed"),
+        ("text", "negative-prompt", "guidance_scale", "steps", " seed"),
+    ],
+)
+def test_init_reads_the_names_that_others_give_to_settings(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    values = ("a cat", "blur", 4.5, 3, 7)
+    prompts = _write_prompts(tmp_path / "p.parquet", dict(zip(names, values, strict=True)))
+    assert kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes").stderr == ""
+    job = read_job(str(file), [f"output={tmp_path / 'out'}"])
+    ours = ("prompt", "negative_prompt", "guidance", "steps", "seed")
+    assert tuple(getattr(job.columns, name) for name in ours) == names
+    row = image_rows(make_plan(job)).to_pylist()[0]
+    assert tuple(row[name] for name in ours) == values
+
+
+def test_init_does_not_guess_between_two_columns(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    columns = {"prompt": "a cat", "cfg": 4, "guidance_scale": 5}
+    prompts = _write_prompts(tmp_path / "p.parquet", columns)
+    done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
+    assert "without effect on the images: cfg, guidance_scale." in done.stderr
 
 
 def test_init_carries_only_what_planning_accepts(tmp_path: Path) -> None:

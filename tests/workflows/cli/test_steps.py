@@ -39,7 +39,7 @@ def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> No
     )
 
 
-def test_plan_says_where_rejected_rows_are_listed_and_why_most_were_rejected(
+def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
     tmp_path: Path, job: str
 ) -> None:
     ids = [{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}]
@@ -50,12 +50,16 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_most_were_rejected(
     first, second, *_ = done.stdout.splitlines()
     uri = first.rpartition(": ")[2]
     listed = f"Rejected rows are listed in {uri}/rejected.parquet."
-    cause = parse_json(kiln("plan", job, *settings, "--set", "run_id=x", "--format", "json"))[
-        "commonest_rejection"
-    ]
-    assert cause == {"column": "prompt", "reason": "is blank", "rows": 2}
-    assert second == f"{listed} The most frequent reason: prompt is blank (2 rows)."
+    blank = "prompt is blank (2 rows; the first is row 6, value '')"
+    same_id = "id repeats the id of an earlier row with other content (1 row; the first is row 8"
+    assert second.startswith(f"{listed} Reasons: {blank}; {same_id}, id 'x', value 'x').")
     assert kiln("plan", job, *settings).stdout.splitlines()[1] == listed
+
+    estimated = kiln("estimate", job, *settings).stdout
+    assert f"\nRejected: {blank}; {same_id}" in estimated
+    causes = parse_json(kiln("estimate", job, *settings, "--format", "json"))["rejection_causes"]
+    assert isinstance(causes, list)
+    assert [cause["rows"] for cause in causes] == [2, 1]
 
 
 def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
@@ -66,7 +70,7 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
         "adopted",
         "prompt_columns",
         "unused_columns",
-        "commonest_rejection",
+        "rejection_causes",
         "time",
         "moved_revisions",
     }

@@ -1,0 +1,54 @@
+"""The bytes that a job's images take, and whether the disk of a local output has room for them."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.output import Encoding, is_lossless
+from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.runtime.figures import format_bytes
+from imagekiln.steps.storage.uri import is_remote_uri
+
+# Of a photograph, at the default quality.
+BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
+LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
+SMALLEST_SHARE = 0.1  # of these bytes, which flat drawings take
+
+
+def estimate_bytes(draft: PlanDraft, encoding: Encoding) -> float:
+    """The bytes of the images of a draft, as far as they can be estimated."""
+    groups = draft.catalog.groups
+    pixels = sum(group.images * group.width * group.height for group in groups)
+    return pixels * _bytes_per_pixel(encoding)
+
+
+def _bytes_per_pixel(encoding: Encoding) -> float:
+    if is_lossless(encoding) and encoding.kind != "png":
+        return LOSSLESS_BYTES_PER_PIXEL
+    return BYTES_PER_PIXEL[encoding.kind]
+
+
+def find_free_bytes(output: str) -> int | None:
+    """The free bytes on the disk of a local output, which need not exist yet.
+
+    None where the output is an object store, or the disk does not tell.
+    """
+    if is_remote_uri(output):
+        return None
+    path = Path(output.removeprefix("file://")).expanduser().absolute()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    with suppress(OSError):
+        return shutil.disk_usage(existing).free
+    return None
+
+
+def require_space(output: str, size: float) -> None:
+    """Raise BadInput where images of about `size` bytes cannot fit on the disk of the output."""
+    free = find_free_bytes(output)
+    if free is not None and size * SMALLEST_SHARE > free:
+        raise BadInput(
+            f"output: the images take about {format_bytes(size)}, and {output} has "
+            f"{format_bytes(free)} free. Choose another output, such as a larger disk or a bucket, "
+            "a smaller encoding (JPEG or WebP), or fewer or smaller images."
+        )
