@@ -43,7 +43,7 @@ def resolve_policy(
 
 
 def _current_policy(run: Run) -> AcceptancePolicy:
-    """The policy of the job as it was submitted last, widened by what a finished run was accepted with."""
+    """The policy of the job as last submitted, widened by what a finished run was accepted with."""
     job = run.plan.job
     terms = read_terms(run.store, job)
     failed_share = job.limits.failed_share if terms.failed_share is None else terms.failed_share
