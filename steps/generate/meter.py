@@ -158,7 +158,7 @@ class Meter:
         return Spent(
             seconds=seconds,
             useful=useful * self._devices,
-            loading=loaded * self._devices,
+            loading=min(loaded, useful) * self._devices,
             cost=0.0 if price is None else seconds / 3600 * price.per_hour,
             priced=0.0 if price is None else seconds,
             attempts=1,
