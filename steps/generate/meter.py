@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.job.prices import Price, is_spot_node
+from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.account import NOTHING, Account, Spent, open_account, open_run_store
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
@@ -22,6 +22,7 @@ ENTRY_SECONDS = 300.0  # between two entries
 # With a budget, more often: but of many pods at once, no more than a few write in a second.
 MIN_ENTRY_SECONDS = 30.0
 ENTRY_SECONDS_PER_SHARD = 1.0
+DEVICES_WITH_MODELS = ("auto", "cuda")  # what they are called is known once the model is loaded
 
 
 @contextmanager
@@ -42,6 +43,8 @@ def meter_attempt(
     run_store = open_run_store(store, plan)
     terms = read_terms(run_store, plan.job)
     meter = Meter(run_store.uri, open_account(store, plan), terms, progress, stop)
+    if plan.job.device not in DEVICES_WITH_MODELS:
+        meter.note_price(plan.job.device)
     meter.start(devices, age, _entry_seconds(terms, len(plan.shards)))
     is_complete = False
     try:
@@ -82,7 +85,7 @@ class Meter:
         self._began = 0.0
         self._loaded: float | None = None
         self._last_commit = 0.0
-        self._price: Price | None = None
+        self._price = terms.all_prices.find(None, spot=is_spot_node())
         self._entered = NOTHING  # of this attempt, in the account
         self._total = NOTHING  # of the run, when it was last entered
         self._lock = threading.Lock()
@@ -93,7 +96,6 @@ class Meter:
         """Begin, `age` seconds ago. Raises BudgetSpent where nothing is left to spend."""
         self._devices = devices
         self._began = time.perf_counter() - age
-        self._price = self._terms.all_prices.find(None, spot=is_spot_node())
         if self._terms.budget.is_limited:
             self._total = self._account.read()
             excess = self._terms.find_excess(self._total)
@@ -107,6 +109,10 @@ class Meter:
         """The model is loaded on this device; only the first call counts."""
         if self._loaded is None:
             self._loaded = self._elapsed()
+        self.note_price(name)
+
+    def note_price(self, name: str) -> None:
+        """The device has this name, by which it has a price."""
         self._price = self._terms.all_prices.find(name, spot=is_spot_node())
 
     def note_draw(self) -> None:
@@ -152,7 +158,7 @@ class Meter:
         return Spent(
             seconds=seconds,
             useful=useful * self._devices,
-            loading=loaded * self._devices,
+            loading=min(loaded, useful) * self._devices,
             cost=0.0 if price is None else seconds / 3600 * price.per_hour,
             priced=0.0 if price is None else seconds,
             attempts=1,

@@ -29,7 +29,7 @@ class Spent:
 
     An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
     that led to committed parts: those of an attempt that was cut off count up to its last part.
-    `loading` passed before the first image could be drawn. `cost` is that of `priced` seconds.
+    Of these, `loading` passed before the first image could be drawn. `cost` is that of `priced` seconds.
     `ended` counts the attempts that said how they ended.
     """
 

@@ -53,6 +53,7 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_larger_one(
     assert summary.spending.attempts == 2
     assert summary.device_hours > overview.device_hours
     assert summary.cost == pytest.approx(2 * summary.device_hours)
+    assert summary.spending.gpu_seconds.drawing > 0
 
     # The next run of the same job is estimated by this one, with its price.
     again = estimate(job(prompts, output, run_id="next", price_per_hour=2.0))

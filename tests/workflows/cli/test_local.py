@@ -93,12 +93,25 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(
+    job: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "prices.yaml"
+    table.write_text("prices:\n  - {gpu: NVIDIA L4, per_hour: 0.7}\n")
+    speed = ("--set", "shard.seconds_per_image=1200", "--prices", str(table))
+    budget = ("--set", "price_per_hour=9", "--set", "budget.cost=1")
+    assert kiln("estimate", job, *speed, *budget).stdout.splitlines()[-2:] == [
+        "cost:        1.40 (at 0.70 per GPU-hour: NVIDIA L4)",
+        "budget:      exceeded: cost 1.40, where budget.cost is 1.00",
+    ]
+
+
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
     assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
         "GPU-hours:   2.00 (by the job's shard.seconds_per_image)",
         "time:        about 2 h 0 min on 1 GPU, about 60 min on the 2 that a cluster gives at once",
-        "cost:        5.00",
+        "cost:        5.00 (at 2.50 per GPU-hour: one price for all GPUs)",
     ]
     found = parse_json(kiln("estimate", job, *speed, "--format", "json"))
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)

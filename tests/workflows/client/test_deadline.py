@@ -51,6 +51,17 @@ def test_job_that_cannot_end_in_time_is_refused_with_the_numbers_to_set(
     assert not argo.objects
 
 
+def test_job_that_exceeds_its_budget_is_refused_before_anything_is_created(
+    argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    hours = _job(s3_bucket, tmp_path, 0.8)
+    values = hours.model_dump() | {"budget": {"cost": 100}, "price_per_hour": 2.0}
+    excess = r"cost 160\.00, where budget\.cost is 100\.00"
+    with pytest.raises(BadInput, match=excess):
+        submit(Job.model_validate(values), argo=argo)
+    assert not argo.objects
+
+
 def test_numbers_to_set_suffice(s3_bucket: str, tmp_path: Path) -> None:
     late = _job(s3_bucket, tmp_path, 48)
     for days, pods in ((14, 16), (7, 30)):

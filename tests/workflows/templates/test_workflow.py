@@ -1,5 +1,6 @@
 """What runs a job: once, or on a schedule."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,15 @@ def test_job_text_holds_no_double_braces_and_reads_back() -> None:
     assert "{{" not in text
     assert "}}" not in text
     assert Job.model_validate(yaml.safe_load(text)) == ODD
+
+
+def test_a_price_table_on_this_machine_is_copied_into_the_workflow(tmp_path: Path) -> None:
+    table = tmp_path / "prices.yaml"
+    table.write_text("prices:\n  - {gpu: NVIDIA L4, spot: true, per_hour: 0.7}\n")
+    with_table = JOB.model_copy(update={"prices": str(table)})
+    text = job_parameter(with_table)
+    assert yaml.safe_load(text)["prices"] == [{"gpu": "NVIDIA L4", "spot": True, "per_hour": 0.7}]
+    assert mistakes(build_workflow(with_table, load_profile("gpu"))) == []
 
 
 def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
