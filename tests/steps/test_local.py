@@ -105,7 +105,7 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
 
 
 def test_a_run_with_too_many_failures_ends_well_once_more_are_accepted(tmp_path: Path) -> None:
-    rows = [{**ROWS[0], **DRAWABLE}, {**ROWS[1], **UNDRAWABLE}]
+    rows: list[dict[str, object]] = [{**ROWS[0], **DRAWABLE}, {**ROWS[1], **UNDRAWABLE}]
     prompts = write_prompts(tmp_path / "prompts.parquet", rows)
     with pytest.raises(Incomplete):
         run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
