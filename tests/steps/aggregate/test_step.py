@@ -119,7 +119,8 @@ def test_a_long_list_of_missing_parts_is_cut(tmp_path: Path) -> None:
         shard={"images": 20},
     )
     with pytest.raises(
-        Incomplete, match=r"20 of 20 images are missing: .*00000-0009.parquet and 10 more. Run"
+        Incomplete,
+        match=r"20 of 20 images are missing: .*00000-0009.parquet and 10 more. To generate",
     ):
         aggregate(planned_run.uri)
 
