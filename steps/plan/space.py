@@ -39,7 +39,8 @@ def find_free_bytes(output: str) -> int | None:
     path = Path(output.removeprefix("file://")).expanduser().absolute()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     with suppress(OSError):
-        return shutil.disk_usage(existing).free
+        usage = shutil.disk_usage(existing)
+        return usage.free if usage.total else None  # a file system without a disk, such as /proc
     return None
 
 

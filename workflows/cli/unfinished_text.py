@@ -45,7 +45,8 @@ def format_unfinished_run(run: "UnfinishedRun", verb: str, request: "JobRequest"
 
 def _describe_difference(difference: "SettingDifference") -> str:
     planned, current = (
-        _to_text(value)[:MAX_VALUE_CHARS] for value in (difference.planned, difference.current)
+        "unset" if value is None else _to_text(value)[:MAX_VALUE_CHARS]
+        for value in (difference.planned, difference.current)
     )
     return f"{difference.name} {planned} (now {current})"
 

@@ -130,9 +130,10 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns, limits={"rejected_share": 0.19, "prompt_chars": 40})
     assert str(caught.value).startswith(
-        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected; the first is row 8 "
-        "(counting from 0): "
-        "prompt is null. "
+        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected: "
+        "prompt is null (1 row; the first is row 8); "
+        f"prompt is over 40 characters (1 row; the first is row 9, value '{'x' * 40}…'). "
+        "Rows are counted from 0, without a header. "
         "Correct the input, or raise limits.rejected_share. All are listed in "
     )
     assert (

@@ -389,13 +389,19 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
-        "prompts.parquet: 4 of 4 rows were rejected; the first is row 0 (counting from 0): "
-        "prompt is null. Correct the input, or raise limits.rejected_share.",
+        "prompts.parquet: 4 of 4 rows were rejected: "
+        "prompt is blank (2 rows; the first is row 1, value ''); "
+        "prompt is null (1 row; the first is row 0); "
+        f"prompt is over 4000 characters (1 row; the first is row 3, value '{'x' * 40}…'). "
+        "Rows are counted from 0, without a header. "
+        "Correct the input, or raise limits.rejected_share.",
     ),
     "a bad row too many": (
         {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
-        "prompts.parquet: 2 of 100 rows were rejected; the first is row 98 (counting from 0): "
-        "steps is not between 1 and 1000. Correct the input, or raise limits.rejected_share.",
+        "prompts.parquet: 2 of 100 rows were rejected: "
+        "steps is not between 1 and 1000 (2 rows; the first is row 98, value '0'). "
+        "Rows are counted from 0, without a header. "
+        "Correct the input, or raise limits.rejected_share.",
     ),
 }
 
@@ -539,8 +545,12 @@ def test_file_where_the_output_should_be() -> None:
     assert _refused("plan", _job(PROMPTS)) == "output: out is a file. Name a folder for the runs."
 
 
+# Of which all fit on the small disk, but not what the plan says of them.
+TINY_IMAGES = {"defaults": {"width": 8, "height": 8}, "encoding": {"kind": "webp"}}
+
+
 def test_output_without_permission_to_write() -> None:
-    job = _job(PROMPTS, output="disk/out")
+    job = _job(PROMPTS, output="disk/out", **TINY_IMAGES)
     with small_disk(Path("disk"), 64) as disk:
         make_read_only(disk)
         told = _refused("plan", job)
@@ -549,7 +559,7 @@ def test_output_without_permission_to_write() -> None:
 
 
 def test_full_disk_is_worth_another_try() -> None:
-    job = _job(PROMPTS, output="disk/out")
+    job = _job(PROMPTS, output="disk/out", **TINY_IMAGES)
     with small_disk(Path("disk"), 64):
         done = CliRunner().invoke(main, ["plan", job])
     told = _sentence(done.exit_code, done.stdout, done.stderr, 75)

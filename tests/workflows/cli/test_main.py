@@ -137,7 +137,8 @@ def test_an_incomplete_run_exits_3(command: str, output: str, store: Store) -> N
 
 def test_what_may_work_another_time_exits_75(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_gpu(monkeypatch)
-    done = kiln("run", job, "--set", "device=cuda")
+    run = plan_run(job, "--set", "device=cuda")
+    done = kiln("generate", run, "--shard", "0")
     assert (done.exit_code, done.stdout) == (75, "")
     assert "device 'cuda' is not there" in done.stderr
 

@@ -109,7 +109,6 @@ def test_generate_tells_its_progress_on_stderr_and_in_argo_s_file(
     lines.remove(start)
     assert [(line["event"], line["done"], line["total"]) for line in lines] == [
         ("progress", 0, 4),
-        ("progress", 0, 4),
         ("progress", 4, 4),
     ]
     assert (tmp_path / "progress").read_text() == "4/4\n"
