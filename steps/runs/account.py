@@ -29,8 +29,8 @@ class Spent:
 
     An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
     that led to committed parts: those of an attempt that was cut off count up to its last part.
-    Of these, `loading` passed before the first image could be drawn. `cost` is that of `priced` seconds.
-    `ended` counts the attempts that said how they ended.
+    Of these, `loading` passed before the first image could be drawn. `cost` is that of `priced`
+    seconds. `ended` counts the attempts that said how they ended.
     """
 
     seconds: float = 0.0
