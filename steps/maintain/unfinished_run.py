@@ -26,7 +26,7 @@ Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class SettingDifference:
+class SettingChange:
     """A setting that two plans have with different values."""
 
     name: str
@@ -41,7 +41,7 @@ class UnfinishedRun:
     run_id: str
     images: int
     done: int
-    differences: tuple[SettingDifference, ...]
+    differences: tuple[SettingChange, ...]
 
 
 def find_unfinished_run(output: str, plan: Plan) -> UnfinishedRun | None:
@@ -99,7 +99,7 @@ def _fixed_settings(job: Job) -> Values:
 
 def _iter_differences(
     planned: Values, current: Values, prefix: str = ""
-) -> Iterator[SettingDifference]:
+) -> Iterator[SettingChange]:
     """The settings with other values; a group as a whole where it has other settings."""
     for name, old in planned.items():
         new = current.get(name)
@@ -107,4 +107,4 @@ def _iter_differences(
         if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
             yield from _iter_differences(old, new, f"{path}.")
         elif old != new:
-            yield SettingDifference(path, old, new)
+            yield SettingChange(path, old, new)

@@ -7,7 +7,7 @@ from imagekiln.steps.runtime.sanitize import format_command, quote_shell_word, s
 from imagekiln.workflows.cli.terminal import print_note
 
 if TYPE_CHECKING:
-    from imagekiln.steps.maintain.unfinished_run import SettingDifference, UnfinishedRun
+    from imagekiln.steps.maintain.unfinished_run import SettingChange, UnfinishedRun
     from imagekiln.steps.plan.step import PlanResult
     from imagekiln.workflows.pod.request import JobRequest
 
@@ -43,7 +43,7 @@ def format_unfinished_run(run: "UnfinishedRun", verb: str, request: "JobRequest"
     )
 
 
-def _describe_difference(difference: "SettingDifference") -> str:
+def _describe_difference(difference: "SettingChange") -> str:
     planned, current = (
         "unset" if value is None else _to_text(value)[:MAX_VALUE_CHARS]
         for value in (difference.planned, difference.current)
