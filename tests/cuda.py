@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -347,6 +348,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None) -> Cuda
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "get_device_name": lambda _: "NVIDIA Stand-in",
+        "get_device_properties": lambda _: SimpleNamespace(uuid=None, total_memory=1 << 34),
         "max_memory_allocated": lambda _: 1 << 30,
     }
     for name, replacement in replaced.items():
