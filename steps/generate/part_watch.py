@@ -8,11 +8,11 @@ from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.storage.store import Store
 
-RECHECK_SECONDS = 5.0
+RECHECK_SECONDS = 30.0  # the device waits for the answer: 20 ms from S3, a thousandth of its time
 
 
 class PartWatch:
-    """Asks the store before each part, and every few seconds while it is drawn.
+    """Asks the store before each part, and twice a minute while it is drawn.
 
     A part that another process has committed is not drawn, or not to its end.
     """
