@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from imagekiln.steps.aggregate.acceptance import resolve_policy
-from imagekiln.steps.aggregate.reconcile import reconcile_shard
+from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary, SummaryBuilder
@@ -33,12 +33,13 @@ class Preview:
 def judge_first_shard(uri: str) -> Preview:
     """Write the page of the run's first shard, and judge it by the job's limits and gates.
 
-    Near-duplicates are not looked for. Raises Incomplete where images are missing, too many are not
-    ok, or a gate found too many; BadInput on damage; TryAgain where storage fails.
+    Images that a round of `retry` made again count as it made them. Near-duplicates are not looked
+    for. Raises Incomplete where images are missing, too many are not ok, or a gate found too many;
+    BadInput on damage; TryAgain where storage fails.
     """
     run = open_run(uri)
     job = run.plan.job
-    shard = reconcile_shard(run.store, run.plan, 0)
+    shard = RunReconciler(run.store, run.plan).reconcile(0)
     stats = load_stats(run.store, 0)
     sheet = ContactSheet(tuple(job.gates.marking_gates))
     sheet.add(shard)

@@ -36,9 +36,9 @@ def find_free_bytes(output: str) -> int | None:
     """
     if is_remote_uri(output):
         return None
-    path = Path(output.removeprefix("file://")).expanduser().absolute()
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # who writes there finds out, and says why
+        path = Path(output.removeprefix("file://")).expanduser().absolute()
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
         usage = shutil.disk_usage(existing)
         return usage.free if usage.total else None  # a file system without a disk, such as /proc
     return None

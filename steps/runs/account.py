@@ -9,8 +9,9 @@ import random
 import time
 import uuid
 from dataclasses import astuple, dataclass
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.keys import account_key
@@ -21,6 +22,8 @@ from imagekiln.steps.storage.store import Store
 MAX_TRIES = 40
 FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 5.0
+# Of a sum in an entry. Rounding may leave a little less than nothing.
+Amount = Annotated[float, Field(ge=-1, le=1e18)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,11 @@ class Spent:
     seconds. `ended` counts the attempts that said how they ended.
     """
 
-    seconds: float = 0.0
-    useful: float = 0.0
-    loading: float = 0.0
-    cost: float = 0.0
-    priced: float = 0.0
+    seconds: Amount = 0.0
+    useful: Amount = 0.0
+    loading: Amount = 0.0
+    cost: Amount = 0.0
+    priced: Amount = 0.0
     attempts: int = 0
     ended: int = 0
 

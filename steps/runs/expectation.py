@@ -2,21 +2,24 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.keys import ESTIMATE_KEY
 from imagekiln.steps.storage.store import Store
+
+Amount = Annotated[float, Field(ge=0, le=1e18)]
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """The estimate of a run when it was planned, and where its figures are from."""
 
-    gpu_hours: float
+    gpu_hours: Amount
     source: str
-    cost: float | None = None
+    cost: Amount | None = None
 
 
 EXPECTATION_TYPE_ADAPTER: TypeAdapter[Expectation] = TypeAdapter(Expectation)

@@ -17,7 +17,8 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 MAX_EARLIER_RUNS = 40  # of which all but one may be nights without images
-Amount = Annotated[float, Field(ge=0, le=1e18)]
+MAX_AMOUNT = 1e18  # what exceeds it is damaged
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class RunRate:
     dtype: Dtype
     speed: SpeedSettings
     device: str
-    work: Amount
-    shards: Annotated[int, Field(ge=1)]
+    work: Annotated[float, Field(ge=1, le=MAX_AMOUNT)]
+    shards: Annotated[int, Field(ge=1, le=1e9)]
     working_seconds: Amount
     loading_seconds: Amount
 

@@ -69,8 +69,9 @@ def terms_of(job: Job) -> Terms:
 def write_terms(store: Store, terms: Terms, planned: Job) -> None:
     """Write the terms of a run, in place of earlier ones, where its plan does not have them."""
     is_other_share = terms.failed_share != planned.limits.failed_share
-    has_terms = terms.budget.is_limited or bool(terms.prices) or is_other_share
-    if has_terms or store.exists(TERMS_KEY):
+    is_other_price = terms.price_per_hour != planned.price_per_hour
+    has_table_or_budget = bool(terms.prices) or terms.budget.is_limited
+    if has_table_or_budget or is_other_share or is_other_price or store.exists(TERMS_KEY):
         store.replace(TERMS_KEY, TERMS_TYPE_ADAPTER.dump_json(terms, indent=1) + b"\n")
 
 

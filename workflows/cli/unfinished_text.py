@@ -29,7 +29,7 @@ def print_unfinished_run(result: "PlanResult", verb: str, request: "JobRequest")
 def format_unfinished_run(run: "UnfinishedRun", verb: str, request: "JobRequest") -> str:
     """How far the run is, by which settings it differs, and the command that resumes it."""
     differences = ", ".join(map(_describe_difference, run.differences))
-    cause = differences or "its input or its model were others"
+    cause = differences or "other input or another model"
     changes = {
         change.partition("=")[0].strip(): change.partition("=")[2] for change in request.settings
     }

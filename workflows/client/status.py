@@ -133,11 +133,22 @@ def has_ended(workflow: Json) -> bool:
 
 
 def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int:
-    """How many images the pods of generate have made; each makes an equal share of the run."""
+    """How many images the pods of generate have made; each makes an equal share of the run.
+
+    The first one makes a sample where it is a canary, so that its own progress counts. A child
+    workflow has a pod for these images too, which finds them made.
+    """
     images = int(outputs.get("images", "0"))
     pods = int(outputs.get("pods", "1"))
-    images_per_pod = images / max(1, pods)
-    return round(sum(_images_done(attempts, images_per_pod) for attempts in shards))
+    has_canary = outputs.get("canary") == "1"
+    sample = 0
+    if has_canary:
+        firsts = [attempts for attempts in shards if attempts[-1].shard == 0]
+        sample = max(map(_progress, firsts), default=0)
+        shards = [attempts for attempts in shards if attempts[-1].shard != 0]
+        pods -= 1
+    images_per_pod = (images - sample) / max(1, pods)
+    return round(sample + sum(_images_done(attempts, images_per_pod) for attempts in shards))
 
 
 def _images_done(attempts: Attempts, images_per_pod: float) -> float:
@@ -147,6 +158,10 @@ def _images_done(attempts: Attempts, images_per_pod: float) -> float:
     """
     if attempts[-1].phase == "Succeeded":
         return images_per_pod
+    return _progress(attempts)
+
+
+def _progress(attempts: Attempts) -> int:
     return max(attempt.images_done for attempt in attempts)
 
 

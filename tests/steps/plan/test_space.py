@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.estimate import estimate
-from imagekiln.steps.plan.space import SMALLEST_SHARE, require_space
+from imagekiln.steps.plan.space import SMALLEST_SHARE, find_free_bytes, require_space
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.workflows.cli.plan_text import format_estimate
 from tests.jobs import job
@@ -36,3 +36,8 @@ def test_estimate_that_flat_images_may_undercut_is_no_obstacle(tmp_path: Path) -
     require_space("s3://bucket/images", 1e18)
     with pytest.raises(BadInput, match="another output"):
         require_space(output, 2 * free / SMALLEST_SHARE)
+
+
+@pytest.mark.parametrize("output", ["a" * 300 + "/runs", "~nobody-of-this-name/runs"])
+def test_output_that_no_disk_has_says_nothing_of_its_room(output: str) -> None:
+    assert find_free_bytes(output) is None

@@ -24,8 +24,8 @@ def workflow(*nodes: Json, phase: str = "Running", **state: object) -> Json:
     }
 
 
-def plan(images: int, pods: int) -> Json:
-    outputs = {"run": "s3://out/run", "images": str(images), "pods": str(pods)}
+def plan(images: int, pods: int, **more: str) -> Json:
+    outputs = {"run": "s3://out/run", "images": str(images), "pods": str(pods), **more}
     parameters = [{"name": key, "value": value} for key, value in outputs.items()]
     return {
         "id": "postcards-1-1", "type": "Pod", "templateName": "plan", "phase": "Succeeded",
@@ -253,6 +253,17 @@ def test_child_workflows_are_counted_in() -> None:
     child = workflow(*shard(0, pod("Succeeded")), *shard(1, pod("Running", "5/30")))
     status = read_status(parent, [child])
     assert (status.made, status.pods.done, status.pods.running) == (35, 1, 1)
+
+
+def test_canary_counts_with_its_sample_alone() -> None:
+    canary = shard(0, pod("Succeeded", "24/24"))
+    parent = workflow(plan(2024, 3, canary="1"), *canary)
+    assert read_status(parent).made == 24
+
+    # A child workflow begins with the canary's shard, of which nothing is left to make.
+    again = shard(0, pod("Succeeded", "24/24"))
+    child = workflow(*again, *shard(1, pod("Succeeded")), *shard(2, pod("Running", "100/1000")))
+    assert read_status(parent, [child]).made == 24 + 1000 + 100
 
 
 def test_compressed_nodes_are_read() -> None:
