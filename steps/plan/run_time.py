@@ -57,26 +57,37 @@ class RunTime:
 
     def describe(self, gpus: int) -> str:
         """The time on so many GPUs, in a sentence, with the source of the figure."""
-        return self._describe_hours(format_hours(self.hours_on(gpus), self.usable_gpus(gpus)))
+        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus), self._device_noun)
+        return self._describe_hours(hours)
 
     def describe_both(self, cluster_gpus: int) -> str:
         """The time on one GPU and on those of a cluster, with the source of the figure."""
         gpus = self.usable_gpus(cluster_gpus)
-        return self._describe_hours(format_both(self.gpu_hours, self.hours_on(gpus), gpus))
+        hours = self.hours_on(gpus)
+        return self._describe_hours(format_both(self.gpu_hours, hours, gpus, self._device_noun))
+
+    @property
+    def _device_noun(self) -> str:
+        return device_noun(self.device)
 
     def _describe_hours(self, hours: str) -> str:
-        total = f"{format_number(self.gpu_hours)} GPU-hours"
+        total = f"{format_number(self.gpu_hours)} {self._device_noun}-hours"
         return f"About {hours} ({total}, {self.source})."
 
 
-def format_hours(hours: float, gpus: int) -> str:
+def device_noun(device: str | None) -> str:
+    """What a device of this name is called in figures: a GPU, unless it is known to be none."""
+    return "device" if device == "cpu" else "GPU"
+
+
+def format_hours(hours: float, gpus: int, noun: str = "GPU") -> str:
     """The time on so many GPUs, such as 24 min on 16 GPUs at once; days where it takes several."""
-    return f"{_format_time(hours)} on {pluralize(gpus, 'GPU', 'GPUs at once')}"
+    return f"{_format_time(hours)} on {pluralize(gpus, noun, f'{noun}s at once')}"
 
 
-def format_both(gpu_hours: float, hours: float, cluster_gpus: int) -> str:
+def format_both(gpu_hours: float, hours: float, cluster_gpus: int, noun: str = "GPU") -> str:
     """The time on one GPU, and that on so many of a cluster where it has work for several."""
-    alone = format_hours(gpu_hours, 1)
+    alone = format_hours(gpu_hours, 1, noun)
     if cluster_gpus == 1:
         return alone
     return (
