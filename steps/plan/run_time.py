@@ -36,7 +36,7 @@ class RunTime:
     measured on, if that is known. Where an earlier run was measured, loading is included.
     `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
     False where rows or earlier runs decide how much there is to generate, and only planning finds
-    out.
+    out. `images` are those of the rows that were counted without planning.
     """
 
     gpu_hours: float
@@ -45,6 +45,7 @@ class RunTime:
     shards: int | None = None
     has_default_work: bool = True
     device: str | None = None
+    images: int | None = None
 
     def usable_gpus(self, gpus: int) -> int:
         """How many of so many GPUs have work."""
@@ -121,7 +122,8 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     by_rows = run_time(figure, images * width * height * job.defaults.steps)
     names = job.columns.model_dump()
     has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
-    return replace(by_rows, has_default_work=not has_own_work and not job.skip_existing)
+    has_default_work = not has_own_work and not job.skip_existing
+    return replace(by_rows, has_default_work=has_default_work, images=images)
 
 
 def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
