@@ -166,11 +166,16 @@ def read_tuning_file_or_empty(name: str) -> TuningFile:
 
 
 def require_writable_tuning_file(name: str) -> None:
-    """Rewrite the file unchanged, or create it, so that no measurement is in vain.
+    """Rewrite the file unchanged, so that no measurement is in vain.
 
-    Raises BadInput, TryAgain.
+    One that does not exist is removed again: without entries, it would say nothing. Raises
+    BadInput, TryAgain.
     """
+    store, key = locate_object(name)
+    existed = store.exists(key)
     _write_tuning_file(name, read_tuning_file_or_empty(name))
+    if not existed:
+        store.remove(key)
 
 
 def add_tuning_entry(name: str, entry: TuningEntry, max_entries: int = MAX_TUNING_ENTRIES) -> None:

@@ -4,10 +4,11 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding
 from imagekiln.steps.job.prices import Price
-from imagekiln.steps.models.resolve import resolve_model
+from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.budget import expect_run_time
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
@@ -35,7 +36,8 @@ class Estimate:
     those of the input that are neither read nor carried. `rejection_causes` are the most frequent
     reasons why rows are rejected. `free_gigabytes` are those of the disk of a local output.
     `price_source` says which price was used,
-    `over_budget` by how much the job's budget is exceeded, if it is.
+    `over_budget` by how much the job's budget is exceeded, if it is, and `device` on which device
+    the time was measured, or which the job sets.
     """
 
     rows: int
@@ -60,6 +62,7 @@ class Estimate:
     over_budget: str | None = None
     rejection_causes: tuple[RejectionCause, ...] = ()
     free_gigabytes: float | None = None
+    device: str | None = None
 
 
 def estimate(
@@ -77,9 +80,9 @@ def estimate(
     many pods as the job's parallelism, on GPUs of the name `gpu`, if that is known.
     """
     terms = _terms_with(job, price_per_gpu_hour, prices)
-    model = resolve_model(job)
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         scratch = Path(folder)
+        model = _resolve_model(job, scratch)
         files = read_input_files(job, scratch)
         inputs = PlanInputs(
             job=model.job,
@@ -97,11 +100,21 @@ def estimate(
                 unused_columns=find_unused_columns(files),
                 rejection_causes=draft.rejection_causes,
                 free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
+                device="cpu" if job.device == "cpu" else None,
             )
             time = expect_run_time(model, draft)
             device = gpu or (None if time is None else time.device)
             price = terms.all_prices.find(device, spot=spot)
             return _add_time(counted, time, gpus, price, terms)
+
+
+def _resolve_model(job: Job, scratch: Path) -> ResolvedModel:
+    """The job's model. Where its hub is away, a mistake in the input is reported in its place."""
+    try:
+        return resolve_model(job)
+    except TryAgain:
+        read_input_files(job, scratch)
+        raise
 
 
 def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
@@ -148,5 +161,6 @@ def _add_time(
         gpus=time.usable_gpus(gpus),
         time_source=time.source,
         is_measured=time.is_measured,
+        device=time.device or counted.device,
         over_budget=terms.find_estimated_excess(time.gpu_hours, cost),
     )

@@ -36,7 +36,7 @@ class RunTime:
     measured on, if that is known. Where an earlier run was measured, loading is included.
     `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
     False where rows or earlier runs decide how much there is to generate, and only planning finds
-    out.
+    out. `images` are those of the rows that were counted without planning.
     """
 
     gpu_hours: float
@@ -45,6 +45,7 @@ class RunTime:
     shards: int | None = None
     has_default_work: bool = True
     device: str | None = None
+    images: int | None = None
 
     def usable_gpus(self, gpus: int) -> int:
         """How many of so many GPUs have work."""
@@ -57,26 +58,37 @@ class RunTime:
 
     def describe(self, gpus: int) -> str:
         """The time on so many GPUs, in a sentence, with the source of the figure."""
-        return self._describe_hours(format_hours(self.hours_on(gpus), self.usable_gpus(gpus)))
+        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus), self._device_noun)
+        return self._describe_hours(hours)
 
     def describe_both(self, cluster_gpus: int) -> str:
         """The time on one GPU and on those of a cluster, with the source of the figure."""
         gpus = self.usable_gpus(cluster_gpus)
-        return self._describe_hours(format_both(self.gpu_hours, self.hours_on(gpus), gpus))
+        hours = self.hours_on(gpus)
+        return self._describe_hours(format_both(self.gpu_hours, hours, gpus, self._device_noun))
+
+    @property
+    def _device_noun(self) -> str:
+        return device_noun(self.device)
 
     def _describe_hours(self, hours: str) -> str:
-        total = f"{format_number(self.gpu_hours)} GPU-hours"
+        total = f"{format_number(self.gpu_hours)} {self._device_noun}-hours"
         return f"About {hours} ({total}, {self.source})."
 
 
-def format_hours(hours: float, gpus: int) -> str:
+def device_noun(device: str | None) -> str:
+    """What a device of this name is called in figures: a GPU, unless it is known to be none."""
+    return "device" if device == "cpu" else "GPU"
+
+
+def format_hours(hours: float, gpus: int, noun: str = "GPU") -> str:
     """The time on so many GPUs, such as 24 min on 16 GPUs at once; days where it takes several."""
-    return f"{_format_time(hours)} on {pluralize(gpus, 'GPU', 'GPUs at once')}"
+    return f"{_format_time(hours)} on {pluralize(gpus, noun, f'{noun}s at once')}"
 
 
-def format_both(gpu_hours: float, hours: float, cluster_gpus: int) -> str:
+def format_both(gpu_hours: float, hours: float, cluster_gpus: int, noun: str = "GPU") -> str:
     """The time on one GPU, and that on so many of a cluster where it has work for several."""
-    alone = format_hours(gpu_hours, 1)
+    alone = format_hours(gpu_hours, 1, noun)
     if cluster_gpus == 1:
         return alone
     return (
@@ -110,7 +122,8 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     by_rows = run_time(figure, images * width * height * job.defaults.steps)
     names = job.columns.model_dump()
     has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
-    return replace(by_rows, has_default_work=not has_own_work and not job.skip_existing)
+    has_default_work = not has_own_work and not job.skip_existing
+    return replace(by_rows, has_default_work=has_default_work, images=images)
 
 
 def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:

@@ -63,6 +63,7 @@ def doctor(
     removes. Exits with 2 where
     anything is wrong.
     """
+    from imagekiln.steps.errors import BadInput
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import access
@@ -72,7 +73,12 @@ def doctor(
     submitted_job = read_job(job, settings)
     url = server or (None if context else access.server_from_environment())
     argo = ApiConnection(access.argo_server_access(url)) if url else None
-    kubernetes = ApiConnection(access.kubernetes_access(context))
+    try:
+        kubernetes = ApiConnection(access.kubernetes_access(context))
+    except BadInput:  # for want of a cluster, what can be checked here
+        if output_format == "text":
+            Counter(_print_checks(diagnosis.diagnose_without_cluster(submitted_job)))
+        raise
 
     checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
     if output_format == "text":
@@ -321,6 +327,7 @@ def render(
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client.model_downloads import describe_downloads, downloads_model
+    from imagekiln.workflows.doctor.check_images import lacks_registry
     from imagekiln.workflows.profiles.loader import load_profile
     from imagekiln.workflows.templates.render import render_manifests
 
@@ -328,5 +335,15 @@ def render(
     rendered_job = read_job(job, settings)
     manifests = render_manifests(rendered_job, schedules, timezone, event=event)
     print_text(manifests, nl=False)
-    if downloads_model(rendered_job, load_profile(rendered_job.cluster.profile)):
+    profile = load_profile(rendered_job.cluster.profile)
+    images = (
+        rendered_job.cluster.cpu_image or profile.steps.image,
+        rendered_job.cluster.gpu_image or profile.generate.image,
+    )
+    if unregistered := list(filter(lacks_registry, images)):
+        print_note(
+            f"{' and '.join(unregistered)}: names without a registry, from which nodes cannot pull "
+            "them. Push them to yours; cluster.gpu_image and cluster.cpu_image name them there."
+        )
+    if downloads_model(rendered_job, profile):
         print_note(describe_downloads(rendered_job, size=None))  # nothing here needs the network

@@ -299,22 +299,30 @@ def tune(
     Measures growing batches until they gain nothing or do not fit in memory, and writes the
     result to a tuning file that jobs name in batch.tuning.
     """
+    from imagekiln.steps.errors import TryAgain
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.job.reader import read_job
+    from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.steps.runtime.signals import Stopped
     from imagekiln.workflows.cli.plan_text import format_tuning
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import print_result
 
     tuned_job = read_job(job, settings)
     require_libraries(tuned_job)
-
-    # Imported only now: torch takes seconds.
-    from imagekiln.steps.generate.trial import TrialBudget
-    from imagekiln.steps.generate.tune import tune as tune_job
-
     path = file or tuned_job.batch.tuning or default_tuning_file(job)
-    budget = TrialBudget(steps=steps, minutes=minutes)
-    result = tune_job(tuned_job, path, sizes, budget, again=again, told=print_note)
+    try:
+        # Imported only now: torch takes seconds.
+        from imagekiln.steps.generate.trial import TrialBudget
+        from imagekiln.steps.generate.tune import tune as tune_job
+
+        budget = TrialBudget(steps=steps, minutes=minutes)
+        result = tune_job(tuned_job, path, sizes, budget, again=again, told=print_note)
+    except Stopped as stopped:
+        raise TryAgain(
+            "Stopped. The same command starts again with the first size that is not in "
+            f"{sanitize_line(path)}."
+        ) from stopped
     print_result(result, output_format, format_tuning)
 
 

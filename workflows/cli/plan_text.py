@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the commands bring them
 
 MAX_SIZES = 5
 MAX_UNUSED_COLUMNS = 8
+MIN_NAME_WIDTH = 11
 BYTES_PER_GIGABYTE = 1e9
 
 
@@ -162,7 +163,8 @@ def format_estimate(result: "Estimate") -> str:
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "size": _format_size(result),
     }
-    table = format_table(lines | _time_lines(result), width=11)
+    lines |= _time_lines(result)
+    table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
     return f"{table}{_format_causes(result)}{_format_columns(result)}"
 
 
@@ -186,23 +188,25 @@ def _format_causes(result: "Estimate") -> str:
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
     """How long it takes and what that costs, or why that is not known."""
-    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, format_both
+    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, device_noun, format_both
 
+    noun = device_noun(result.device)
+    unit = f"{noun}-hours"
     if result.gpu_hours is None or result.hours is None or result.gpus is None:
-        lines = {"GPU-hours": f"unknown; {HOW_TO_MEASURE}"}
+        lines = {unit: f"unknown; {HOW_TO_MEASURE}"}
         if result.price_per_hour is not None:
-            lines["cost"] = "unknown without the GPU-hours"
+            lines["cost"] = f"unknown without the {unit}"
         return lines
 
     source = sanitize_line(result.time_source or "")
     lines = {
-        "GPU-hours": f"{result.gpu_hours:,.2f} ({source})",
-        "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus)}",
+        unit: f"{result.gpu_hours:,.2f} ({source})",
+        "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus, noun)}",
     }
     if not result.is_measured:
         lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
     if result.cost is not None and result.price_per_hour is not None:
-        price = f"{format_money(result.price_per_hour)} per GPU-hour"
+        price = f"{format_money(result.price_per_hour)} per {noun}-hour"
         source = sanitize_line(result.price_source or "")
         lines["cost"] = f"{format_money(result.cost)} (at {price}: {source})"
     if result.over_budget is not None:

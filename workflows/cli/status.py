@@ -8,6 +8,7 @@ from datetime import timedelta
 import click
 
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.workflows.cli.terminal import print_text
 from imagekiln.workflows.cli.text import print_result
@@ -65,6 +66,8 @@ def status_text(status: WorkflowStatus) -> str:
     lines = [status_line(status)]
     if status.run:
         lines.append(f"Dataset: {sanitize_line(status.run)}")
+    if any(status.device_seconds.values()):
+        lines.append(f"Took:    {_spent_text(status)}")
     lines += map(_failure_line, status.failures[:MAX_FAILURES])
     omitted = len(status.failures) - MAX_FAILURES
     if omitted > 0:
@@ -73,6 +76,16 @@ def status_text(status: WorkflowStatus) -> str:
     if status.cause:
         lines.append(f"Cause: {sanitize_line(status.cause)}")
     return "\n".join(lines)
+
+
+def _spent_text(status: WorkflowStatus) -> str:
+    """What a run took, in all and by use, and what it cost if that is known."""
+    hours = {use: seconds / 3600 for use, seconds in status.device_seconds.items()}
+    uses = ", ".join(f"{use} {format_number(amount)}" for use, amount in hours.items() if amount)
+    text = f"{format_number(sum(hours.values()))} device-hours ({uses})"
+    if status.cost is not None:
+        text += f", cost {format_money(status.cost)}"
+    return text
 
 
 def status_line(status: WorkflowStatus) -> str:

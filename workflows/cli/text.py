@@ -234,7 +234,7 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     """What a run took and cost, as far as it is known."""
     parts = []
     if device_hours:
-        parts.append(f"{format_number(device_hours)} GPU-hours")
+        parts.append(f"{format_number(device_hours)} device-hours")
     if cost is not None:
         parts.append(f"cost {format_money(cost)}")
     return parts

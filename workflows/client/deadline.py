@@ -8,6 +8,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.budget import require_within_budget
 from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, RunTime, estimate_by_rows
 from imagekiln.steps.runs.terms import terms_of
+from imagekiln.steps.runtime.figures import format_number
 from imagekiln.workflows.profiles.profile import Profile
 
 HOURS_PER_DAY = 24
@@ -15,6 +16,12 @@ MAX_PARALLELISM = 1000  # of a job
 # A figure that was computed is for an H100: newer GPUs, fewer bits and compiled models are at most
 # so many times as fast.
 COMPUTED_MARGIN = 4
+MIB_PER_GIB = 1024
+# The disk that planning takes for a million rows: their texts as they are read, and once more by
+# shape where there are several. Measured; docs/LOG.md has the conditions.
+PLANNING_MIB_ONE_SHAPE = 279
+PLANNING_MIB_SEVERAL_SHAPES = 531
+SPARE_DISK = 1.3  # for longer prompts than those that were measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +48,40 @@ def forecast(job: Job, profile: Profile, pods: int | None = None) -> Forecast | 
 
 
 def check_deadline(job: Job, profile: Profile) -> str:
-    """How long the job takes, in a sentence.
+    """How long the job takes, in a sentence, and that the disk of planning is small where it is.
 
     Raises BadInput where it cannot end in time, or exceeds its budget by the rows of its prompts.
     """
     terms = terms_of(job)
     try:
-        expected = forecast(job, profile)
-        time = estimate_by_rows(job) if terms.budget.is_limited else None
+        time = estimate_by_rows(job)
     except KilnError as error:
         return f"How long it takes is unknown from here: {error}"
-    if time is not None and time.has_default_work:
-        require_within_budget(job, time, terms, gpu=profile.gpu_name, spot=profile.spot)
-    if expected is None:
+    if time is None:
         return f"How long it takes is unknown: {HOW_TO_MEASURE}."
+    if terms.budget.is_limited and time.has_default_work:
+        require_within_budget(job, time, terms, gpu=profile.gpu_name, spot=profile.spot)
+    expected = _judge(time, profile, job.cluster.parallelism)
     if expected.remedy is not None:
         raise BadInput(f"{job.name}: {expected.says} {expected.remedy}")
-    return expected.says
+    small_disk = _explain_small_disk(time, profile)
+    return f"{expected.says} {small_disk}" if small_disk else expected.says
+
+
+def _explain_small_disk(time: RunTime, profile: Profile) -> str | None:
+    """That the pod that plans may run out of disk, and the number to set; None where it has it."""
+    disk = profile.steps.disk
+    if time.images is None or disk is None:
+        return None
+    per_million = PLANNING_MIB_ONE_SHAPE if time.has_default_work else PLANNING_MIB_SEVERAL_SHAPES
+    need = time.images / 1e6 * per_million / MIB_PER_GIB
+    if need <= disk:
+        return None
+    return (
+        f"Planning {time.images:,} images takes up to {format_number(need)} GiB of disk, and "
+        f"profile {profile.name} gives it {disk:g}: set "
+        f"`steps: {{disk: {ceil(need * SPARE_DISK)}}}` in a profile of your own."
+    )
 
 
 def explain_lateness(

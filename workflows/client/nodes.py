@@ -2,14 +2,19 @@
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.objects import Json, object_metadata
+from imagekiln.workflows.templates.metrics import GPU_USES
 
+COST_FIGURE = "cost"
+SPENT_FIGURES = (*GPU_USES, COST_FIGURE)
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
 
 
@@ -71,6 +76,27 @@ def plan_outputs(workflow: Json) -> dict[str, str]:
         if is_plan and node.get("phase") == "Succeeded":
             return _parameters(node, "outputs")
     return {}
+
+
+def spent_figures(workflow: Json) -> dict[str, float]:
+    """What the workflow's aggregation has counted as spent: seconds by use, and `cost`.
+
+    Every attempt at it counts only what those before it did not. Empty where there was none.
+    """
+    sums: dict[str, float] = {}
+    for node in _read_nodes(workflow).values():
+        if node["type"] != "Pod" or node.get("templateName") != "aggregate":
+            continue
+        figures: object = {}
+        with suppress(ValueError):
+            figures = json.loads(_parameters(node, "outputs").get("figures", "{}"))
+        if not isinstance(figures, dict):
+            continue
+        for name in SPENT_FIGURES:
+            amount = figures.get(name)
+            if isinstance(amount, int | float) and math.isfinite(amount):
+                sums[name] = sums.get(name, 0.0) + amount
+    return sums
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:

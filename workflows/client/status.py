@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.nodes import (
+    COST_FIGURE,
     ENDED_PHASES,
     PodAttempt,
     pending_groups,
     plan_outputs,
     pod_attempts,
+    spent_figures,
 )
 from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
 from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
@@ -43,7 +45,9 @@ class WorkflowStatus:
     generating) and `seconds_left` until the first images are made. `stage` is None before the
     workflow has started and once it has ended. `waits` says what pods wait for, and `cause` in one
     line why the workflow failed. `warnings` are failures that changed nothing about its end: those
-    of the exit handler.
+    of the exit handler. `device_seconds`, by use, and `cost` are what the run took since it was
+    aggregated before, in this workflow and in any that was stopped; empty and None until they are
+    known, `cost` also where there is no price.
     """
 
     name: str
@@ -63,6 +67,8 @@ class WorkflowStatus:
     cause: str | None = None
     stage: Stage | None = None
     waits: tuple[StepWait, ...] = ()
+    device_seconds: Mapping[str, float] = field(default_factory=dict)
+    cost: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -92,6 +98,8 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     images_done = _count_images(shards, outputs)
     stage = _stage(pods, phase, planned=images is not None)
     rate = _image_rate(images_done, shards, _generation_end(shards, stage, finished))
+    spent = spent_figures(workflow)
+    cost = spent.pop(COST_FIGURE, None)
     seconds_left = None
     if rate and images is not None:
         seconds_left = (images - images_done) / rate
@@ -113,6 +121,8 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         cause=(failure_cause(failures) or message or None) if phase in FAILED_PHASES else None,
         stage=stage,
         waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
+        device_seconds=spent,
+        cost=cost or None,
     )
 
 

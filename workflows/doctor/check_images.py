@@ -49,6 +49,11 @@ def full_image_name(image: str) -> str:
     return image if colon else f"{image}:latest"
 
 
+def lacks_registry(image: str) -> bool:
+    """Whether an image's name has no registry, from which nodes could pull it."""
+    return full_image_name(image).startswith(f"{DEFAULT_REGISTRY}/library/")
+
+
 def _check_image(view: ClusterView, image: str, nodes: Sequence[Node], nodes_check: str) -> Finding:
     failed_pull = _find_failed_pull(view, image)
     if failed_pull is not None:
@@ -66,7 +71,7 @@ def _check_image(view: ClusterView, image: str, nodes: Sequence[Node], nodes_che
     if having:
         return ok(f"{image} is on {having} of {count_noun(len(nodes), 'node')}.")
     says = f"No node has pulled {image} yet."
-    if full_name.startswith(f"{DEFAULT_REGISTRY}/library/"):
+    if lacks_registry(image):
         return unknown(
             says,
             "The name has no registry: push the image to yours, and set cluster.gpu_image or "

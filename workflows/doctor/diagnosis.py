@@ -68,6 +68,12 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield check_time.check_run_time(view, job, profile, priorities)
 
 
+def diagnose_without_cluster(job: Job) -> Checks:
+    """Make the checks that need no cluster: for somebody who has none yet."""
+    yield from _download_checks(job, load_profile(job.cluster.profile))
+    yield from _storage_checks(job)
+
+
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
     """The checks as one result."""
     return Diagnosis(

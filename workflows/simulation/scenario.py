@@ -15,7 +15,12 @@ from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, default_figure
 from imagekiln.steps.plan.sharding import MAX_SHARDS, Sharding, cut_shards
 from imagekiln.steps.runs.plan import max_batch_size
-from imagekiln.workflows.client.deadline import HOURS_PER_DAY, MAX_PARALLELISM
+from imagekiln.workflows.client.deadline import (
+    HOURS_PER_DAY,
+    MAX_PARALLELISM,
+    PLANNING_MIB_SEVERAL_SHAPES,
+    SPARE_DISK,
+)
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.simulation import sizes
 from imagekiln.workflows.simulation.run import (
@@ -29,7 +34,6 @@ from imagekiln.workflows.templates.child_workflows import split_pods
 
 MILLION = 1_000_000
 MIB_PER_GIB = 1024
-SPARE_DISK = 1.3  # planning needs more for longer prompts than those that were measured
 MAX_PUTS_PER_SECOND = 3500  # of one prefix of Amazon S3, which splits prefixes that are busy
 
 
@@ -209,7 +213,7 @@ def _planning_limits(simulation: Simulation, profile: Profile) -> Iterator[Limit
     )
     if profile.steps.disk is None:
         return
-    disk = rows * sizes.PLANNING_DISK_MIB_PER_MILLION_ROWS / MIB_PER_GIB
+    disk = rows * PLANNING_MIB_SEVERAL_SHAPES / MIB_PER_GIB
     yield Limit(
         "disk of planning",
         disk,

@@ -26,9 +26,6 @@ PLANNED_ROWS_PER_SECOND = 276_000  # of one shape, on two cores
 OBJECTS_PER_SHARD = 3  # its rows, its statistics, its manifest
 PLANNING_MIB = 596  # of a million rows; 605 of ten million
 PLANNING_MIB_PER_MILLION_ROWS = 1.0
-# The disk that planning takes for a million rows: their texts as they are read, and once more by
-# shape where there are several.
-PLANNING_DISK_MIB_PER_MILLION_ROWS = 531
 AGGREGATED_IMAGES_PER_SECOND = 252_000
 SHARD_LIST = TypeAdapter(tuple[Shard, ...])
 SAMPLE_SHARDS = 100

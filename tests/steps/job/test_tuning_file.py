@@ -15,6 +15,7 @@ from imagekiln.steps.job.tuning_file import (
     parse_tuning_file,
     read_tuning_file,
     read_tuning_file_or_empty,
+    require_writable_tuning_file,
     tuning_to_yaml,
 )
 from tests.tuned import entry
@@ -51,6 +52,16 @@ def test_file_says_what_it_is_and_is_read_by_people() -> None:
     assert yaml.safe_load(text)["version"] == 1
     assert "  batch: 4\n" in text
     assert "null" not in text
+
+
+def test_trying_whether_a_file_can_be_written_leaves_none_without_entries(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    require_writable_tuning_file(str(file))
+    assert not file.exists()
+
+    add_tuning_entry(str(file), entry())
+    require_writable_tuning_file(str(file))
+    assert read_tuning_file(str(file)).entries == (entry(),)
 
 
 def test_json_is_read_too() -> None:

@@ -5,8 +5,12 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.performance import COMPUTED_SOURCE
+from imagekiln.steps.plan import estimate
 from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
@@ -83,14 +87,29 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     done = kiln("estimate", job)
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
-        "rows:        6 (0 rejected)",
-        "images:      6 (0 duplicates omitted)",
-        "truncated:   0 prompts",
-        "shards:      2 (2 parts in all)",
-        "size:        about 2.3 kB",
-        "GPU-hours:   unknown; run `imagekiln tune JOB` on its GPU, or set shard.seconds_per_image",
+        "rows:         6 (0 rejected)",
+        "images:       6 (0 duplicates omitted)",
+        "truncated:    0 prompts",
+        "shards:       2 (2 parts in all)",
+        "size:         about 2.3 kB",
+        "device-hours: unknown; run `imagekiln tune JOB` on its GPU, or set "
+        "shard.seconds_per_image",
     ]
     assert not (tmp_path / "out").exists()
+
+
+def test_estimate_names_a_mistake_in_the_input_although_the_hub_is_away(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Job) -> None:
+        raise TryAgain("the hub does not answer.")
+
+    monkeypatch.setattr(estimate, "resolve_model", fail)
+    done = kiln("estimate", job)
+    assert (done.exit_code, done.stderr) == (75, "the hub does not answer.\n")
+    done = kiln("estimate", job, "--set", "prompts=nowhere.csv")
+    assert done.exit_code == 2
+    assert "nowhere.csv: no such file" in done.stderr
 
 
 def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(
@@ -101,17 +120,18 @@ def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(
     speed = ("--set", "shard.seconds_per_image=1200", "--prices", str(table))
     budget = ("--set", "price_per_hour=9", "--set", "budget.cost=1")
     assert kiln("estimate", job, *speed, *budget).stdout.splitlines()[-2:] == [
-        "cost:        1.40 (at 0.70 per GPU-hour: NVIDIA L4)",
-        "budget:      exceeded: cost 1.40, where budget.cost is 1.00",
+        "cost:         1.40 (at 0.70 per device-hour: NVIDIA L4)",
+        "budget:       exceeded: cost 1.40, where budget.cost is 1.00",
     ]
 
 
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
     assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
-        "GPU-hours:   2.00 (by the job's shard.seconds_per_image)",
-        "time:        about 2 h 0 min on 1 GPU, about 60 min on the 2 that a cluster gives at once",
-        "cost:        5.00 (at 2.50 per GPU-hour: one price for all GPUs)",
+        "device-hours: 2.00 (by the job's shard.seconds_per_image)",
+        "time:         about 2 h 0 min on 1 device, about 60 min on the 2 that a cluster gives "
+        "at once",
+        "cost:         5.00 (at 2.50 per device-hour: one price for all GPUs)",
     ]
     found = parse_json(kiln("estimate", job, *speed, "--format", "json"))
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
@@ -119,7 +139,7 @@ def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: s
 
 def test_estimate_with_a_price_says_why_there_is_no_cost(job: str) -> None:
     lines = kiln("estimate", job, "--price", "2.5").stdout.splitlines()
-    assert lines[-1] == "cost:        unknown without the GPU-hours"
+    assert lines[-1] == "cost:         unknown without the device-hours"
 
 
 def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str) -> None:

@@ -39,6 +39,24 @@ def test_submitting_reports_the_time_at_the_job_s_parallelism(
     ]
 
 
+@pytest.mark.parametrize(("columns", "need"), [({}, "0.272"), ({"width": [64] * 100}, "0.519")])
+def test_submitting_reports_that_planning_may_run_out_of_disk(
+    columns: dict[str, object], need: str, argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    profile = tmp_path / "small.yaml"
+    profile.write_text("{description: a small disk, steps: {disk: 0.25}}")
+    values = _job(s3_bucket, tmp_path, 1e-7, **columns).model_dump() | {
+        "defaults": {"images_per_prompt": 10_000},
+        "cluster": {"profile": str(profile)},
+    }
+    reported: list[str] = []
+    submit(Job.model_validate(values), argo=argo, report=reported.append)
+    assert reported[0].endswith(
+        f" Planning 1,000,000 images takes up to {need} GiB of disk, and profile small gives it "
+        "0.25: set `steps: {disk: 1}` in a profile of your own."
+    )
+
+
 def test_job_that_cannot_end_in_time_is_refused_with_the_numbers_to_set(
     argo: Memory, s3_bucket: str, tmp_path: Path
 ) -> None:

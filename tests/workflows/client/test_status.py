@@ -66,6 +66,30 @@ def test_images_are_the_progress_of_running_pods_and_the_share_of_done_pods() ->
     assert status.pods == PodCounts(waiting=0, running=1, done=1, failed=0)
 
 
+def aggregate(number: int, figures: str) -> Json:
+    return {
+        "id": f"postcards-1-8{number}", "type": "Pod", "templateName": "aggregate",
+        "phase": "Succeeded", "outputs": {"parameters": [{"name": "figures", "value": figures}]},
+    }  # fmt: skip
+
+
+def test_result_has_what_the_run_took_over_all_attempts_at_aggregating_it() -> None:
+    first = json.dumps({"ok": 90, "drawing": 7200, "loading": 1800, "idle": 0, "cost": 6.25})
+    again = json.dumps({"ok": 90, "drawing": 0, "loading": 0, "idle": 0, "cost": 0})
+    nodes = [plan(90, 3), aggregate(0, first), aggregate(1, again)]
+    text = status_text(read_status(workflow(*nodes, phase="Succeeded")))
+    assert "\nTook:    2.5 device-hours (drawing 2, loading 0.5), cost 6.25" in text
+
+
+@pytest.mark.parametrize(
+    "figures", ["", "{{outputs}}", "[]", '{"drawing": "1"}', '{"drawing": NaN}', '{"cost": 0}']
+)
+def test_figures_that_say_nothing_are_omitted(figures: str) -> None:
+    status = read_status(workflow(plan(90, 3), aggregate(0, figures), phase="Succeeded"))
+    assert "Took" not in status_text(status)
+    assert status.cost is None
+
+
 @pytest.mark.parametrize(
     ("message", "cause"),
     [

@@ -114,6 +114,15 @@ def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube
     assert len(kube.requests) == 1
 
 
+def test_without_kubeconfig_what_needs_no_cluster_is_checked(job: str, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").unlink()
+    done = _doctor(job)
+    assert done.exit_code == 2
+    names = [line.split(":")[0].split()[1] for line in done.stdout.splitlines()]
+    assert names == ["paths", "output", "prompts"]
+    assert "Set KUBECONFIG" in done.stderr
+
+
 def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     kube.unreadable = {
         "namespaces",
