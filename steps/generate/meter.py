@@ -4,6 +4,7 @@ A process that is killed leaves what it entered before. Where the budget of the 
 attempt ends after its current part.
 """
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,14 @@ from contextlib import contextmanager, suppress
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.job.prices import is_spot_node
-from imagekiln.steps.runs.account import NOTHING, Account, Spent, open_account, open_run_store
+from imagekiln.steps.runs.account import (
+    MAX_TRIES,
+    NOTHING,
+    Account,
+    Spent,
+    open_account,
+    open_run_store,
+)
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
 from imagekiln.steps.runtime.progress import Event, Progress
@@ -22,6 +30,11 @@ ENTRY_SECONDS = 300.0  # between two entries
 # With a budget, more often: but of many pods at once, no more than a few write in a second.
 MIN_ENTRY_SECONDS = 30.0
 ENTRY_SECONDS_PER_SHARD = 1.0
+# The pods of a run start together: each enters its start at a random time after it.
+START_SECONDS_PER_SHARD = 0.1
+MAX_START_SECONDS = 30.0
+# A pod that is done holds its GPU until it is entered.
+MAX_CLOSING_TRIES = 8
 DEVICES_WITH_MODELS = ("auto", "cuda")  # what they are called is known once the model is loaded
 
 
@@ -45,7 +58,7 @@ def meter_attempt(
     meter = Meter(run_store.uri, open_account(store, plan), terms, progress, stop)
     if plan.job.device not in DEVICES_WITH_MODELS:
         meter.note_price(plan.job.device)
-    meter.start(devices, age, _entry_seconds(terms, len(plan.shards)))
+    meter.start(devices, age, len(plan.shards))
     is_complete = False
     try:
         yield meter
@@ -92,8 +105,8 @@ class Meter:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, devices: int, age: float, entry_seconds: float) -> None:
-        """Begin, `age` seconds ago. Raises BudgetSpent where nothing is left to spend."""
+    def start(self, devices: int, age: float, shards: int) -> None:
+        """Begin, `age` seconds ago, at a run of so many shards. Raises BudgetSpent where nothing is left to spend."""
         self._devices = devices
         self._began = time.perf_counter() - age
         if self._terms.budget.is_limited:
@@ -101,7 +114,7 @@ class Meter:
             excess = self._terms.find_excess(self._total)
             if excess is not None:
                 raise budget_error(self._uri, excess)
-        self._thread = threading.Thread(target=self._enter_often, args=(entry_seconds,))
+        self._thread = threading.Thread(target=self._enter_often, args=(shards,))
         self._thread.daemon = True
         self._thread.start()
 
@@ -132,18 +145,20 @@ class Meter:
         if self._thread is not None:
             self._thread.join()
         with suppress(KilnError):  # only figures of cost are lost
-            self._enter(self._measure(is_complete=is_complete, ended=1))
+            self._enter(self._measure(is_complete=is_complete, ended=1), MAX_CLOSING_TRIES)
 
-    def _enter_often(self, entry_seconds: float) -> None:
-        is_closed = False
+    def _enter_often(self, shards: int) -> None:
+        latest_start = min(MAX_START_SECONDS, START_SECONDS_PER_SHARD * shards)
+        entry_seconds = _entry_seconds(self._terms, shards)
+        is_closed = self._closed.wait(random.uniform(0, latest_start))  # noqa: S311  # no secret
         while not is_closed:
             with suppress(KilnError):  # the next entry has it too
                 self._enter(self._measure())
                 self._check_budget()
             is_closed = self._closed.wait(entry_seconds)
 
-    def _enter(self, own: Spent) -> None:
-        total = self._account.add(own - self._entered)
+    def _enter(self, own: Spent, max_tries: int = MAX_TRIES) -> None:
+        total = self._account.add(own - self._entered, max_tries)
         with self._lock:
             self._entered = own
             self._total = total

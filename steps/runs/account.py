@@ -102,10 +102,10 @@ class Account:
             self._spent = self._read_entry(self._entries - 1).spent
         return self._spent
 
-    def add(self, spent: Spent) -> Spent:
+    def add(self, spent: Spent, max_tries: int = MAX_TRIES) -> Spent:
         """Append what was spent, and return the sum. Raises as `read` does."""
         writer = uuid.uuid4().hex
-        for attempt in range(MAX_TRIES):
+        for attempt in range(max_tries):
             total = self.read() + spent
             number = self._entries
             entry = AccountEntry(writer, time.time(), total)
