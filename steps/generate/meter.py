@@ -106,7 +106,10 @@ class Meter:
         self._thread: threading.Thread | None = None
 
     def start(self, devices: int, age: float, shards: int) -> None:
-        """Begin, `age` seconds ago, at a run of so many shards. Raises BudgetSpent where nothing is left to spend."""
+        """Begin, `age` seconds ago, at a run of so many shards.
+
+        Raises BudgetSpent where nothing is left to spend.
+        """
         self._devices = devices
         self._began = time.perf_counter() - age
         if self._terms.budget.is_limited:
