@@ -2,6 +2,8 @@
 
 from uuid import uuid4
 
+import pytest
+
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
@@ -97,6 +99,8 @@ def _of_job(job: str) -> dict[tuple[str, str], float]:
 
 def _controller_series() -> Series:
     controllers = kube.items("pods", "--all-namespaces", "--selector", "app=workflow-controller")
+    if not controllers:
+        pytest.skip("Argo's controller is no pod of this cluster: its metrics are out of reach")
     (controller,) = controllers
     namespace = kube.get_field(controller, "metadata", "namespace")
     target = f"https:{kube.name(controller)}:9090"

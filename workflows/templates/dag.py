@@ -90,15 +90,21 @@ def main_dag(
 
 
 def finish_dag(steps: Sequence[Container]) -> DAG:
-    """The exit handler, whose steps run side by side.
+    """The exit handler, whose steps run one after another.
 
     Argo takes a workflow for failed whose exit handler failed. So whatever becomes of the steps,
-    this DAG succeeds.
+    this DAG succeeds. Side by side, they would be more pods than a parallelism of one admits, and
+    Argo's controller (4.1.2) exits where a task of the exit handler has to wait for that.
     """
     any_failure = m.ContinueOn(failed=True, error=True)
-    tasks: list[Task | m.DAGTask] = [
-        Task(name=str(step.name), template=step, continue_on=any_failure) for step in steps
-    ]
+    tasks: list[Task | m.DAGTask] = []
+    before: list[str] | None = None
+    for step in steps:
+        name = str(step.name)
+        # `depends`, which Hera's >> writes, does not go with `continueOn`.
+        task = Task(name=name, template=step, dependencies=before, continue_on=any_failure)
+        tasks.append(task)
+        before = [name]
     return DAG(name="finish", tasks=tasks)
 
 

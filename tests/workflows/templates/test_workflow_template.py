@@ -291,6 +291,8 @@ def test_exit_handler_cannot_fail_the_workflow() -> None:
     templates = {part["name"]: part for part in template["spec"]["templates"]}
     tasks = templates[template["spec"]["onExit"]]["dag"]["tasks"]
     assert [task["name"] for task in tasks] == ["report", "publish-report"]
+    # Argo's controller exits where a task of the exit handler waits for `parallelism`.
+    assert [task.get("dependencies") for task in tasks] == [None, ["report"]]
     for task in tasks:
         assert task["continueOn"] == {"failed": True, "error": True}
         assert templates[task["template"]]["timeout"], "it also ends a pod that finds no node"
