@@ -2,11 +2,10 @@
 
 from uuid import uuid4
 
-import pytest
-
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
+from tests.cluster.controller_metrics import read_controller_metrics
 from tests.cluster.waiting import (
     submit_with_template,
     wait_for_end,
@@ -87,7 +86,7 @@ def _of_job(job: str) -> dict[tuple[str, str], float]:
 
     def look() -> dict[tuple[str, str], float] | None:
         series = {}
-        for (name, labels), amount in _controller_series().items():
+        for (name, labels), amount in parse(read_controller_metrics()).items():
             values = dict(labels)
             if name.startswith(SERVED) and values.pop("job", "") == job and "le" not in values:
                 key = values.get("status") or values.get("use") or ""
@@ -95,18 +94,6 @@ def _of_job(job: str) -> dict[tuple[str, str], float]:
         return series if any(name == "runs_total" for name, _ in series) else None
 
     return kube.wait_until(60, f"the metrics of a run of {job}", look)
-
-
-def _controller_series() -> Series:
-    controllers = kube.items("pods", "--all-namespaces", "--selector", "app=workflow-controller")
-    if not controllers:
-        pytest.skip("Argo's controller is no pod of this cluster: its metrics are out of reach")
-    (controller,) = controllers
-    namespace = kube.get_field(controller, "metadata", "namespace")
-    target = f"https:{kube.name(controller)}:9090"
-    return parse(
-        kube.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{target}/proxy/metrics")
-    )
 
 
 def _metrics_error(workflow: str) -> object:

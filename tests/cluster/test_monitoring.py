@@ -18,6 +18,7 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import stop
 from imagekiln.workflows.client.schedules import resume, schedule, suspend
 from tests.cluster import jobs, kube
+from tests.cluster.controller_metrics import read_controller_metrics
 from tests.cluster.test_losses import slow_job
 from tests.cluster.test_profiles import job_with_profile
 from tests.cluster.waiting import (
@@ -69,7 +70,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (folder / "rules.yaml").write_text(rules, encoding="utf-8")
     state = Cluster()
     with (
-        _polling(_argo_metrics) as argo_address,
+        _polling(read_controller_metrics) as argo_address,
         _polling(_pod_metrics) as pods_address,
         exporter(lambda: dcgm_metrics(state.gpus)) as dcgm_address,
     ):
@@ -181,14 +182,6 @@ def _polling(read: Callable[[], str]) -> Iterator[str]:
     finally:
         ended.set()
         thread.join()
-
-
-def _argo_metrics() -> str:
-    (controller,) = kube.items("pods", "--all-namespaces", "--selector", "app=workflow-controller")
-    namespace = kube.get_field(controller, "metadata", "namespace")
-    target = f"https:{kube.name(controller)}:9090"
-    path = f"/api/v1/namespaces/{namespace}/pods/{target}/proxy/metrics"
-    return kube.kubectl("get", "--raw", path)
 
 
 def _pod_metrics() -> str:
