@@ -68,7 +68,7 @@ def test_notification_leads_to_the_workflow_and_its_report(
     log = "".join(archived_logs(name))
     assert f"{kube.NAMESPACE}/{name}: Succeeded. 12 of 12 images are ok. Dataset: {run}." in log
     assert f"Workflow: {argo_url}/workflows/{kube.NAMESPACE}/{name}" in log
-    (path,) = re.findall(rf"Report: {re.escape(argo_url)}/(\S+)", log)
+    (path,) = re.findall(rf"Report: {re.escape(argo_url)}/([^\s\"]+)", log)
     page = "".join(server.connection.stream_lines(path))
     assert run in page
 

@@ -31,6 +31,8 @@ def plan_metrics() -> list[RunMetric]:
             help="Images that the latest run is to have.",
             labels=[Label(key="job", value=_output("job_name"))],
             realtime=False,
+            # A step that failed has no outputs: Argo would report a metric without a value.
+            when="{{status}} == Succeeded",
             value=_output("images"),
         )
     ]
