@@ -206,12 +206,21 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
     if not result.is_measured:
         lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
     if result.cost is not None and result.price_per_hour is not None:
-        price = f"{format_money(result.price_per_hour)} per {noun}-hour"
-        source = sanitize_line(result.price_source or "")
-        lines["cost"] = f"{format_money(result.cost)} (at {price}: {source})"
+        lines["cost"] = _format_cost(result.cost, result.price_per_hour, result)
     if result.over_budget is not None:
         lines["budget"] = f"exceeded: {result.over_budget}"
     return lines
+
+
+def _format_cost(cost: float, per_hour: float, result: "Estimate") -> str:
+    """What the job costs, and the price that this is by."""
+    from imagekiln.steps.plan.run_time import device_noun
+
+    source = sanitize_line(result.price_source or "")
+    if result.is_highest_price:
+        return f"up to {format_money(cost)} (highest price of the table: {source})"
+    price = f"{format_money(per_hour)} per {device_noun(result.device)}-hour"
+    return f"{format_money(cost)} (at {price}: {source})"
 
 
 def _format_other_gpus(h100_hours: float) -> str:

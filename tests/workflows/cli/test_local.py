@@ -125,6 +125,24 @@ def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(
     ]
 
 
+def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(
+    job: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "prices.yaml"
+    entries = ["{gpu: NVIDIA L4, per_hour: 0.7}", "{gpu: NVIDIA H100, per_hour: 3.5}"]
+    table.write_text("".join(["prices:\n", *(f"  - {entry}\n" for entry in entries)]))
+    settings = ("--set", "shard.seconds_per_image=1200", "--set", "budget.cost=1")
+    in_job = (*settings, "--set", f"prices={table}")
+    lines = [
+        "cost:         up to 7.00 (highest price of the table: NVIDIA H100)",
+        "budget:       exceeded: cost 7.00, where budget.cost is 1.00",
+    ]
+    assert kiln("estimate", job, *in_job).stdout.splitlines()[-2:] == lines
+    by_option = (*settings, "--set", "price_per_hour=9", "--prices", str(table))
+    assert kiln("estimate", job, *by_option).stdout.splitlines()[-2:] == lines
+    assert "cost 7.00, where budget.cost is 1.00" in kiln("plan", job, *in_job).stderr
+
+
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
     assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
