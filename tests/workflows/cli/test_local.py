@@ -3,7 +3,9 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,6 +143,19 @@ def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(
     by_option = (*settings, "--set", "price_per_hour=9", "--prices", str(table))
     assert kiln("estimate", job, *by_option).stdout.splitlines()[-2:] == lines
     assert "cost 7.00, where budget.cost is 1.00" in kiln("plan", job, *in_job).stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "preview"])
+def test_planning_says_where_the_images_may_not_fit_on_the_outputs_disk(
+    command: str, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10_000, free=1_000))
+    size = "about 2.3 kB; the output has only 1 kB free"
+    assert f"size:         {size}" in kiln("estimate", job).stdout.splitlines()
+    done = kiln(command, job)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines().count(f"The images may not fit: {size}.") == 1
+    assert "may not fit" not in done.stdout
 
 
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
