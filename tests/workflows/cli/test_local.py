@@ -158,6 +158,14 @@ def test_planning_says_where_the_images_may_not_fit_on_the_outputs_disk(
     assert "may not fit" not in done.stdout
 
 
+def test_preview_says_whether_the_run_has_other_images_to_make(job: str) -> None:
+    assert "run or submit the job" in kiln("preview", job).stdout
+    kiln("run", job)
+    again = kiln("preview", job).stdout
+    assert "The run has finished already" in again
+    assert "run or submit the job" not in again
+
+
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
     assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
