@@ -54,9 +54,17 @@ class Prices:
     @property
     def highest(self) -> float | None:
         """The highest price, for GPUs whose name is not known; None where no price is known."""
+        price = self.find_highest()
+        return None if price is None else price.per_hour
+
+    def find_highest(self) -> Price | None:
+        """The highest price and the GPU that has it; None where no price is known."""
         if self.per_hour is not None:
-            return self.per_hour
-        return max((entry.per_hour for entry in self.table), default=None)
+            return self.find(None)
+        if not self.table:
+            return None
+        entry = max(self.table, key=lambda entry: entry.per_hour)
+        return Price(entry.per_hour, _describe_entry(entry))
 
     def find(self, gpu: str | None, *, spot: bool = False) -> Price | None:
         """The price of a GPU of this name; None where the table has none.

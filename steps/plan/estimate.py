@@ -35,9 +35,10 @@ class Estimate:
     `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
     those of the input that are neither read nor carried. `rejection_causes` are the most frequent
     reasons why rows are rejected. `free_gigabytes` are those of the disk of a local output.
-    `price_source` says which price was used,
-    `over_budget` by how much the job's budget is exceeded, if it is, and `device` on which device
-    the time was measured, or which the job sets.
+    `price_source` says which price was used, and `is_highest_price` that it is the highest of the
+    table, since that has none for the GPU or the GPU is not known: the cost is at most that.
+    `over_budget` says by how much the job's budget is exceeded, if it is, and `device` on which
+    device the time was measured, or which the job sets.
     """
 
     rows: int
@@ -63,6 +64,7 @@ class Estimate:
     rejection_causes: tuple[RejectionCause, ...] = ()
     free_gigabytes: float | None = None
     device: str | None = None
+    is_highest_price: bool = False
 
 
 def estimate(
@@ -105,6 +107,9 @@ def estimate(
             time = expect_run_time(model, draft)
             device = gpu or (None if time is None else time.device)
             price = terms.all_prices.find(device, spot=spot)
+            if price is None:
+                price = terms.all_prices.find_highest()
+                counted = replace(counted, is_highest_price=price is not None)
             return _add_time(counted, time, gpus, price, terms)
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
@@ -14,6 +15,14 @@ from imagekiln.steps.storage.uri import is_remote_uri
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
 LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
 SMALLEST_SHARE = 0.1  # of these bytes, which flat drawings take
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceNeeded:
+    """The bytes that the images take by the estimate, and those that a local output has free."""
+
+    estimated: float
+    free: int | None
 
 
 def estimate_bytes(draft: PlanDraft, encoding: Encoding) -> float:
@@ -44,8 +53,11 @@ def find_free_bytes(output: str) -> int | None:
     return None
 
 
-def require_space(output: str, size: float) -> None:
-    """Raise BadInput where images of about `size` bytes cannot fit on the disk of the output."""
+def require_space(output: str, size: float) -> SpaceNeeded:
+    """What images of about `size` bytes need; BadInput where they cannot fit on the output's disk.
+
+    Between these, where they may not fit, the caller says so.
+    """
     free = find_free_bytes(output)
     if free is not None and size * SMALLEST_SHARE > free:
         raise BadInput(
@@ -53,3 +65,4 @@ def require_space(output: str, size: float) -> None:
             f"{format_bytes(free)} free. Choose another output, such as a larger disk or a bucket, "
             "a smaller encoding (JPEG or WebP), or fewer or smaller images."
         )
+    return SpaceNeeded(size, free)

@@ -35,7 +35,7 @@ from imagekiln.steps.plan.input_files import (
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.run_time import RunTime
-from imagekiln.steps.plan.space import estimate_bytes, require_space
+from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -78,7 +78,8 @@ class PlanResult:
     those of the input that are neither read nor carried; both are empty where a named run existed.
     `rejection_causes` is empty where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
-    are now.
+    are now. `space` is what the images need on the disk of the output; None for a plan that
+    existed.
     """
 
     plan: Plan
@@ -89,6 +90,7 @@ class PlanResult:
     unused_columns: tuple[str, ...] = ()
     rejection_causes: tuple[RejectionCause, ...] = ()
     moved_revisions: tuple[NamedRevision, ...] = ()
+    space: SpaceNeeded | None = None
 
 
 def make_plan(
@@ -145,11 +147,11 @@ def make_plan(
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             require_within_budget(job, time, terms)
-            require_space(job.output, estimate_bytes(draft, job.encoding))
+            space = require_space(job.output, estimate_bytes(draft, job.encoding))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
             record_expectation(store, time, terms)
-            result = replace(result, time=time)
+            result = replace(result, time=time, space=space)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
 

@@ -63,9 +63,9 @@ def init(prompts: str, to: Path, model: str) -> None:
     from imagekiln.workflows.cli.terminal import print_note, print_text
 
     columns = read_starter_columns(prompts)
-    write_starter_job(to, prompts, model, columns)
     if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
+    write_starter_job(to, prompts, model, columns)
     if columns is not None and columns.carry:
         names = sanitize_line(", ".join(columns.carry))
         print_note(

@@ -30,7 +30,21 @@ BYTES_PER_GIGABYTE = 1e9
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
     """Print a plan that is about to be carried out, next to the command's result."""
     print_note(format_plan(result, gpus))
+    print_plan_warnings(result)
+
+
+def print_plan_warnings(result: "PlanResult") -> None:
+    """Print what may go wrong with a plan: the disk may not do, or checks are not tried."""
+    print_short_space(result)
     print_untried_checks(result)
+
+
+def print_short_space(result: "PlanResult") -> None:
+    """Print a note where the output may lack the space for the images."""
+    space = result.space
+    if space is not None and space.free is not None and space.estimated > space.free:
+        size = _format_size(space.estimated, space.free)
+        print_note(f"The images may not fit: {size}.")
 
 
 def print_untried_checks(result: "PlanResult") -> None:
@@ -161,20 +175,27 @@ def format_estimate(result: "Estimate") -> str:
         "images": f"{result.images:,} ({omitted} omitted)",
         "truncated": pluralize(result.truncated_prompts, "prompt"),
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
-        "size": _format_size(result),
+        "size": _format_estimated_size(result),
     }
     lines |= _time_lines(result)
     table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
     return f"{table}{_format_causes(result)}{_format_columns(result)}"
 
 
-def _format_size(result: "Estimate") -> str:
-    """The size of the images, and the free space where they may not fit in it."""
-    size = f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}"
+def _format_estimated_size(result: "Estimate") -> str:
     free = result.free_gigabytes
-    if free is None or result.gigabytes <= free:
-        return size
-    return f"{size}; the output has only {format_bytes(free * BYTES_PER_GIGABYTE)} free"
+    return _format_size(
+        result.gigabytes * BYTES_PER_GIGABYTE,
+        None if free is None else free * BYTES_PER_GIGABYTE,
+    )
+
+
+def _format_size(size: float, free: float | None) -> str:
+    """The size of the images, and the free space where they may not fit in it."""
+    sentence = f"about {format_bytes(size)}"
+    if free is None or size <= free:
+        return sentence
+    return f"{sentence}; the output has only {format_bytes(free)} free"
 
 
 def _format_causes(result: "Estimate") -> str:
@@ -206,12 +227,21 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
     if not result.is_measured:
         lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
     if result.cost is not None and result.price_per_hour is not None:
-        price = f"{format_money(result.price_per_hour)} per {noun}-hour"
-        source = sanitize_line(result.price_source or "")
-        lines["cost"] = f"{format_money(result.cost)} (at {price}: {source})"
+        lines["cost"] = _format_cost(result.cost, result.price_per_hour, result)
     if result.over_budget is not None:
         lines["budget"] = f"exceeded: {result.over_budget}"
     return lines
+
+
+def _format_cost(cost: float, per_hour: float, result: "Estimate") -> str:
+    """What the job costs, and the price that this is by."""
+    from imagekiln.steps.plan.run_time import device_noun
+
+    source = sanitize_line(result.price_source or "")
+    if result.is_highest_price:
+        return f"up to {format_money(cost)} (highest price of the table: {source})"
+    price = f"{format_money(per_hour)} per {device_noun(result.device)}-hour"
+    return f"{format_money(cost)} (at {price}: {source})"
 
 
 def _format_other_gpus(h100_hours: float) -> str:

@@ -91,7 +91,7 @@ def plan(
     from imagekiln.workflows.cli.plan_text import (
         format_plan,
         format_round_plan,
-        print_untried_checks,
+        print_plan_warnings,
     )
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.cli.unfinished_text import print_unfinished_run
@@ -114,7 +114,7 @@ def plan(
     gpus = resolved_job.cluster.parallelism * workers
     format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output_format, format_text)
-    print_untried_checks(result)
+    print_plan_warnings(result)
     if not argo and not retry:
         print_unfinished_run(result, "plan", request)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
 
-from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
@@ -107,11 +107,13 @@ def format_run(result: "RunResult") -> str:
 
 def format_preview(result: "Preview") -> str:
     """What was made of a sample, and where to look."""
+    rest = "They are part of the run: run or submit the job, and it makes the others."
+    if open_store(result.uri).exists(SUCCESS_KEY):
+        rest = "The run has finished already."
     images = pluralize(result.summary.images, "image is", "images are")
     return (
         f"All {images} as the job asks, of {result.planned_images:,} planned.\n"
-        f"Page: {sanitize_line(result.page)}\n"
-        "They are part of the run: run or submit the job, and it makes the others."
+        f"Page: {sanitize_line(result.page)}\n{rest}"
     )
 
 

@@ -3,7 +3,9 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +125,45 @@ def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(
         "cost:         1.40 (at 0.70 per device-hour: NVIDIA L4)",
         "budget:       exceeded: cost 1.40, where budget.cost is 1.00",
     ]
+
+
+def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(
+    job: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "prices.yaml"
+    entries = ["{gpu: NVIDIA L4, per_hour: 0.7}", "{gpu: NVIDIA H100, per_hour: 3.5}"]
+    table.write_text("".join(["prices:\n", *(f"  - {entry}\n" for entry in entries)]))
+    settings = ("--set", "shard.seconds_per_image=1200", "--set", "budget.cost=1")
+    in_job = (*settings, "--set", f"prices={table}")
+    lines = [
+        "cost:         up to 7.00 (highest price of the table: NVIDIA H100)",
+        "budget:       exceeded: cost 7.00, where budget.cost is 1.00",
+    ]
+    assert kiln("estimate", job, *in_job).stdout.splitlines()[-2:] == lines
+    by_option = (*settings, "--set", "price_per_hour=9", "--prices", str(table))
+    assert kiln("estimate", job, *by_option).stdout.splitlines()[-2:] == lines
+    assert "cost 7.00, where budget.cost is 1.00" in kiln("plan", job, *in_job).stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "preview"])
+def test_planning_says_where_the_images_may_not_fit_on_the_outputs_disk(
+    command: str, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10_000, free=1_000))
+    size = "about 2.3 kB; the output has only 1 kB free"
+    assert f"size:         {size}" in kiln("estimate", job).stdout.splitlines()
+    done = kiln(command, job)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines().count(f"The images may not fit: {size}.") == 1
+    assert "may not fit" not in done.stdout
+
+
+def test_preview_says_whether_the_run_has_other_images_to_make(job: str) -> None:
+    assert "run or submit the job" in kiln("preview", job).stdout
+    kiln("run", job)
+    again = kiln("preview", job).stdout
+    assert "The run has finished already" in again
+    assert "run or submit the job" not in again
 
 
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:

@@ -138,6 +138,8 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     done = kiln("init", "--to", str(file))
     assert (done.exit_code, file.read_text()) == (2, "mine")
     assert "exists. Name another file" in done.stderr
+    mistyped = kiln("init", "nope.csv", "--to", str(file)).stderr.splitlines()
+    assert mistyped == ["nope.csv: no such file yet.", done.stderr.splitlines()[-1]]
     assert kiln("init", "--to", f"{NOWHERE}/job.yaml").exit_code == 2
 
 
