@@ -5,9 +5,10 @@ Register its template, submit it, retry it, watch it or wait for it, stop it, re
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
@@ -40,6 +41,8 @@ from imagekiln.workflows.templates.workflow_template import build_workflow_templ
 POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0  # of an API that does not answer any more
 OWN_LABEL = "app.kubernetes.io/part-of=imagekiln"
+TEMPLATE_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds
+Started = TypeVar("Started")
 
 
 def apply(job: Job, argo: ArgoApi | None = None) -> str:
@@ -82,15 +85,16 @@ def submit(
         report(check_deadline(_dated_job(job, date, timezone), profile))
         report_downloads(job, profile, report)
 
-    register_template(job, argo)
+    api = argo
+    is_new = register_template(job, api)
     if not retry:
-        return _start(workflow, argo)
+        return await_template(lambda: _start(workflow, api), is_new)
 
     def build_retry(number: int) -> Json:
         return build_workflow(job, profile, date, timezone, retry=number)
 
-    require_no_running_twin(workflow, argo)
-    return start_retry(build_retry, argo)
+    require_no_running_twin(workflow, api)
+    return await_template(lambda: start_retry(build_retry, api), is_new)
 
 
 def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:
@@ -100,10 +104,11 @@ def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) 
         report(downloads)
 
 
-def register_template(job: Job, argo: ArgoApi) -> None:
+def register_template(job: Job, argo: ArgoApi) -> bool:
     """Register the WorkflowTemplate of the job's profile, if there is none of its name.
 
-    Raises BadInput where one of that name was made from another profile or version.
+    Returns whether it is new. Raises BadInput where one of that name was made from another profile
+    or version.
     """
     template = _job_template(job)
     identity = object_identity(template)
@@ -111,12 +116,28 @@ def register_template(job: Job, argo: ArgoApi) -> None:
         registered = argo.get(*identity)
     except Missing:
         argo.apply(template)
-        return
+        return True
     if template_digest(registered) != template_digest(template):
         raise BadInput(
             f"WorkflowTemplate {identity[2]}: was made from another profile, or by another version "
             "of Imagekiln. Update it with `imagekiln apply JOB`, or rename your profile."
         )
+    return False
+
+
+def await_template(
+    start: Callable[[], Started], is_new: bool, pauses: Sequence[float] = TEMPLATE_PAUSES
+) -> Started:
+    """What `start` returns, called again for a while where Argo does not know a new template.
+
+    Argo's server learns of a template a moment after the cluster has it.
+    """
+    for pause in pauses if is_new else ():
+        try:
+            return start()
+        except Missing:
+            time.sleep(pause)
+    return start()
 
 
 def retry(

@@ -14,6 +14,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
     OWN_LABEL,
+    await_template,
     register_template,
     report_downloads,
     submit,
@@ -53,8 +54,9 @@ def schedule(
         report(check_deadline(job, profile))
     report_downloads(job, profile, report)
 
-    register_template(job, argo)
-    argo.apply(cron_workflow)
+    api = argo
+    is_new = register_template(job, api)
+    await_template(lambda: api.apply(cron_workflow), is_new)
     _, _, name = object_identity(cron_workflow)
     return name
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.workflows.client.client import (
     apply,
+    await_template,
     get_status,
     list_workflows,
     result,
@@ -29,6 +30,26 @@ def stopped_workflows(argo: Memory) -> list[str]:
 def test_submitting_registers_the_template_first(argo: Memory) -> None:
     submit(postcards(), argo=argo)
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 4])
+def test_template_that_argo_s_server_does_not_know_yet_is_waited_for(refusals: int) -> None:
+    answers = [Missing('workflowtemplates.argoproj.io "imagekiln-gpu" not found.')] * refusals
+
+    def start() -> str:
+        if answers:
+            raise answers.pop()
+        return "started"
+
+    assert await_template(start, is_new=True, pauses=(0, 0, 0, 0)) == "started"
+
+
+def test_template_that_was_there_before_is_not_waited_for() -> None:
+    def start() -> str:
+        raise Missing("gone")
+
+    with pytest.raises(Missing, match="gone"):
+        await_template(start, is_new=False)
 
 
 def test_template_that_somebody_edited_is_changed_by_apply_alone(argo: Memory) -> None:
