@@ -40,8 +40,9 @@ SECRETS = ResourceKind("api/v1", "secrets", namespaced=True)
 READ_SECRETS = AccessRight("get", "secrets")
 POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
 APPLY_MANIFESTS = (
-    "Apply the manifests: `kubectl apply -k workflows/cluster/overlays/whole-cluster` "
-    "(or own-namespace)."
+    "Apply the manifests: `imagekiln manifests cluster`, then "
+    "`kubectl apply -k cluster/overlays/whole-cluster` (or own-namespace); docs/cluster.md has the "
+    "overlay of a namespace that is not called imagekiln."
 )
 
 
