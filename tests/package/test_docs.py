@@ -27,7 +27,9 @@ PROJECT_URL = re.compile(r"https://github\.com/imagekiln/imagekiln/(?:blob|tree)
 
 @pytest.mark.parametrize("text", list(blocks("yaml")))
 def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
-    if "prompts" in yaml.safe_load(text):
+    if "kind" in yaml.safe_load(text):
+        assert yaml.safe_load(text)["kind"] == "Kustomization"
+    elif "prompts" in yaml.safe_load(text):
         assert validate_job(yaml.safe_load(text)).name
     elif "prices" in yaml.safe_load(text):
         (tmp_path / "prices.yaml").write_text(text)
