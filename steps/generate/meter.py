@@ -22,7 +22,7 @@ from imagekiln.steps.runs.account import (
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
-from imagekiln.steps.runtime.progress import Event, Progress
+from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
@@ -199,29 +199,17 @@ class Meter:
         return time.perf_counter() - self._began
 
 
-class _MeteredProgress:
+class _MeteredProgress(RelayedProgress):
     """Passes on what it learns, and lets the meter know of parts."""
 
     def __init__(self, progress: Progress, meter: Meter) -> None:
-        self._progress = progress
+        super().__init__(progress)
         self._meter = meter
-
-    def start(self, total: int) -> None:
-        self._progress.start(total)
-
-    def add_existing(self, images: int) -> None:
-        self._progress.add_existing(images)
 
     def add_drawn(self, images: int) -> None:
         self._meter.note_draw()
-        self._progress.add_drawn(images)
+        super().add_drawn(images)
 
     def add_committed(self, images: int) -> None:
-        self._progress.add_committed(images)
+        super().add_committed(images)
         self._meter.note_commit()
-
-    def show_event(self, event: Event) -> None:
-        self._progress.show_event(event)
-
-    def close(self) -> None:
-        self._progress.close()

@@ -24,7 +24,7 @@ from imagekiln.steps.runtime.metrics import (
     Gauge,
     SecondsHistogram,
 )
-from imagekiln.steps.runtime.progress import Event, Progress
+from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,39 +39,23 @@ PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
 AnyMetric = Counter | Gauge | SecondsHistogram
 
 
-class CountingProgress:
+class CountingProgress(RelayedProgress):
     """Progress that is shown elsewhere, and served as gauges."""
-
-    def __init__(self, shown: Progress) -> None:
-        """Take what shows it."""
-        self._shown = shown
 
     def start(self, total: int) -> None:
         """So many images are planned."""
         SHARD_IMAGES_PLANNED.set(total)
-        self._shown.start(total)
+        super().start(total)
 
     def add_existing(self, images: int) -> None:
         """So many of them were committed before."""
         SHARD_IMAGES_DONE.add(images)
-        self._shown.add_existing(images)
-
-    def add_drawn(self, images: int) -> None:
-        """So many more are drawn."""
-        self._shown.add_drawn(images)
+        super().add_existing(images)
 
     def add_committed(self, images: int) -> None:
         """So many more are committed."""
         SHARD_IMAGES_DONE.add(images)
-        self._shown.add_committed(images)
-
-    def show_event(self, event: Event) -> None:
-        """Something happened besides images."""
-        self._shown.show_event(event)
-
-    def close(self) -> None:
-        """The work is over."""
-        self._shown.close()
+        super().add_committed(images)
 
 
 @contextmanager

@@ -188,10 +188,15 @@ def _help_late_shards(
     """
     try:
         late_shards = find_late_shards(store, plan, own)
+        if not late_shards:
+            return
         shapes = None
         # To compile a model for another shape may take longer than what is left of the run.
-        if late_shards and denoiser.compiled_pipeline.mode != "none":
+        if denoiser.compiled_pipeline.mode != "none":
             shapes = shard_shapes(store, plan, own)
+        # The images of late shards are in the count of their own processes.
+        uncounted = NoProgress()
+        work = _Work(store, plan, denoiser, OutputEncoder(plan), uncounted, stop, startup)
         for late in late_shards:
             if stop.requested_at is not None:
                 return
@@ -199,32 +204,22 @@ def _help_late_shards(
             if parts:
                 sentence = f"Shard {own} is done. Its process helps with shard {late}."
                 progress.show_event(Event("help", {}, sentence))
-                _make_late_parts(store, plan, own, parts, denoiser, stop, startup)
+                _make_late_parts(work, own, parts)
     except KilnError as error:
         progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
 
 
-def _make_late_parts(
-    store: Store,
-    plan: Plan,
-    own: int,
-    parts: Sequence[Part],
-    denoiser: Denoiser,
-    stop: Stop,
-    startup: Startup | None,
-) -> None:
+def _make_late_parts(work: "_Work", own: int, parts: Sequence[Part]) -> None:
     """Make those of a late shard's parts that no other helper makes."""
     started = time.perf_counter()
-    denoiser.load_loras(used_lora_names(parts))
+    work.denoiser.load_loras(used_lora_names(parts))
     load_seconds = time.perf_counter() - started
 
-    uncounted = NoProgress()  # these images are in the count of the other process
-    work = _Work(store, plan, denoiser, OutputEncoder(plan), uncounted, stop, startup)
-    watch = PartWatch(store, uncounted, partial(_claim_part, store, stop, own))
+    watch = PartWatch(work.store, work.progress, partial(_claim_part, work.store, work.stop, own))
     attempt = _make_parts(work, parts, watch)
     stats = _shard_stats(work, own, load_seconds, attempt)
     stats = replace(stats, attempts=0, helped_images=stats.images)
-    record_stats(store, stats)
+    record_stats(work.store, stats)
 
 
 def _claim_part(store: Store, stop: Stop, helper: int, part: Part) -> bool:

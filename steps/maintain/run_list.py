@@ -103,7 +103,7 @@ def _describe(run: Run) -> RunOverview:
             state="unfinished",
             images=plan.counts.images,
             device_hours=spent.gpu_hours if spent.seconds else None,
-            cost=spent.known_cost if spent.priced else None,
+            cost=spent.complete_cost if spent.priced else None,
         )
     is_finished = run.is_finished
     return RunOverview(

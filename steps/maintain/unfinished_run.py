@@ -5,11 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import cast
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan.step import UNNAMED_SETTINGS
+from imagekiln.steps.plan.step import fixed_settings
 from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -20,8 +18,6 @@ MAX_LISTED = 10_000
 MAX_FOLDERS = 64
 MAX_PLANS = 8
 READERS = 16
-# Limits that may differ between two submissions of one run.
-FREE_LIMITS = {"failed_share", "rejected_share"}
 Values = dict[str, object]
 
 
@@ -56,7 +52,7 @@ def find_unfinished_run(output: str, plan: Plan) -> UnfinishedRun | None:
                 earlier.run_id,
                 earlier.counts.images,
                 count_committed_images(store, earlier),
-                tuple(_iter_differences(_fixed_settings(earlier.job), _fixed_settings(plan.job))),
+                tuple(_iter_differences(fixed_settings(earlier.job), fixed_settings(plan.job))),
             )
             for store, earlier in _iter_unfinished(output, plan)
         ]
@@ -86,15 +82,6 @@ def _read_unfinished(store: Store) -> Plan | None:
         if not store.exists(SUCCESS_KEY):
             return load_plan(store)
     return None
-
-
-def _fixed_settings(job: Job) -> Values:
-    """The settings that must be equal for a run to be resumed."""
-    free = {**UNNAMED_SETTINGS, "run_id": True, "cluster": True}
-    values = job.model_dump(mode="json", exclude=free)
-    limits = cast("Values", values["limits"])
-    values["limits"] = {name: limits[name] for name in limits if name not in FREE_LIMITS}
-    return values
 
 
 def _iter_differences(

@@ -274,13 +274,15 @@ def _first_difference(planned: Job, job: Job) -> str | None:
 
     `run_id` names the folder, so that a run is also resumed by the name that was derived for it.
     """
-    old, new = (
-        _without_shares(settings).model_dump(
-            mode="json", exclude={**UNNAMED_SETTINGS, "run_id": True}
-        )
-        for settings in (planned, job)
-    )
+    old = fixed_settings(planned)
+    new = fixed_settings(job)
     return next((key for key in new if old[key] != new[key]), None)
+
+
+def fixed_settings(job: Job) -> dict[str, object]:
+    """The settings that must be equal for a run to be resumed, as JSON has them."""
+    free = {**UNNAMED_SETTINGS, "run_id": True, "cluster": True}
+    return _without_shares(job).model_dump(mode="json", exclude=free)
 
 
 def _write_plan(

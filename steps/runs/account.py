@@ -60,7 +60,7 @@ class Spent:
         return self.seconds / 3600
 
     @property
-    def known_cost(self) -> float | None:
+    def complete_cost(self) -> float | None:
         """The cost; None where some of the time has no price."""
         return self.cost if self.seconds - self.priced < 1e-6 * max(1.0, self.seconds) else None
 

@@ -71,6 +71,38 @@ class NoProgress:
         """Do nothing."""
 
 
+class RelayedProgress:
+    """Passes everything on to another progress: the base of those that count besides."""
+
+    def __init__(self, shown: Progress) -> None:
+        """Take what shows it."""
+        self._shown = shown
+
+    def start(self, total: int) -> None:
+        """Pass on the total."""
+        self._shown.start(total)
+
+    def add_existing(self, images: int) -> None:
+        """Pass on the images."""
+        self._shown.add_existing(images)
+
+    def add_drawn(self, images: int) -> None:
+        """Pass on the images."""
+        self._shown.add_drawn(images)
+
+    def add_committed(self, images: int) -> None:
+        """Pass on the images."""
+        self._shown.add_committed(images)
+
+    def show_event(self, event: Event) -> None:
+        """Pass on the event."""
+        self._shown.show_event(event)
+
+    def close(self) -> None:
+        """Pass on the end."""
+        self._shown.close()
+
+
 class TerminalProgress:
     """A bar on a terminal, which counts images as they are drawn."""
 

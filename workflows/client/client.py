@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
@@ -85,16 +86,15 @@ def submit(
         report(check_deadline(_dated_job(job, date, timezone), profile))
         report_downloads(job, profile, report)
 
-    api = argo
-    is_new = register_template(job, api)
+    is_new = register_template(job, argo)
     if not retry:
-        return await_template(lambda: _start(workflow, api), is_new)
+        return await_template(partial(_start, workflow, argo), is_new)
 
     def build_retry(number: int) -> Json:
         return build_workflow(job, profile, date, timezone, retry=number)
 
-    require_no_running_twin(workflow, api)
-    return await_template(lambda: start_retry(build_retry, api), is_new)
+    require_no_running_twin(workflow, argo)
+    return await_template(partial(start_retry, build_retry, argo), is_new)
 
 
 def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from heapq import merge
 from itertools import islice, takewhile
 from typing import cast
@@ -54,9 +55,8 @@ def schedule(
         report(check_deadline(job, profile))
     report_downloads(job, profile, report)
 
-    api = argo
-    is_new = register_template(job, api)
-    await_template(lambda: api.apply(cron_workflow), is_new)
+    is_new = register_template(job, argo)
+    await_template(partial(argo.apply, cron_workflow), is_new)
     _, _, name = object_identity(cron_workflow)
     return name
 

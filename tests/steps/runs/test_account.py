@@ -78,7 +78,7 @@ def test_a_damaged_entry_is_named(tmp_path: Path, seconds: str | None) -> None:
 
 
 def test_the_cost_is_known_where_all_time_has_a_price() -> None:
-    assert Spent(seconds=3600, cost=2.0, priced=3600).known_cost == 2.0
+    assert Spent(seconds=3600, cost=2.0, priced=3600).complete_cost == 2.0
     half_priced = Spent(seconds=3600, cost=1.0, priced=1800)
-    assert half_priced.known_cost is None
+    assert half_priced.complete_cost is None
     assert half_priced.highest_cost(4.0) == 3.0
