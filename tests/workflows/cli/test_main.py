@@ -158,7 +158,7 @@ def test_a_bug_of_ours_exits_1_and_is_not_hidden(
 @pytest.fixture
 def generating(job: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A run whose only shard a process of its own is making, part after part, for minutes."""
-    many = {"defaults.steps": 300, "defaults.images_per_prompt": 50}
+    many = {"defaults.steps": 60, "defaults.images_per_prompt": 50}
     changed = {**many, "shard.images": 300, "part.images": 1, "batch.images": 1}
     options = [word for key, value in changed.items() for word in ("--set", f"{key}={value}")]
     run = plan_run(job, *options)
