@@ -70,11 +70,16 @@ def test_limits_come_in_the_order_in_which_a_growing_run_meets_them() -> None:
 
 
 def test_disk_that_is_made_larger_is_no_limit_any_more() -> None:
-    steps = GPU.steps.model_copy(update={"disk": 100.0})
-    roomy = GPU.model_copy(update={"steps": steps})
+    assert _share_of_planning_disk(2.0) > 1
+    assert _share_of_planning_disk(10.0) < 1
+
+
+def _share_of_planning_disk(gigabytes: float) -> float:
+    steps = GPU.steps.model_copy(update={"disk": gigabytes})
+    profile = GPU.model_copy(update={"steps": steps})
     conditions = Conditions(Fleet(gpus=500, seconds_per_image=1.0))
     job = remote_job(shard={"seconds_per_image": 1.0})
-    assert limits(simulate(job, roomy, 60_000_000, conditions))["disk of planning"] < 1
+    return limits(simulate(job, profile, 6_000_000, conditions))["disk of planning"]
 
 
 def test_more_shards_than_a_plan_holds_are_refused_as_planning_refuses_them() -> None:
