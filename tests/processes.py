@@ -1,5 +1,6 @@
 """Work in processes of its own, which may be killed: each begins with torch already imported."""
 
+import gc
 import os
 import signal
 import threading
@@ -16,10 +17,12 @@ from imagekiln.steps.runtime.progress import NoProgress
 
 # Modules whose import takes seconds, and pytest, because children import the main module again.
 PRELOAD = [
+    "diffusers.guiders",
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
     "imagekiln.steps.aggregate.step",
     "imagekiln.steps.generate.step",
     "imagekiln.workflows.cli.main",
+    "pandas",  # pyarrow imports it where it is there
     "pytest",
     "s3fs",
     "tests.processes",
@@ -156,6 +159,7 @@ def _run(
     work: Callable[..., None],
     arguments: tuple[object, ...],
 ) -> None:
+    gc.freeze()  # spares every later collection the imported libraries
     os.environ.clear()
     os.environ.update(environment)
     tqdm.set_lock(threading.RLock())  # its own is shared by processes, and would outlive this one

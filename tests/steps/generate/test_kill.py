@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from imagekiln.steps.runtime.signals import GRACE_SECONDS
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.kills import Dataset, finish_run, make_undisturbed, make_with_kills, plan_run
+from tests.models import scratch
 from tests.processes import Begun, Child, command
 
 IMAGES = 60
@@ -23,21 +25,16 @@ KILLS = 6
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def undisturbed() -> Dataset:
     """The dataset of a run that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return make_undisturbed(plan_run(folder, str(folder / "out"), IMAGES))
+    return undisturbed_in("parquet")
 
 
-@pytest.fixture(scope="module", params=["parquet", "webdataset", "files"])
-def undisturbed_format(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Dataset]:
-    """A format, and the dataset of the undisturbed run in it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return request.param, make_undisturbed(
-        plan_run(folder, str(folder / "out"), IMAGES, format=request.param)
-    )
+@cache
+def undisturbed_in(format_name: str) -> Dataset:
+    """The dataset of the undisturbed run in a format, made once."""
+    folder = scratch("undisturbed")
+    return make_undisturbed(plan_run(folder, str(folder / "out"), IMAGES, format=format_name))
 
 
 def assert_same(dataset: Dataset, undisturbed: Dataset) -> None:
@@ -47,13 +44,18 @@ def assert_same(dataset: Dataset, undisturbed: Dataset) -> None:
     assert dataset.verified.ok == undisturbed.verified.ok == IMAGES
 
 
+# Every format and every store once: tests/slow/test_kill.py has each format in each store.
+@pytest.mark.parametrize(
+    ("format_name", "store_uri"),
+    [("parquet", "s3"), ("webdataset", "disk"), ("files", "disk")],
+    indirect=["store_uri"],
+)
 def test_killed_run_ends_as_the_dataset_of_an_undisturbed_one(
-    store_uri: str, tmp_path: Path, undisturbed_format: tuple[str, Dataset]
+    format_name: str, store_uri: str, tmp_path: Path
 ) -> None:
-    format_name, undisturbed = undisturbed_format
     run = plan_run(tmp_path, store_uri, IMAGES, format=format_name)
     assert make_with_kills(run, KILLS, seed=7).between >= KILLS
-    assert_same(finish_run(run), undisturbed)
+    assert_same(finish_run(run), undisturbed_in(format_name))
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
