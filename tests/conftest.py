@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from urllib3.util.retry import Retry
 
 from imagekiln.workflows.client import http
 from tests import kube as kubes
@@ -60,3 +61,9 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> Iterator[kubes.Kube]:
     monkeypatch.setattr(http, "MAX_RETRIES", 0)
     with kubes.serving(kubes.healthy()) as serving:
         yield serving
+
+
+@pytest.fixture
+def retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let failed HTTP requests be repeated as often as always, but without waiting."""
+    monkeypatch.setattr(Retry, "get_backoff_time", lambda _: 0.0)

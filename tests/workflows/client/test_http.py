@@ -11,6 +11,8 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 
+pytestmark = pytest.mark.usefixtures("retries_at_once")
+
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
 BODIES = {
     299: b"<html>",

@@ -21,6 +21,8 @@ from imagekiln.workflows.pod.links import Links
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
 
+pytestmark = pytest.mark.usefixtures("retries_at_once")
+
 FAILURES = json.dumps([{"displayName": "shard(3:3)", "message": 'main: "x" {run}'}])
 SECRETS = Path(__file__).parents[3] / "workflows/cluster/base/secrets.example.yaml"
 OUTCOME = WorkflowOutcome("images/postcards-1", "Failed", "s3://datasets/run-1", 'a: "b"\n{status}')
