@@ -145,10 +145,10 @@ def test_prompts_with_words_of_their_own_are_counted_as_if_no_word_was_met_befor
         prompts = [
             " ".join([*rng.choices(WORDS, k=rng.randrange(25)), str(rng.getrandbits(30))])
             + rng.choice(["", " \u00e9\ufb01", f" {rng.getrandbits(60):x}"])
-            for _ in range(200)
+            for _ in range(60)
         ]
         flags = lengths.find_truncated(pa.array(prompts)).to_pylist()
-        assert 20 < sum(flags) < 200
+        assert 6 < sum(flags) < 60
         assert flags == [_truncated(SHAPES, [prompt])[0] for prompt in prompts]
 
 
