@@ -176,7 +176,7 @@ def _kill_a_worker() -> None:
             return
 
 
-def test_three_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: Path) -> None:
+def test_two_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: Path) -> None:
     rows = [{"prompt": f"a red circle number {place}"} for place in range(20)]
     prompts = write_prompts(tmp_path / "prompts.parquet", rows)
     small = {"model": {"id": "bundled:shapes", "dtype": "float32"}, "batch": {"images": 2}}
@@ -192,7 +192,7 @@ def test_three_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: 
             killed = True
 
     progress = RecordedProgress(then=kill_once)
-    together = run(job(prompts, str(tmp_path / "together"), **small, **sizes), progress, gpus=3)
+    together = run(job(prompts, str(tmp_path / "together"), **small, **sizes), progress, gpus=2)
 
     assert killed
     assert together.summary.ok == 20
