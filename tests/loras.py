@@ -18,8 +18,12 @@ STRENGTH = 0.3  # of the random weights: visible, without overflow
 @cache
 def folder(kind: str, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
     """A folder with a LoRA for a pipeline, with `text` for its first text encoder too."""
-    target = models.scratch(f"lora-{kind}")
-    pipe = families.pipe(kind)
+    return saved_for(families.pipe(kind), seed, text=text, dropout=dropout)
+
+
+def saved_for(pipe: Untyped, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
+    """A folder with a LoRA for a pipeline, which keeps the LoRA's layers."""
+    target = models.scratch("lora")
     random = torch.Generator().manual_seed(seed)
     name = "unet" if hasattr(pipe, "unet") else "transformer"
     layers = {name: (getattr(pipe, name), ["to_q", "to_k", "to_v", "to_out.0"])}

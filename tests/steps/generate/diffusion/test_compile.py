@@ -71,6 +71,11 @@ def _one_block() -> models.Untyped:
     return models.copy_of_pipe(_one_block_folder(), torch.float32)
 
 
+def _pipe(kind: Kind) -> models.Untyped:
+    """A small pipeline of the family: `tests/slow` traces larger ones."""
+    return _one_block() if kind == "sd" else models.pipe(kind)
+
+
 def _rows(count: int = 2, **settings: object) -> list[ImageRow]:
     return [image_row(f"a red circle number {place}", place, **settings) for place in range(count)]
 
@@ -88,7 +93,9 @@ def _rgb(picture: DrawnImage) -> RGB:
 def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(
     kind: Kind, how: str
 ) -> None:
-    rows, plain, compiled = _rows(), Denoiser(models.pipe(kind)), Denoiser(models.pipe(kind), ON)
+    rows = _rows()
+    plain = Denoiser(_pipe(kind))
+    compiled = Denoiser(_pipe(kind), ON)
     drawn = _drawn(compiled, rows)
     assert compiled.compiled_pipeline.mode == how
     assert compiled.compiled_pipeline.clock.count > 0
@@ -100,31 +107,27 @@ def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(
     assert np.array_equal(_drawn(compiled, rows[1:])[0], drawn[1])
 
 
-def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
-    denoiser = Denoiser(_one_block(), ON)
-    _drawn(denoiser, _rows())
-    known = (denoiser.compiled_pipeline.clock.count, denoiser.compiled_pipeline.clock.seconds)
-    assert known[1] > 0
-    with torch.compiler.set_stance("fail_on_recompile"):
-        _drawn(denoiser, _rows(steps=4, guidance=5.0, sampler="ddpm"))
-    assert (
-        denoiser.compiled_pipeline.clock.count,
-        denoiser.compiled_pipeline.clock.seconds,
-    ) == known
-
-
 @pytest.mark.parametrize(
     ("kind", "first", "second"), [("sd", "euler", "ddim"), ("sdxl", "ddim", "euler")]
 )
-def test_samplers_with_integer_and_with_fractional_timesteps_share_the_code_of_a_shape(
+def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     kind: Kind, first: str, second: str
 ) -> None:
-    rows = {name: _rows(sampler=name) for name in (first, second)}
-    denoiser, plain = Denoiser(models.pipe(kind), ON), Denoiser(models.pipe(kind))
-    drawn = _drawn(denoiser, rows[first])
+    """Samplers of integer and of fractional timesteps share the code too."""
+    batches = [_rows(sampler=first), _rows(sampler=second), _rows(steps=4, guidance=5.0)]
+    plain = Denoiser(_pipe(kind))
+    denoiser = Denoiser(_pipe(kind), ON)
+    drawn = _drawn(denoiser, batches[0])
+    clock = denoiser.compiled_pipeline.clock
+    compiled = (clock.count, clock.seconds)
+    assert clock.seconds > 0
+
     with torch.compiler.set_stance("fail_on_recompile"):
-        drawn += _drawn(denoiser, rows[second])
-    expected = _drawn(plain, rows[first]) + _drawn(plain, rows[second])
+        for rows in batches[1:]:
+            drawn += _drawn(denoiser, rows)
+
+    assert (clock.count, clock.seconds) == compiled
+    expected = [picture for rows in batches for picture in _drawn(plain, rows)]
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
 
 
@@ -134,10 +137,10 @@ def test_compiled_by_its_blocks_a_model_draws_the_same_and_compiles_a_shape_once
 ) -> None:
     monkeypatch.setenv(REGIONAL_BLOCKS_VARIABLE, "1")
     rows = _rows()
-    denoiser = Denoiser(models.pipe(kind), ON)
+    denoiser = Denoiser(_pipe(kind), ON)
     drawn = _drawn(denoiser, rows)
     assert denoiser.compiled_pipeline.mode == "regional"
-    assert all(map(np.array_equal, drawn, _drawn(Denoiser(models.pipe(kind)), rows)))
+    assert all(map(np.array_equal, drawn, _drawn(Denoiser(_pipe(kind)), rows)))
     with torch.compiler.set_stance("fail_on_recompile"):
         _drawn(denoiser, _rows(steps=4, guidance=4.0))
         assert np.array_equal(_drawn(denoiser, rows[1:])[0], drawn[1])
@@ -256,8 +259,9 @@ class Shared:
 
 
 def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
-    shared, pipe = Shared(), models.pipe("sd")
-    files = {"style": LoraSettings(id=str(loras.folder("sd", 1)))}
+    shared = Shared()
+    pipe = _one_block()
+    files = {"style": LoraSettings(id=str(loras.saved_for(_one_block(), seed=1)))}
     layers = LoraLayers(
         pipe, files, load_lora_facts(ModelSettings(id="bundled:shapes", loras=files))
     )
