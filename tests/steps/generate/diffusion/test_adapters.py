@@ -111,7 +111,7 @@ def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_pictures(
 ) -> None:
     denoiser, rows = _opened(tmp_path, kind, _rows(**pictures))
     wide = [_changed(row, width=2 * models.SIDE) for row in rows]
-    for size, each in ((2, rows), (4, rows), (2, wide), (4, wide)):
+    for size, each in ((2, rows), (4, wide)):
         whole = bytes_of(denoiser, each[:size], size)
         assert whole == bytes_of(denoiser, each[:size][::-1], size)[::-1]
         assert whole[1:2] == bytes_of(denoiser, each[1:2], size)
