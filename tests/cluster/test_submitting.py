@@ -44,6 +44,17 @@ def test_from_python(argo: ArgoApi, text: str, expected: dict[str, str]) -> None
     assert submit(job, argo=argo).name == workflow.name, "submitted twice, it ran twice"
 
 
+def test_one_pod_at_a_time(argo: ArgoApi, text: str, expected: dict[str, str]) -> None:
+    # Argo's controller has exited on an exit handler with two tasks that may run at once.
+    cluster = {"namespace": kube.NAMESPACE, "profile": "test", "parallelism": 1}
+    workflow = submit(jobs.job(prompts=text, cluster=cluster), argo=argo)
+    check_run(wait_for_success(workflow.name, argo), expected)
+    nodes = kube.get_field(kube.get("workflow", workflow.name), "status", "nodes")
+    assert isinstance(nodes, dict)
+    steps = {node["templateName"] for node in nodes.values() if node["type"] == "Pod"}
+    assert {"plan", "generate", "aggregate", "publish-report"} <= steps
+
+
 def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
     job = jobs.job(prompts=text)
     (tmp_path / "job.yaml").write_text(job_parameter(job))

@@ -57,8 +57,24 @@ def read_patch(text: str, images: Mapping[str, str]) -> Object:
 def with_defaults(own: Object, spec: Object) -> Object:
     """A template as Argo runs it: over the defaults, without what is of another kind."""
     (kind,) = (key for key in KINDS if key in own)
-    merged = merge(spec.get("templateDefaults", {}), own)
+    merged = _decode_into(own, merge(spec.get("templateDefaults", {}), own))
+    assert isinstance(merged, dict)
     return {key: value for key, value in merged.items() if key == kind or key not in KINDS}
+
+
+def _decode_into(value: object, decoded: object) -> object:
+    """What Go's JSON decoder leaves where it decodes into a value, as Argo does with the merged.
+
+    Fields that the JSON lacks keep what they had, also those of the item at the same place in a
+    list: a variable may end with a value of its own and a reference of its neighbor.
+    """
+    if isinstance(value, dict) and isinstance(decoded, dict):
+        kept = {key: _decode_into(value.get(key), item) for key, item in decoded.items()}
+        return value | kept
+    if isinstance(value, list) and isinstance(decoded, list):
+        before = [*value, *[None] * len(decoded)]
+        return [_decode_into(old, new) for old, new in zip(before, decoded, strict=False)]
+    return decoded
 
 
 def merge(below: Object, above: Object) -> Object:
@@ -75,10 +91,17 @@ def merge(below: Object, above: Object) -> Object:
 
 
 def _merge_items(below: list[Object], above: list[Object], name: str) -> list[Object]:
-    merged = {item[name]: item for item in below}
+    """The items of both, in Kubernetes' order: an item below stays before those it stood before."""
+    order = [item[name] for item in below]
+    items = {item[name]: item for item in below}
+    rest = [item for item in below if item[name] not in {own[name] for own in above}]
+    merged = []
     for item in above:
-        merged[item[name]] = merge(merged.get(item[name], {}), item)
-    return list(merged.values())
+        if item[name] in items:
+            while rest and order.index(rest[0][name]) < order.index(item[name]):
+                merged.append(rest.pop(0))
+        merged.append(merge(items.get(item[name], {}), item))
+    return merged + rest
 
 
 def _pod(template: Object, spec: Object, images: Mapping[str, str]) -> Object:

@@ -41,6 +41,8 @@ GPU_IMAGE_PARAMETER = "gpu-image"
 IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
 POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
+# What each step has in its environment, unless the profile or its cache of models sets it.
+COMMON_VARIABLES = {"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}
 # By variable: the Secret, and its key.
 STORAGE_SECRETS = {
     "AWS_ACCESS_KEY_ID": ("s3-credentials", "accesskey"),
@@ -86,15 +88,19 @@ class ModelVolume:
 def template_defaults(profile: Profile) -> m.Template:
     """What the templates of all steps share. Argo merges a template's own values over it.
 
-    Lists merge by the name of their items. DAGs get it too, and have no use for it. Nothing that
-    would change a DAG belongs here, such as a retry strategy.
+    Lists merge by the name of their items. No variable of a template's own may be here: where the
+    same name is in both lists, Argo mixes up the fields of neighbors (docs/LOG.md). DAGs get the
+    defaults too, and have no use for them. Nothing that would change a DAG belongs here, such as a
+    retry strategy.
     """
     pod = profile.steps
+    replaced = _replaced_variables(profile)
+    shared = {name: value for name, value in COMMON_VARIABLES.items() if name not in replaced}
     # Hera's Container cannot be without an image, and each step names its own.
     container = m.Container(
         image_pull_policy="IfNotPresent",
         command=["imagekiln"],
-        env=_plain_env({"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}),
+        env=_plain_env(shared),
         env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
         resources=m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(pod))}),
         volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
@@ -112,7 +118,9 @@ def cpu_container(
 ) -> Container:
     """The template of a pod that runs `step` on a CPU node."""
     # Retried on any node: CPU nodes may be few, and they do not break as GPUs do.
-    container = _container(step, profile.steps, Retries(limit=profile.retries.limit), models)
+    retries = Retries(limit=profile.retries.limit)
+    environment = _environment(step, profile, profile.steps, models)
+    container = _container(step, profile.steps, environment, retries, models)
     if step.image_parameter != CPU_IMAGE_PARAMETER:
         container.pod_spec_patch = _pod_patch(profile.steps, step.image_parameter)
     return container
@@ -123,9 +131,9 @@ def gpu_container(
 ) -> Container:
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
-    container = _container(step, pod, profile.retries, models)
+    environment = [*_environment(step, profile, pod, models), _node_env()]
+    container = _container(step, pod, environment, profile.retries, models)
     container.labels = (container.labels or {}) | _queue_labels(profile.queue)
-    container.env = [*_environment(step, pod, models), _node_env()]
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
     container.affinity = node_affinity(pod)
@@ -175,7 +183,11 @@ def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
 
 
 def _container(
-    step: StepCommand, pod: PodSettings, retries: Retries, models: ModelVolume | None
+    step: StepCommand,
+    pod: PodSettings,
+    environment: Sequence[m.EnvVar | SecretEnv],
+    retries: Retries,
+    models: ModelVolume | None,
 ) -> Container:
     return Container(
         name=step.name,
@@ -185,7 +197,7 @@ def _container(
         outputs=list(step.outputs),
         image=step.image,
         args=list(step.arguments),
-        env=_environment(step, pod, models),
+        env=list(environment),
         volumes=_volumes(pod, models),
         volume_mounts=list(models.mounts) if models else None,
         node_selector=pod.node_selector or None,
@@ -208,12 +220,20 @@ def _queue_labels(queue: KueueQueue | None) -> dict[str, str]:
 
 
 def _environment(
-    step: StepCommand, pod: PodSettings, models: ModelVolume | None
+    step: StepCommand, profile: Profile, pod: PodSettings, models: ModelVolume | None
 ) -> list[m.EnvVar | SecretEnv]:
+    replaced = _replaced_variables(profile)
+    common = {name: value for name, value in COMMON_VARIABLES.items() if name in replaced}
     folders = _model_folders(models) if models else {}
     secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
     own = {**step.env, ATTEMPT_VARIABLE: "{{retries}}"}
-    return [*_plain_env(folders | pod.env), *secrets, *_plain_env(own)]
+    return [*_plain_env(common | folders | pod.env), *secrets, *_plain_env(own)]
+
+
+def _replaced_variables(profile: Profile) -> set[str]:
+    """Those that some step has a value of its own for."""
+    replaced = {*profile.steps.env, *profile.generate.env}
+    return replaced if profile.cache is None else {*replaced, "HF_HOME"}
 
 
 def _model_folders(models: ModelVolume) -> dict[str, str]:

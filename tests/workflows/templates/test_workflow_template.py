@@ -81,6 +81,31 @@ def test_every_step_has_its_home_and_a_scratch_folder_that_it_may_write(name: st
         assert "tmp" in mounts <= {volume["name"] for volume in pod["volumes"]}
 
 
+COMMON = {"HOME": "/home", "HF_HOME": "/hub", "IMAGEKILN_LOG": "text"}
+
+
+@pytest.mark.parametrize("of_generate", [{}, {"HF_HOME": "/hub"}, COMMON])
+@pytest.mark.parametrize("of_steps", [{}, {"IMAGEKILN_LOG": "text"}, COMMON])
+@pytest.mark.parametrize("name", ["gpu", "cached-claim", "cached-node"])
+def test_every_variable_has_one_value_and_that_of_the_profile(
+    name: str, of_steps: dict[str, str], of_generate: dict[str, str]
+) -> None:
+    profile = load_profile(name)
+    steps = profile.steps.model_copy(update={"env": profile.steps.env | of_steps})
+    generate = profile.generate.model_copy(update={"env": profile.generate.env | of_generate})
+    made = _pods_of(profile.model_copy(update={"steps": steps, "generate": generate}))
+    for step, pod in made.items():
+        if step == "further-one":
+            continue
+        variables = containers(pod)["main"]["env"]
+        assert all(("value" in item) != ("valueFrom" in item) for item in variables)
+        by_name = {item["name"]: item.get("value") for item in variables}
+        assert len(by_name) == len(variables)
+        expected = of_generate if step == "generate" else of_steps
+        assert by_name.keys() >= COMMON.keys()
+        assert by_name.items() >= expected.items()
+
+
 @EVERY_PROFILE
 def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
     # Argo evaluates them in the text of the patch, and reads that as YAML afterwards.
