@@ -13,6 +13,7 @@ from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
+    WORKFLOW_UID_VARIABLE,
     outcome_metrics,
     plan_metrics,
     run_outputs,
@@ -149,6 +150,7 @@ def aggregate_step(profile: Profile) -> Container:
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
+        env={WORKFLOW_UID_VARIABLE: "{{workflow.uid}}"},
         outputs=[_output_parameter("ok"), _output_parameter("figures")],
         secrets=STORAGE_SECRETS,
     )
