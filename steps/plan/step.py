@@ -55,6 +55,7 @@ from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_pa
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri
 
@@ -204,7 +205,7 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 
 
 def _refuse_file(output: str) -> None:
-    path = Path(output.removeprefix("file://")).expanduser()
+    path = local_path(output)
     with translate_errors(output):
         if path.is_file():
             raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
