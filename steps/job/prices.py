@@ -10,7 +10,9 @@ from imagekiln.steps.job.fields import NonEmptyText, Number, Settings
 from imagekiln.steps.job.settings_file import parse_settings, read_local_text, validate_settings
 from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
-SPOT_VARIABLE = "IMAGEKILN_SPOT"  # set in pods of a profile whose nodes are spot
+SPOT_VARIABLE = (
+    "IMAGEKILN_SPOT"  # set in pods that plan and generate where those generate on spot nodes
+)
 # At the end of node labels, where a GPU is shared: it is priced as the whole GPU.
 SHARED_SUFFIX = "-shared"
 
@@ -110,7 +112,7 @@ def read_price_file(name: str) -> PriceFile:
 
 
 def is_spot_node() -> bool:
-    """Whether the pod's profile says that its node is spot."""
+    """Whether the pod's profile says that images are generated on spot nodes."""
     return os.environ.get(SPOT_VARIABLE) == "true"
 
 

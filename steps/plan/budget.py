@@ -2,7 +2,6 @@
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import Price
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.plan.run_time import RunTime
@@ -31,11 +30,6 @@ def expect_run_time(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
         shards=shards,
         device=rate.device,
     )
-
-
-def find_expected_price(terms: Terms, time: RunTime | None) -> Price | None:
-    """The price of the GPU that the time was measured on; of the only one, if that is unknown."""
-    return terms.all_prices.find(None if time is None else time.device)
 
 
 def require_within_budget(
@@ -72,10 +66,15 @@ def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:
         raise budget_error(store.uri, excess)
 
 
-def record_expectation(store: Store, time: RunTime | None, terms: Terms) -> None:
-    """Write what a new run is expected to take, where that is known."""
+def record_expectation(
+    store: Store, time: RunTime | None, terms: Terms, *, spot: bool = False
+) -> None:
+    """Write what a new run is expected to take, where that is known.
+
+    The price is that of the GPU that the time was measured on; of the only one, if it is unknown.
+    """
     if time is None:
         return
-    price = find_expected_price(terms, time)
+    price = terms.all_prices.find(time.device, spot=spot)
     cost = None if price is None else time.gpu_hours * price.per_hour
     write_expectation(store, Expectation(time.gpu_hours, time.source, cost))

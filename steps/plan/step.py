@@ -14,6 +14,7 @@ from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job, JobLimits
+from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
@@ -147,11 +148,11 @@ def make_plan(
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
-            require_within_budget(job, time, terms)
+            require_within_budget(job, time, terms, spot=is_spot_node())
             space = require_space(job.output, estimate_bytes(draft, job.encoding))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
-            record_expectation(store, time, terms)
+            record_expectation(store, time, terms, spot=is_spot_node())
             result = replace(result, time=time, space=space)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 

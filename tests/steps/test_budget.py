@@ -9,12 +9,14 @@ import pytest
 from imagekiln.steps.errors import BadInput, BudgetSpent, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import generate
+from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.account import Account, Spent
+from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
@@ -149,6 +151,28 @@ def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
         make_plan(limited)
     assert "cost 5.00, where budget.cost is 4.90" in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_on_spot_nodes_is_expected_to_cost_their_price(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = job(
+        prompts,
+        str(tmp_path / "out"),
+        shard={"images": 8, "seconds_per_image": 360.0},  # two hours in all
+        prices=[
+            {"gpu": "NVIDIA H100", "per_hour": 2.5},
+            {"gpu": "NVIDIA H100", "spot": True, "per_hour": 1.0},
+        ],
+        budget={"cost": 4.9},
+    )
+    with pytest.raises(BadInput, match=r"cost 5\.00"):
+        make_plan(limited)
+
+    monkeypatch.setenv(SPOT_VARIABLE, "true")
+    expected = read_expectation(open_store(make_plan(limited).uri))
+    assert expected is not None
+    assert expected.cost == pytest.approx(2.0)
 
 
 def test_a_budget_in_money_needs_a_price(prompts: Path, tmp_path: Path) -> None:
