@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -35,10 +35,14 @@ class PriceFile(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a GPU for an hour, and where it is from."""
+    """The price of a GPU for an hour, and where it is from.
+
+    `is_highest`: it is the highest of a table that has none for the GPU.
+    """
 
     per_hour: float
     source: str
+    is_highest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,14 @@ class Prices:
                 if entry.spot == is_spot:
                     return Price(entry.per_hour, _describe_entry(entry))
         return None
+
+    def find_or_highest(self, gpu: str | None, *, spot: bool = False) -> Price | None:
+        """The price of a GPU of this name, or else the highest; None where no price is known."""
+        price = self.find(gpu, spot=spot)
+        if price is not None:
+            return price
+        highest = self.find_highest()
+        return None if highest is None else replace(highest, is_highest=True)
 
     def _entries_for(self, gpu: str | None) -> list[GpuPrice]:
         names = {normalize_gpu(entry.gpu) for entry in self.table}

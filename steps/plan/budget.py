@@ -46,9 +46,8 @@ def require_within_budget(
     """
     if time is None or not terms.budget.is_limited:
         return
-    price = terms.all_prices.find(gpu or time.device, spot=spot)
-    per_hour = terms.all_prices.highest if price is None else price.per_hour
-    cost = None if per_hour is None else time.gpu_hours * per_hour
+    price = terms.all_prices.find_or_highest(gpu or time.device, spot=spot)
+    cost = None if price is None else time.gpu_hours * price.per_hour
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
     if excess is not None:
         raise BadInput(
