@@ -114,11 +114,15 @@ def test_an_attempt_ends_well_whose_last_part_spends_the_budget(
     planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
     store = open_store(planned.uri)
     stop = Stop()
-    with meter_attempt(store, planned.plan, NoProgress(), stop, age=3600.0) as meter:
-        fill(planned)
-        meter.progress.add_committed(IMAGES)
-        assert stop.requested_at is not None
-        raise TryAgain("a worker was stopped")
+
+    def commit_all() -> None:
+        with meter_attempt(store, planned.plan, NoProgress(), stop, age=3600.0) as meter:
+            fill(planned)
+            meter.progress.add_committed(IMAGES)
+            assert stop.requested_at is not None
+            raise TryAgain("a worker was stopped")
+
+    commit_all()
     assert Account(store).read().ended == 1
 
 
