@@ -105,7 +105,7 @@ def _generate_here(
 
     with (
         serve_metrics(progress, plan) as served_progress,
-        meter_attempt(store, plan, served_progress, stop) as meter,
+        meter_attempt(store, plan, served_progress, stop, shards=shards) as meter,
         closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
     ):
         meter.progress.start(sum(plan.shards[number].images for number in shards))

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from imagekiln.steps.aggregate.summary import AcceptancePolicy, load_summary
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import Prices
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.terms import read_terms
 from imagekiln.steps.runtime.sanitize import format_command
@@ -24,36 +24,37 @@ def check_gate_names(gates: GateSettings, names: Sequence[str]) -> None:
 
 
 def resolve_policy(
-    run: Run, failed_share: float | None, gates: Sequence[str], prices: Prices
+    run: Run, failed_share: float | None = None, gates: Sequence[str] = ()
 ) -> AcceptancePolicy:
-    """What is asked for, or else what the job says, with the prices of the latest submission.
+    """What is asked for, or else what the job says, with the latest prices of the run's terms.
 
     What a finished run was accepted with remains accepted when it is aggregated again.
     """
     current = _current_policy(run)
-    if prices.is_empty:
-        prices = Prices(current.price_per_hour, current.prices)
     accepted_gates = dict.fromkeys((*current.accepted_gates, *gates))
-    return AcceptancePolicy(
-        current.failed_share if failed_share is None else failed_share,
-        tuple(accepted_gates),
-        prices.per_hour,
-        prices.table,
+    return replace(
+        current,
+        failed_share=current.failed_share if failed_share is None else failed_share,
+        accepted_gates=tuple(accepted_gates),
     )
 
 
 def _current_policy(run: Run) -> AcceptancePolicy:
-    """The policy as the job was submitted last, and what a finished run was accepted with."""
+    """The policy by the terms of the run, and what it was accepted with if it is finished.
+
+    The price of its summary counts only where the terms have none: it is an earlier one.
+    """
     job = run.plan.job
     terms = read_terms(run.store, job)
     failed_share = job.limits.failed_share if terms.failed_share is None else terms.failed_share
     if run.is_finished:
         with suppress(BadInput):  # an unreadable summary is about to be rewritten
             summary = load_summary(run.store)
+            price = summary.price_per_hour if terms.all_prices.is_empty else terms.price_per_hour
             return AcceptancePolicy(
                 max(failed_share, summary.failed_share),
                 summary.accepted,
-                summary.price_per_hour,
+                price,
                 terms.prices,
             )
     return AcceptancePolicy(failed_share, (), terms.price_per_hour, terms.prices)

@@ -9,7 +9,6 @@ from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary, SummaryBuilder
 from imagekiln.steps.aggregate.verdict import GateResult, RunVerdict, gate_results, require_finished
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import Prices
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY, SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import open_run
@@ -46,7 +45,7 @@ def judge_first_shard(uri: str) -> Preview:
     builder = SummaryBuilder(job.carry)
     builder.add(shard)
     plan = _plan_of_first_shard(run.plan)
-    policy = resolve_policy(run, None, (), Prices())
+    policy = resolve_policy(run)
     summary = builder.build(plan, [stats] if stats else [], policy)
 
     target = open_store(f"{run.store.uri}/{PREVIEW_FOLDER}")

@@ -36,6 +36,7 @@ from imagekiln.steps.runs.run_rate import write_run_rate
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.runs.terms import replace_prices
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
@@ -50,8 +51,8 @@ def aggregate(
     """Account for every planned image of the run at `uri`, which may also name one of its rounds.
 
     `failed_share` replaces the job's, `accept` names gates whose limit does not count, and `price`
-    is that of a device for an hour, `prices` the path or URI of a table of them. What a finished
-    run was accepted with remains accepted.
+    is that of a device for an hour, `prices` the path or URI of a table of them: they are the run's
+    until the job is submitted again. What a finished run was accepted with remains accepted.
 
     Raises Incomplete where images are missing, also those of the round that `uri` names, where too
     many are not ok, or where a gate found too many; BadInput on damage; TryAgain where storage
@@ -70,7 +71,10 @@ def aggregate_run(
     """Account for every planned image of an open run: see `aggregate`."""
     job = run.plan.job
     check_gate_names(job.gates, accept)
-    policy = resolve_policy(run, failed_share, accept, resolve_prices(price, prices))
+    new_prices = resolve_prices(price, prices)
+    if not new_prices.is_empty:
+        replace_prices(run.store, job, new_prices)
+    policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)
     try:
         summary = _summarize_run(run, reconciler, policy)

@@ -7,7 +7,7 @@ attempt ends after its current part.
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from imagekiln.steps.errors import KilnError, TryAgain
@@ -21,6 +21,7 @@ from imagekiln.steps.runs.account import (
     open_run_store,
 )
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.shard import is_any_part_missing
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
 from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -45,19 +46,26 @@ def meter_attempt(
     progress: Progress,
     stop: Stop,
     *,
+    shards: Sequence[int] | None = None,
     devices: int = 1,
     age: float = 0.0,
 ) -> Iterator["Meter"]:
     """Meter what the block spends on so many devices, in a process that is `age` seconds old.
 
     `stop` is requested where the budget of the run is spent. Raises BudgetSpent where it was spent
-    before, or ended the block.
+    before, or ended the block, and parts of `shards` are missing, by default of all shards: where
+    none is, there is nothing left to spend on, and the block ends well.
     """
+    if shards is None:
+        shards = range(len(plan.shards))
     run_store = open_run_store(store, plan)
     terms = read_terms(run_store, plan.job)
-    meter = Meter(run_store.uri, open_account(store, plan), terms, progress, stop)
+    meter = Meter(open_account(store, plan), terms, progress, stop)
     if plan.job.device not in DEVICES_WITH_MODELS:
         meter.note_price(plan.job.device)
+    excess = meter.read_excess()
+    if excess is not None and is_any_part_missing(store, plan, shards):
+        raise budget_error(run_store.uri, excess)
     meter.start(devices, age, len(plan.shards))
     is_complete = False
     try:
@@ -66,7 +74,9 @@ def meter_attempt(
     except TryAgain as error:
         if meter.excess is None:
             raise
-        raise budget_error(run_store.uri, meter.excess) from error
+        if is_any_part_missing(store, plan, shards):
+            raise budget_error(run_store.uri, meter.excess) from error
+        is_complete = True
     finally:
         meter.close(is_complete)
 
@@ -84,13 +94,10 @@ class Meter:
     place of that which the meter was given.
     """
 
-    def __init__(
-        self, uri: str, account: Account, terms: Terms, progress: Progress, stop: Stop
-    ) -> None:
+    def __init__(self, account: Account, terms: Terms, progress: Progress, stop: Stop) -> None:
         """Measure nothing yet."""
         self.excess: str | None = None
         self.progress: Progress = _MeteredProgress(progress, self)
-        self._uri = uri
         self._account = account
         self._terms = terms
         self._stop = stop
@@ -105,18 +112,17 @@ class Meter:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, devices: int, age: float, shards: int) -> None:
-        """Begin, `age` seconds ago, at a run of so many shards.
+    def read_excess(self) -> str | None:
+        """How far the budget was spent before, as a clause; None where some of it is left."""
+        if not self._terms.budget.is_limited:
+            return None
+        self._total = self._account.read()
+        return self._terms.find_excess(self._total)
 
-        Raises BudgetSpent where nothing is left to spend.
-        """
+    def start(self, devices: int, age: float, shards: int) -> None:
+        """Begin, `age` seconds ago, at a run of so many shards."""
         self._devices = devices
         self._began = time.perf_counter() - age
-        if self._terms.budget.is_limited:
-            self._total = self._account.read()
-            excess = self._terms.find_excess(self._total)
-            if excess is not None:
-                raise budget_error(self._uri, excess)
         self._thread = threading.Thread(target=self._enter_often, args=(shards,))
         self._thread.daemon = True
         self._thread.start()

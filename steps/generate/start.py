@@ -73,7 +73,7 @@ def generate(
     age = 0.0 if process_clock is None else process_clock.elapsed
     with (
         serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
-        meter_attempt(store, plan, served_progress, stop, age=age) as meter,
+        meter_attempt(store, plan, served_progress, stop, shards=[number], age=age) as meter,
         Startup.begin(plan, process_clock, options) as startup,
     ):
         meter.progress.start(plan.shards[number].images)

@@ -64,7 +64,9 @@ def make_shards(
     queue = WorkQueue(plan, shards, len(environments))
     with (
         stop.deferred(),
-        meter_attempt(store, plan, progress, stop, devices=len(environments)) as meter,
+        meter_attempt(
+            store, plan, progress, stop, shards=shards, devices=len(environments)
+        ) as meter,
         WeightsCheck(plan.job.model, plan.model.digest) as weights,
         _WorkerPool(store, queue, meter.progress, meter.note_device) as pool,
     ):

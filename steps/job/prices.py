@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -10,7 +10,9 @@ from imagekiln.steps.job.fields import NonEmptyText, Number, Settings
 from imagekiln.steps.job.settings_file import parse_settings, read_local_text, validate_settings
 from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
-SPOT_VARIABLE = "IMAGEKILN_SPOT"  # set in pods of a profile whose nodes are spot
+SPOT_VARIABLE = (
+    "IMAGEKILN_SPOT"  # set in pods that plan and generate where those generate on spot nodes
+)
 # At the end of node labels, where a GPU is shared: it is priced as the whole GPU.
 SHARED_SUFFIX = "-shared"
 
@@ -33,10 +35,14 @@ class PriceFile(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a GPU for an hour, and where it is from."""
+    """The price of a GPU for an hour, and where it is from.
+
+    `is_highest`: it is the highest of a table that has none for the GPU.
+    """
 
     per_hour: float
     source: str
+    is_highest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,14 @@ class Prices:
                     return Price(entry.per_hour, _describe_entry(entry))
         return None
 
+    def find_or_highest(self, gpu: str | None, *, spot: bool = False) -> Price | None:
+        """The price of a GPU of this name, or else the highest; None where no price is known."""
+        price = self.find(gpu, spot=spot)
+        if price is not None:
+            return price
+        highest = self.find_highest()
+        return None if highest is None else replace(highest, is_highest=True)
+
     def _entries_for(self, gpu: str | None) -> list[GpuPrice]:
         names = {normalize_gpu(entry.gpu) for entry in self.table}
         if gpu is None:
@@ -110,7 +124,7 @@ def read_price_file(name: str) -> PriceFile:
 
 
 def is_spot_node() -> bool:
-    """Whether the pod's profile says that its node is spot."""
+    """Whether the pod's profile says that images are generated on spot nodes."""
     return os.environ.get(SPOT_VARIABLE) == "true"
 
 

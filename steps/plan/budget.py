@@ -2,7 +2,6 @@
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import Price
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.plan.run_time import RunTime
@@ -11,6 +10,7 @@ from imagekiln.steps.runs.expectation import Expectation, write_expectation
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run_rate import find_earlier_rate
+from imagekiln.steps.runs.shard import is_any_part_missing
 from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.storage.store import Store
 
@@ -32,11 +32,6 @@ def expect_run_time(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
     )
 
 
-def find_expected_price(terms: Terms, time: RunTime | None) -> Price | None:
-    """The price of the GPU that the time was measured on; of the only one, if that is unknown."""
-    return terms.all_prices.find(None if time is None else time.device)
-
-
 def require_within_budget(
     job: Job,
     time: RunTime | None,
@@ -51,9 +46,8 @@ def require_within_budget(
     """
     if time is None or not terms.budget.is_limited:
         return
-    price = terms.all_prices.find(gpu or time.device, spot=spot)
-    per_hour = terms.all_prices.highest if price is None else price.per_hour
-    cost = None if per_hour is None else time.gpu_hours * per_hour
+    price = terms.all_prices.find_or_highest(gpu or time.device, spot=spot)
+    cost = None if price is None else time.gpu_hours * price.per_hour
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
     if excess is not None:
         raise BadInput(
@@ -63,18 +57,23 @@ def require_within_budget(
 
 
 def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:
-    """Raise BudgetSpent where an unfinished run has spent its budget."""
+    """Raise BudgetSpent where a run that lacks images has spent its budget."""
     if not terms.budget.is_limited or store.exists(SUCCESS_KEY):
         return
     excess = terms.find_excess(open_account(store, plan).read())
-    if excess is not None:
+    if excess is not None and is_any_part_missing(store, plan, range(len(plan.shards))):
         raise budget_error(store.uri, excess)
 
 
-def record_expectation(store: Store, time: RunTime | None, terms: Terms) -> None:
-    """Write what a new run is expected to take, where that is known."""
+def record_expectation(
+    store: Store, time: RunTime | None, terms: Terms, *, spot: bool = False
+) -> None:
+    """Write what a new run is expected to take, where that is known.
+
+    The price is that of the GPU that the time was measured on; of the only one, if it is unknown.
+    """
     if time is None:
         return
-    price = find_expected_price(terms, time)
+    price = terms.all_prices.find(time.device, spot=spot)
     cost = None if price is None else time.gpu_hours * price.per_hour
     write_expectation(store, Expectation(time.gpu_hours, time.source, cost))

@@ -106,10 +106,7 @@ def estimate(
             )
             time = expect_run_time(model, draft)
             device = gpu or (None if time is None else time.device)
-            price = terms.all_prices.find(device, spot=spot)
-            if price is None:
-                price = terms.all_prices.find_highest()
-                counted = replace(counted, is_highest_price=price is not None)
+            price = terms.all_prices.find_or_highest(device, spot=spot)
             return _add_time(counted, time, gpus, price, terms)
 
 
@@ -154,7 +151,12 @@ def _add_time(
     counted: Estimate, time: RunTime | None, gpus: int, price: Price | None, terms: Terms
 ) -> Estimate:
     if price is not None:
-        counted = replace(counted, price_per_hour=price.per_hour, price_source=price.source)
+        counted = replace(
+            counted,
+            price_per_hour=price.per_hour,
+            price_source=price.source,
+            is_highest_price=price.is_highest,
+        )
     if time is None:
         return counted
     cost = None if price is None else time.gpu_hours * price.per_hour

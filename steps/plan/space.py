@@ -3,12 +3,12 @@
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, is_lossless
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.runtime.figures import format_bytes
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # Of a photograph, at the default quality.
@@ -45,8 +45,8 @@ def find_free_bytes(output: str) -> int | None:
     """
     if is_remote_uri(output):
         return None
-    with suppress(OSError, RuntimeError):  # who writes there finds out, and says why
-        path = Path(output.removeprefix("file://")).expanduser().absolute()
+    with suppress(OSError, BadInput):  # who writes there finds out, and says why
+        path = local_path(output).absolute()
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         usage = shutil.disk_usage(existing)
         return usage.free if usage.total else None  # a file system without a disk, such as /proc

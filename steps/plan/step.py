@@ -14,6 +14,7 @@ from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job, JobLimits
+from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
@@ -55,6 +56,7 @@ from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_pa
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri
 
@@ -146,11 +148,11 @@ def make_plan(
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
-            require_within_budget(job, time, terms)
+            require_within_budget(job, time, terms, spot=is_spot_node())
             space = require_space(job.output, estimate_bytes(draft, job.encoding))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
-            record_expectation(store, time, terms)
+            record_expectation(store, time, terms, spot=is_spot_node())
             result = replace(result, time=time, space=space)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
@@ -204,7 +206,7 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 
 
 def _refuse_file(output: str) -> None:
-    path = Path(output.removeprefix("file://")).expanduser()
+    path = local_path(output)
     with translate_errors(output):
         if path.is_file():
             raise BadInput(f"output: {output} is a file. Name a folder for the runs.")

@@ -2,15 +2,13 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import Missing
+from imagekiln.steps.runs.amounts import Amount
 from imagekiln.steps.runs.keys import ESTIMATE_KEY
 from imagekiln.steps.storage.store import Store
-
-Amount = Annotated[float, Field(ge=0, le=1e18)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ SUMMARY_KEY = "summary.json"
 TERMS_KEY = "terms.json"  # prices and budget, as submitted last
 RATE_KEY = "rate.json"  # what a finished run took, for estimates of the next
 ESTIMATE_KEY = "estimate.json"  # what planning expected the run to take
+EXPORTED_KEY = "exported.json"  # what Argo's counters have of the run
 REPORT_KEY = "report/index.html"
 SUCCESS_KEY = "_SUCCESS"
 IMAGES_PREFIX = "images/"

@@ -10,6 +10,7 @@ from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import throughput_settings
+from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount
 from imagekiln.steps.runs.keys import RATE_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import read_registry
@@ -17,8 +18,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 MAX_EARLIER_RUNS = 40  # of which all but one may be nights without images
-MAX_AMOUNT = 1e18  # what exceeds it is damaged
-Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 
 
 @dataclass(frozen=True, slots=True)

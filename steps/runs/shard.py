@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC
 from itertools import compress
 
@@ -16,6 +17,7 @@ from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, ORIGIN_SCHEMA, from_parquet, open_parquet
 from imagekiln.steps.runs.webui_text import model_label
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
@@ -108,3 +110,13 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
         missing = list(pool.map(is_missing, parts))
     return list(compress(parts, missing))
+
+
+def is_any_part_missing(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
+    """Whether a part of these shards is not committed. Raises as `missing_parts` does."""
+
+    def lacks_parts(index: int) -> bool:
+        return bool(missing_parts(store, read_shard(store, plan, shards[index])))
+
+    with closing(map_ordered(lacks_parts, len(shards))) as lacking:  # type: ignore[type-var]  # a generator
+        return any(lacking)

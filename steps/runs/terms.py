@@ -1,10 +1,10 @@
 """The terms of a run: what its GPUs cost, what it may spend, and how many images may fail.
 
-They are those of the latest submission and no part of the plan, so that a price can be corrected,
-and a budget or the accepted share of failures raised.
+They are those of the latest submission, or prices given to `aggregate` after it, and no part of the
+plan, so that a price can be corrected, and a budget or the accepted share of failures raised.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -73,6 +73,13 @@ def write_terms(store: Store, terms: Terms, planned: Job) -> None:
     has_table_or_budget = bool(terms.prices) or terms.budget.is_limited
     if has_table_or_budget or is_other_share or is_other_price or store.exists(TERMS_KEY):
         store.replace(TERMS_KEY, TERMS_TYPE_ADAPTER.dump_json(terms, indent=1) + b"\n")
+
+
+def replace_prices(store: Store, planned: Job, prices: Prices) -> None:
+    """Write other prices into the terms of the run, which keep them until it is submitted again."""
+    terms = read_terms(store, planned)
+    terms = replace(terms, price_per_hour=prices.per_hour, prices=prices.table)
+    write_terms(store, terms, planned)
 
 
 def read_terms(store: Store, planned: Job) -> Terms:

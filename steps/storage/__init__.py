@@ -3,9 +3,7 @@
 Alone imports fsspec and duckdb. Imports `errors` and `runtime`.
 """
 
-from pathlib import Path
-
-from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.local import LocalStore, local_path
 from imagekiln.steps.storage.object_store import ObjectStore, open_filesystem
 from imagekiln.steps.storage.store import Store
 
@@ -16,7 +14,6 @@ def open_store(uri: str, endpoint: str | None = None) -> Store:
     `endpoint` is that of an S3 store other than the environment's.
     """
     if "://" not in uri or uri.startswith("file://"):
-        folder = Path(uri.removeprefix("file://"))
-        return LocalStore(folder.expanduser())
+        return LocalStore(local_path(uri))
     files, path = open_filesystem(uri, endpoint)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)

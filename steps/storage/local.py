@@ -17,6 +17,18 @@ NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 FILE_MODE = 0o644
 
 
+def local_path(name: str) -> Path:
+    """The path behind a local name or file:// URI, a leading `~` replaced. Raises BadInput."""
+    path = Path(name.removeprefix("file://"))
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise BadInput(
+            f"{name}: {path.parts[0]} is the home folder of nobody on this machine. "
+            "Write the path from the root, or without `~`."
+        ) from error
+
+
 class LocalStore:
     """A folder of objects on this machine. Folders are created with their first object."""
 

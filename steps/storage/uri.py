@@ -4,6 +4,7 @@ from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store
 
 BUNDLED_PREFIX = "bundled:"
@@ -16,7 +17,7 @@ def resolve_path(name: str) -> str:
     if name.startswith(BUNDLED_PREFIX):
         return str(BUNDLED_FOLDER / name.removeprefix(BUNDLED_PREFIX))
     if name.startswith("~"):
-        return str(Path(name).expanduser())
+        return str(local_path(name))
     return name
 
 
@@ -30,7 +31,7 @@ def locate_object(name: str) -> tuple[Store, str]:
     if is_remote_uri(name):
         folder, _, key = name.rpartition("/")
         return open_store(folder), key
-    path = Path(name.removeprefix("file://")).expanduser()
+    path = local_path(name)
     return open_store(str(path.parent)), path.name
 
 

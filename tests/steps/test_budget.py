@@ -8,16 +8,19 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, BudgetSpent, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.start import generate
+from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.account import Account
+from imagekiln.steps.runs.account import Account, Spent
+from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import IMAGES, job, write_prompts
+from tests.runs import IMAGES, fill, job, write_prompts
 
 NEXT_TO_NOTHING = {"gpu_hours": 1e-9}
 
@@ -85,6 +88,44 @@ def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path
     assert spent.seconds >= spent.useful >= an_hour
 
 
+def test_a_spent_budget_keeps_no_complete_run_from_its_end(prompts: Path, tmp_path: Path) -> None:
+    limited = job(prompts, str(tmp_path / "out"), budget=NEXT_TO_NOTHING)
+    planned = make_plan(limited)
+    store = open_store(planned.uri)
+    parts = fill(planned)
+    Account(store).add(Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1))
+    last_shard = len(planned.plan.shards) - 1
+
+    store.remove(parts[0].key)
+    assert generate(planned.uri, last_shard) is None  # of which nothing is missing
+    with pytest.raises(BudgetSpent):
+        generate(planned.uri, 0)
+    with pytest.raises(BudgetSpent):
+        run(limited)
+
+    fill(planned)
+    finished = run(limited)
+    assert (finished.summary.ok, finished.summary.missing) == (IMAGES, 0)
+
+
+def test_an_attempt_ends_well_whose_last_part_spends_the_budget(
+    prompts: Path, tmp_path: Path
+) -> None:
+    planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
+    store = open_store(planned.uri)
+    stop = Stop()
+
+    def commit_all() -> None:
+        with meter_attempt(store, planned.plan, NoProgress(), stop, age=3600.0) as meter:
+            fill(planned)
+            meter.progress.add_committed(IMAGES)
+            assert stop.requested_at is not None
+            raise TryAgain("a worker was stopped")
+
+    commit_all()
+    assert Account(store).read().ended == 1
+
+
 def test_a_process_that_is_killed_leaves_what_it_spent(prompts: Path, tmp_path: Path) -> None:
     planned = make_plan(job(prompts, str(tmp_path / "out")))
     store = open_store(planned.uri)
@@ -114,6 +155,28 @@ def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
         make_plan(limited)
     assert "cost 5.00, where budget.cost is 4.90" in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_on_spot_nodes_is_expected_to_cost_their_price(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = job(
+        prompts,
+        str(tmp_path / "out"),
+        shard={"images": 8, "seconds_per_image": 360.0},  # two hours in all
+        prices=[
+            {"gpu": "NVIDIA H100", "per_hour": 2.5},
+            {"gpu": "NVIDIA H100", "spot": True, "per_hour": 1.0},
+        ],
+        budget={"cost": 4.9},
+    )
+    with pytest.raises(BadInput, match=r"cost 5\.00"):
+        make_plan(limited)
+
+    monkeypatch.setenv(SPOT_VARIABLE, "true")
+    expected = read_expectation(open_store(make_plan(limited).uri))
+    assert expected is not None
+    assert expected.cost == pytest.approx(2.0)
 
 
 def test_a_budget_in_money_needs_a_price(prompts: Path, tmp_path: Path) -> None:

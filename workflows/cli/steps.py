@@ -244,19 +244,22 @@ def aggregate(
     Accounts for every planned image. Exits with 3 where images are missing, or more of them are
     not ok than the job accepts.
     """
+    import os
+
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
-    from imagekiln.workflows.pod.run_metrics import find_summary, write_figures
+    from imagekiln.workflows.pod.run_metrics import write_figures
+    from imagekiln.workflows.pod.spending_export import SpendingExport
 
     add_log_context("aggregate", run)
-    before = find_summary(run) if outputs else None
+    export = SpendingExport.begin(run, os.environ) if outputs else None
     try:
         summary = aggregate_run(run, failed_share, accept, price, prices)
     finally:  # an incomplete run has figures too
-        if outputs:
-            write_figures(Path(outputs), before, find_summary(run))
+        if outputs and export is not None:
+            write_figures(Path(outputs), export)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output_format, format_summary)

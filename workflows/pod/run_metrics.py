@@ -9,47 +9,31 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.rounds import resolve_run
-from imagekiln.steps.storage import open_store
 from imagekiln.workflows.pod.outputs import write_parameters
-from imagekiln.workflows.templates.metrics import GPU_USES, IMAGE_STATUSES, JOB_OUTPUT, UNKNOWN_JOB
+from imagekiln.workflows.pod.spending_export import SpendingExport
+from imagekiln.workflows.templates.metrics import (
+    COST,
+    GPU_USES,
+    IMAGE_STATUSES,
+    JOB_OUTPUT,
+    UNKNOWN_JOB,
+)
 from imagekiln.workflows.templates.workflow import JOB_LABEL
 
-COST = "cost"
 MISSING = "missing"
-Figures = Mapping[str, float]
 
 
-def find_summary(run: str) -> Summary | None:
-    """The summary of a run, or of the run of a round; None where there is none to read."""
-    with suppress(Missing, BadInput):
-        root, *_ = resolve_run(run)
-        return load_summary(open_store(root))
-    return None
-
-
-def write_figures(folder: Path, before: Summary | None, summary: Summary | None) -> None:
-    """Write what one aggregation adds to the metrics of its job; nothing without a summary."""
-    if summary is not None:
-        write_parameters(folder, {"figures": json.dumps(run_figures(before, summary))})
-
-
-def run_figures(before: Summary | None, summary: Summary) -> dict[str, float]:
-    """What one aggregation adds to the metrics of its job.
+def write_figures(folder: Path, export: SpendingExport) -> None:
+    """Write what one aggregation adds to the metrics of its job; nothing without a summary.
 
     Images are those of the run. GPU time and cost are counters, and a summary's are of all attempts
-    so far: what the summary before this one had was counted then.
+    so far: of these, what no other workflow has exported.
     """
-    figures: dict[str, float] = {
-        status: summary.statuses.get(status, 0) for status in IMAGE_STATUSES
-    }
-    spent = _spending(summary)
-    spent_before = {} if before is None else _spending(before)
-    for name, amount in spent.items():
-        figures[name] = round(max(0.0, amount - spent_before.get(name, 0.0)), 3)
-    return figures
+    summary = export.read_summary()
+    if summary is None:
+        return
+    images = {status: summary.statuses.get(status, 0) for status in IMAGE_STATUSES}
+    write_parameters(folder, {"figures": json.dumps({**images, **export.end(summary)})})
 
 
 def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, str]:
@@ -69,13 +53,6 @@ def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, s
     }
     texts = {name: f"{value:.15g}" for name, value in values.items()}
     return {JOB_OUTPUT: _job_name(environment), **texts}
-
-
-def _spending(summary: Summary) -> dict[str, float]:
-    """GPU seconds by use, and the cost of all."""
-    gpu_seconds = summary.spending.gpu_seconds
-    by_use = {use: getattr(gpu_seconds, use) for use in GPU_USES}
-    return {**by_use, COST: summary.cost or 0.0}
 
 
 def _job_name(environment: Mapping[str, str]) -> str:

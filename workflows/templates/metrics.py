@@ -16,6 +16,9 @@ JOB_OUTPUT = "job"
 UNKNOWN_JOB = "unknown"  # of a workflow that failed before its job was read
 IMAGE_STATUSES = ("ok", "blank", "filtered", "failed", "missing")
 GPU_USES = ("drawing", "loading", "idle", "repeated")
+COST = "cost"
+# Of the pod that aggregates: by it, a further try is told from another workflow's.
+WORKFLOW_UID_VARIABLE = "IMAGEKILN_WORKFLOW_UID"
 # From a shard of ten seconds to a day, which is when a pod is stopped.
 SHARD_BUCKETS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 SUCCEEDED = "{{workflow.status}} == Succeeded"
@@ -72,13 +75,13 @@ def outcome_metrics() -> list[RunMetric]:
             _counter("run_gpu_seconds_total", "GPU time, by what it was used for.", use, use=use)
             for use in GPU_USES
         ),
-        _counter("run_cost_total", "Cost of the GPU time, in the currency of the price.", "cost"),
+        _counter("run_cost_total", "Cost of the GPU time, in the currency of the price.", COST),
     ]
 
 
 def run_outputs() -> tuple[str, ...]:
     """The output parameters of that pod, from which their values are taken."""
-    return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *GPU_USES, "cost")
+    return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *GPU_USES, COST)
 
 
 def shard_metrics() -> list[Histogram]:

@@ -13,6 +13,7 @@ from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
+    WORKFLOW_UID_VARIABLE,
     outcome_metrics,
     plan_metrics,
     run_outputs,
@@ -84,6 +85,7 @@ def plan_step(profile: Profile) -> Container:
     }
     # Not encoded: a schedule's is itself a variable that Argo resolves later.
     environment["IMAGEKILN_LOGICAL_DATE"] = "{{workflow.parameters.logical-date}}"
+    environment |= _price_environment(profile)
 
     step = StepCommand(
         "plan",
@@ -137,9 +139,7 @@ def generate_step(profile: Profile) -> Container:
 
 def _generate_environment(profile: Profile, *, offline: bool) -> dict[str, str]:
     environment = {"HF_HUB_OFFLINE": "1"} if offline else {}
-    if profile.spot:
-        environment[SPOT_VARIABLE] = "true"
-    return environment | _metrics_environment(profile)
+    return environment | _price_environment(profile) | _metrics_environment(profile)
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -149,6 +149,7 @@ def aggregate_step(profile: Profile) -> Container:
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
+        env={WORKFLOW_UID_VARIABLE: "{{workflow.uid}}"},
         outputs=[_output_parameter("ok"), _output_parameter("figures")],
         secrets=STORAGE_SECRETS,
     )
@@ -211,6 +212,11 @@ def report_step(profile: Profile) -> Container:
     container.metrics = outcome_metrics()
     container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
     return container
+
+
+def _price_environment(profile: Profile) -> dict[str, str]:
+    """By which prices GPUs are counted: of the budget before a run, and of the run."""
+    return {SPOT_VARIABLE: "true"} if profile.spot else {}
 
 
 def _metrics_environment(profile: Profile) -> dict[str, str]:

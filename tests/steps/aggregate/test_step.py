@@ -237,3 +237,19 @@ def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -
     assert aggregate(planned_run.uri).price_per_hour == 2.0
     assert aggregate(planned_run.uri, price=3.5).price_per_hour == 3.5
     assert aggregate(planned_run.uri).price_per_hour == 3.5
+
+
+def test_the_latest_price_counts_of_a_finished_run_too(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    planned_run = planned(tmp_path, output, PROMPTS[:4], price_per_hour=2.0)
+    uri = planned_run.uri
+    fill(planned_run)
+    assert aggregate(uri).price_per_hour == 2.0
+
+    planned(tmp_path, output, PROMPTS[:4], price_per_hour=3.0)  # as a submission does
+    assert aggregate(uri).price_per_hour == 3.0
+    assert aggregate(uri, price=3.5).price_per_hour == 3.5
+
+    table = [{"gpu": "cpu", "per_hour": 4.0}]
+    planned(tmp_path, output, PROMPTS[:4], prices=table)
+    assert aggregate(uri).price_per_hour is None  # by the table

@@ -34,6 +34,17 @@ def test_a_price_is_found_by_either_name_of_a_gpu(
     assert (None if price is None else price.per_hour) == per_hour
 
 
+def test_a_gpu_that_the_table_lacks_has_the_highest_price_at_most() -> None:
+    for gpu in ("NVIDIA A10G", None):
+        price = TABLE.find_or_highest(gpu, spot=True)
+        assert price is not None
+        assert (price.per_hour, price.is_highest) == (2.49, True)
+    price = TABLE.find_or_highest("NVIDIA L4")
+    assert price is not None
+    assert (price.per_hour, price.is_highest) == (0.71, False)
+    assert Prices().find_or_highest(None) is None
+
+
 def test_one_price_for_all_goes_before_the_table() -> None:
     price = Prices(3.0, TABLE.table).find("NVIDIA L4")
     assert price is not None

@@ -545,6 +545,15 @@ def test_file_where_the_output_should_be() -> None:
     assert _refused("plan", _job(PROMPTS)) == "output: out is a file. Name a folder for the runs."
 
 
+@pytest.mark.parametrize("setting", ["output", "prompts"])
+def test_home_folder_of_nobody(setting: str) -> None:
+    name = "~nobody-of-this-name/images"
+    assert _refused("plan", _job(PROMPTS, **{setting: name})) == (
+        f"{name}: ~nobody-of-this-name is the home folder of nobody on this machine. "
+        "Write the path from the root, or without `~`."
+    )
+
+
 # Of which all fit on the small disk, but not what the plan says of them.
 TINY_IMAGES = {"defaults": {"width": 8, "height": 8}, "encoding": {"kind": "webp"}}
 

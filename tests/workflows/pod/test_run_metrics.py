@@ -1,18 +1,21 @@
 """The values of a run's metrics: numbers, however the run ended."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
-from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.runs.account import Account, Spent
+from imagekiln.steps.runs.keys import EXPORTED_KEY, SUCCESS_KEY, SUMMARY_KEY
+from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
+from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.run_metrics import find_summary, run_figures, run_metric_values
-from imagekiln.workflows.templates.metrics import run_outputs
+from imagekiln.workflows.pod.run_metrics import run_metric_values
+from imagekiln.workflows.templates.metrics import WORKFLOW_UID_VARIABLE, run_outputs
 from tests.runs import IMAGES, fill, finished, not_ok, planned
 
-SECONDS_PER_HOUR = 3600
 NOW = 1_800_000_000.0
 ENDED = {
     "IMAGEKILN_JOB_NAME": "postcards",
@@ -30,8 +33,29 @@ UNSET = {
 }
 
 
-def _summary(tmp_path: Path) -> Summary:
-    return load_summary(finished(tmp_path / "run"))
+def _generated(tmp_path: Path) -> Store:
+    """A run that was generated and not aggregated."""
+    run = finished(tmp_path / "run")
+    run.remove(SUCCESS_KEY)
+    run.remove(SUMMARY_KEY)
+    return run
+
+
+def _aggregate(
+    run: Store, *options: str, workflow: str = "a", attempt: int = 0
+) -> dict[str, float]:
+    """The figures that a try of a workflow's aggregation leaves."""
+    folder = Path(run.uri).parent / "outputs"
+    environment = {WORKFLOW_UID_VARIABLE: workflow, ATTEMPT_VARIABLE: str(attempt)}
+    command = ["aggregate", "--outputs", str(folder), *options, "--", run.uri]
+    result = CliRunner(env=environment).invoke(main, command)
+    assert result.exit_code == 0, result.output
+    figures: dict[str, float] = json.loads((folder / "figures").read_text())
+    return figures
+
+
+def _spent(figures: dict[str, float]) -> float:
+    return sum(figures[name] for name in ("drawing", "loading", "idle", "repeated"))
 
 
 def _values(environment: dict[str, str]) -> dict[str, str]:
@@ -43,8 +67,9 @@ def _values(environment: dict[str, str]) -> dict[str, str]:
 
 
 def test_metrics_of_a_run_are_those_of_its_summary(tmp_path: Path) -> None:
-    summary = replace(_summary(tmp_path), price_per_hour=3600.0)
-    figures = run_figures(None, summary)
+    run = _generated(tmp_path)
+    figures = _aggregate(run, "--price", "3600")
+    summary = load_summary(run)
     values = _values(ENDED | {"IMAGEKILN_FIGURES": json.dumps(figures)})
     assert values["job"] == "postcards"
     assert values["seconds"] == "90"
@@ -56,14 +81,35 @@ def test_metrics_of_a_run_are_those_of_its_summary(tmp_path: Path) -> None:
     assert abs(float(values["cost"]) - summary.device_seconds) < 0.01
 
 
-def test_what_an_earlier_aggregation_counted_is_not_counted_again(tmp_path: Path) -> None:
-    summary = _summary(tmp_path)
-    again = run_figures(summary, summary)
+def test_what_another_workflow_exported_is_not_exported_again(tmp_path: Path) -> None:
+    run = _generated(tmp_path)
+    first = _aggregate(run, workflow="a")
+    assert _spent(first) > 0
+
+    again = _aggregate(run, workflow="b")
     assert again["ok"] == IMAGES
-    assert (again["drawing"], again["loading"], again["idle"], again["cost"]) == (0, 0, 0, 0)
-    twice = summary.spending.gpu_seconds.priced(2 * SECONDS_PER_HOUR)
-    longer = replace(summary, spending=replace(summary.spending, gpu_seconds=twice))
-    assert run_figures(summary, longer)["drawing"] == run_figures(None, summary)["drawing"] > 0
+    assert _spent(again) == 0
+
+    Account(run).add(Spent(seconds=60.0, useful=60.0, attempts=1, ended=1))
+    assert _spent(_aggregate(run, workflow="c")) == pytest.approx(60, abs=0.01)
+    # Argo retries a workflow that failed: it has the same name, and has exported once.
+    assert _spent(_aggregate(run, workflow="c")) == 0
+
+
+def test_further_tries_export_what_the_first_one_did_not_bring_to_argo(tmp_path: Path) -> None:
+    run = _generated(tmp_path)
+    first = _aggregate(run, "--price", "2")
+    assert first["cost"] > 0
+    assert _aggregate(run, "--price", "2", attempt=1) == first
+    assert _aggregate(run, "--price", "2", attempt=2) == first
+    assert _spent(_aggregate(run, "--price", "2", workflow="b", attempt=1)) == 0
+
+
+def test_what_versions_without_that_object_exported_is_in_the_summary(tmp_path: Path) -> None:
+    run = _generated(tmp_path)
+    _aggregate(run)
+    run.remove(EXPORTED_KEY)
+    assert _spent(_aggregate(run, workflow="b")) == 0
 
 
 def test_images_of_a_run_that_was_not_aggregated_are_missing() -> None:
@@ -101,6 +147,9 @@ def test_incomplete_run_leaves_figures_and_the_exit_handler_a_value_of_every_met
     assert (values["ok"], values["failed"], values["missing"]) == ("19", "1", "0")
 
 
-def test_run_without_a_summary_has_none(tmp_path: Path) -> None:
-    assert find_summary(str(tmp_path / "nothing")) is None
-    assert find_summary(planned(tmp_path, str(tmp_path / "out")).uri) is None
+def test_run_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["aggregate", "--outputs", str(tmp_path / "outputs"), "--", str(run)]
+    assert CliRunner().invoke(main, command).exit_code == 2
+    assert not run.exists()
+    assert not (tmp_path / "outputs").exists()
