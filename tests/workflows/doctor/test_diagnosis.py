@@ -37,7 +37,8 @@ def job(kube: Kube, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # The library reads the variable once, when it is imported.
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
     (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(kube.url)))
-    open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
+    prompts = BUNDLED_FOLDER / "prompts.parquet"
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", prompts.read_bytes())
     put_repository(kube, os.environ["AWS_ENDPOINT_URL"], s3_bucket)
     values = {
         "name": "shapes",
