@@ -139,6 +139,12 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
 
 
+def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kube: Kube) -> None:
+    kube.unreadable = {"nodes"}
+    done = _doctor(job)
+    assert "`imagekiln manifests cluster`, `kubectl apply -k cluster/overlays" in done.stdout
+
+
 def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
     _doctor(job)
     assert all(
