@@ -6,6 +6,8 @@ from typing import ParamSpec
 import click
 import cloup
 
+from imagekiln.workflows.client.next_commands import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
+
 P = ParamSpec("P")
 
 # Not checked here: a URI is no path on this machine. The type lets shells complete file names.
@@ -129,9 +131,9 @@ def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
     option = cloup.option(
         "-n",
         "--namespace",
-        default="imagekiln",
+        default=DEFAULT_NAMESPACE,
         show_default=True,
-        envvar="IMAGEKILN_NAMESPACE",
+        envvar=NAMESPACE_VARIABLE,
         show_envvar=True,
         help="The namespace on the cluster.",
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.nodes import PodAttempt, pod_attempts
 from imagekiln.workflows.client.status import read_available_status
 from imagekiln.workflows.objects import Json
@@ -49,7 +50,8 @@ def logs(
 
     if not printed:
         pods = "pod" if shard is None else f"pod of shard {shard}"
-        raise Missing(f"{name}: has no {pods} yet. Wait, or see `imagekiln watch {name}`.")
+        watch = next_command("watch", name, namespace)
+        raise Missing(f"{name}: has no {pods} yet. Wait, or see {watch}.")
 
 
 def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
