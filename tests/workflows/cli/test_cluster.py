@@ -113,6 +113,23 @@ def test_schedule_is_suspended_and_resumed_by_the_commands_that_are_named(tmp_pa
         command = [verb, "imagekiln-postcards", "-n", "images"]
 
 
+def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:
+    argo.end(name, "Succeeded")
+    listed, _, _ = kiln("list").stdout.partition(": ")
+    assert listed == f"images/{name}"
+    assert CliRunner().invoke(main, ["result", listed]).stdout == f"{listed}: Succeeded\n"
+
+
+@pytest.mark.usefixtures("argo")
+def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    days = ["--from", "2026-11-01", "--to", "2026-11-02"]
+    done = CliRunner().invoke(main, ["backfill", str(tmp_path / "job.yaml"), *days])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("postcards: has no schedule in namespace images, ")
+    assert "imagekiln schedule JOB --cron CRON" in done.stderr
+
+
 def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:
     argo.end(name, "Running", nodes={"a-1": node(2)})
     argo.logged = {f"{name}-plan-1": ["\x1b[2Jdrawn\rall is well"]}
