@@ -120,15 +120,14 @@ def read_footers(
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     try:
         metadata = pq.read_metadata(source.path)
-        schema = _restore_uuids(metadata.schema.to_arrow_schema(), metadata)
+        schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
     partitions = {
         name: value for name, value in source.partitions.items() if name not in schema.names
     }
-    for name in partitions:
-        schema = schema.append(pa.field(name, pa.string()))
-    names = _match_columns(source, schema, columns, carry)
+    schema = add_partition_columns(source, schema)
+    names = match_columns(source, schema, columns, carry)
     _refuse_large_row_groups(source, metadata)
     read_names = {*names.values(), *carry}
     file = InputFile(
@@ -144,13 +143,22 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
     return file
 
 
-def _restore_uuids(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
+def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
     """The schema of a footer, with the type of UUIDs, which its conversion to Arrow loses."""
+    schema = metadata.schema.to_arrow_schema()
     for index in range(metadata.num_columns):
         column = metadata.schema.column(index)
         position = schema.get_field_index(column.path)
         if column.logical_type.type == "UUID" and position >= 0:
             schema = schema.set(position, pa.field(column.path, pa.uuid()))
+    return schema
+
+
+def add_partition_columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
+    """The columns of a file, and those that only stand in its name."""
+    for name in source.partitions:
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, pa.string()))
     return schema
 
 
@@ -175,7 +183,7 @@ def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
     )
 
 
-def _match_columns(
+def match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""

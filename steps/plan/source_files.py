@@ -207,6 +207,25 @@ def _match_remote(pattern: str) -> list[str]:
     return [_uri_of(name, pattern) for name in sorted(names)]
 
 
+def first_file(uri: str) -> str:
+    """The name itself, or the first file of the folder that is named like one, as Spark's are."""
+    if not is_remote_uri(uri) or _is_web_uri(uri):
+        return uri
+    filesystem, path = open_filesystem(uri)
+    try:
+        with translate_errors(uri):
+            size = filesystem.size(path)
+    except Missing:
+        size = 0
+    # s3fs finds a file without a byte in what is only the beginning of names.
+    return uri if size else next(iter(_list_remote_folder(uri)), uri)
+
+
+def _list_folder_of(uri: str) -> list[str]:
+    """The files of data below a remote folder that is named like a file; none for a file."""
+    return [] if _is_web_uri(uri) else _list_remote_folder(uri)
+
+
 def _list_remote_folder(pattern: str) -> list[str]:
     """The files of data below a folder; none where there is no such folder."""
     filesystem, path = open_filesystem(pattern)
@@ -238,13 +257,13 @@ def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
     try:
         source = _download(uri, folder / f"{number:05d}.download")
     except Missing:
-        names = [] if _is_web_uri(uri) else _list_remote_folder(uri)
+        names = _list_folder_of(uri)
         if not names:
             raise
     else:
         # s3fs opens what is only the beginning of names as a file without a byte.
         is_empty = source.path.stat().st_size == 0
-        names = _list_remote_folder(uri) if is_empty and not _is_web_uri(uri) else []
+        names = _list_folder_of(uri) if is_empty else []
         if not names:
             return [source]
     return [

@@ -261,9 +261,10 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.client.next_commands import next_command
 
     client.stop(name, namespace, connect(server, context))
-    print_text(f"{name} is stopping. `imagekiln resubmit {name}` resumes it.")
+    print_text(f"{name} is stopping. {next_command('resubmit', name, namespace)} resumes it.")
 
 
 @cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))

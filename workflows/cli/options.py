@@ -1,10 +1,13 @@
 """Arguments and options that several commands share."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import ParamSpec
 
 import click
 import cloup
+
+from imagekiln.workflows.client.next_commands import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
 
 P = ParamSpec("P")
 
@@ -129,9 +132,9 @@ def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
     option = cloup.option(
         "-n",
         "--namespace",
-        default="imagekiln",
+        default=DEFAULT_NAMESPACE,
         show_default=True,
-        envvar="IMAGEKILN_NAMESPACE",
+        envvar=NAMESPACE_VARIABLE,
         show_envvar=True,
         help="The namespace on the cluster.",
     )
@@ -139,12 +142,30 @@ def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def workflow_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the name of a workflow on a cluster."""
-    argument = cloup.argument("name", metavar="NAME", help="The workflow's name.")
-    return argument(namespace_options(command))
+    """Take the name of a workflow on a cluster, also as NAMESPACE/NAME."""
+    argument = cloup.argument(
+        "name", metavar="NAME", help="The workflow's name, or NAMESPACE/NAME."
+    )
+    return argument(namespace_options(_split_name(command)))
 
 
 def schedule_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the name of a schedule on a cluster."""
-    argument = cloup.argument("name", metavar="NAME", help="The schedule's name.")
-    return argument(namespace_options(command))
+    """Take the name of a schedule on a cluster, also as NAMESPACE/NAME."""
+    argument = cloup.argument(
+        "name", metavar="NAME", help="The schedule's name, or NAMESPACE/NAME."
+    )
+    return argument(namespace_options(_split_name(command)))
+
+
+def _split_name(command: Callable[P, None]) -> Callable[P, None]:
+    """Read a name as lists and `watch` print it: its namespace goes before that of the option."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        namespace, slash, name = str(kwargs["name"]).partition("/")
+        if slash:
+            kwargs["namespace"] = namespace
+            kwargs["name"] = name
+        command(*args, **kwargs)
+
+    return run

@@ -46,6 +46,7 @@ def schedule(
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.client.next_commands import next_command
     from imagekiln.workflows.templates.cron import check_cron
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
@@ -55,7 +56,8 @@ def schedule(
     check_cron(cron)
     argo = connect(server, context)
     name = client.schedule(scheduled_job, cron, timezone, argo, report=print_note)
-    print_text(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` suspends it.")
+    suspension = next_command("suspend", name, scheduled_job.cluster.namespace)
+    print_text(f"Applied CronWorkflow {name}. {suspension} suspends it.")
 
 
 @cloup.command(epilog=examples("imagekiln schedules", "imagekiln schedules -n images"))
@@ -80,9 +82,10 @@ def suspend(name: str, namespace: str, server: str | None, context: str | None) 
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.client.next_commands import next_command
 
     client.suspend(name, namespace, connect(server, context))
-    print_text(f"{name} is suspended. `imagekiln resume {name}` resumes it.")
+    print_text(f"{name} is suspended. {next_command('resume', name, namespace)} resumes it.")
 
 
 @cloup.command(epilog=examples("imagekiln resume nightly"))

@@ -18,6 +18,7 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.model_downloads import check_downloads
+from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
     require_no_running_twin,
     resubmit_workflow,
@@ -239,7 +240,7 @@ def wait(
             duration = f" after {seconds:.0f} s" if seconds else ""
             reason = TryAgain(
                 f"{name}: is still {status.phase.lower()}{duration}. "
-                f"Follow it with `imagekiln watch {name}`."
+                f"Follow it with {next_command('watch', name, namespace)}."
             )
         except TryAgain as error:
             reason = error
@@ -282,7 +283,8 @@ def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> Workflow
     workflow = argo.get("Workflow", namespace, name)
     if not has_ended(workflow):
         raise BadInput(
-            f"{name}: is still running. Wait for it, or stop it first: `imagekiln stop {name}`."
+            f"{name}: is still running. Wait for it, or stop it first: "
+            f"{next_command('stop', name, namespace)}."
         )
     return resubmit_workflow(workflow, argo)
 

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
-from imagekiln.workflows.client.nodes import PodAttempt, pod_attempts
+from imagekiln.workflows.client.next_commands import next_command
+from imagekiln.workflows.client.nodes import ENDED_PHASES, PodAttempt, pod_attempts
 from imagekiln.workflows.client.status import read_available_status
 from imagekiln.workflows.objects import Json
 
 POLL_SECONDS = 5.0
+NOT_ARCHIVED = (
+    "Argo deletes pods that succeeded, and keeps their logs only with `archive_logs: true` in the "
+    "profile. Otherwise the cluster's own log collector may have them."
+)
 EXECUTOR_MARKER = " argo=true"  # ends the lines that Argo's executor adds to our container's log
 
 
@@ -49,7 +54,8 @@ def logs(
 
     if not printed:
         pods = "pod" if shard is None else f"pod of shard {shard}"
-        raise Missing(f"{name}: has no {pods} yet. Wait, or see `imagekiln watch {name}`.")
+        watch = next_command("watch", name, namespace)
+        raise Missing(f"{name}: has no {pods} yet. Wait, or see {watch}.")
 
 
 def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
@@ -66,10 +72,14 @@ def _pod_lines(
     pod: PodAttempt, workflow: str, namespace: str, argo: ArgoApi, *, follow: bool
 ) -> Iterator[str]:
     """The lines of one pod's log; where there is none, one line that says why."""
+    is_empty = True
     try:
         for line in argo.logs(namespace, workflow, pod.pod, follow=follow):
             if EXECUTOR_MARKER not in line:
+                is_empty = False
                 yield line
+        if is_empty and pod.phase in ENDED_PHASES:  # so Argo's server answers once a pod is gone
+            yield f"pod {pod.pod} has no log any more: {NOT_ARCHIVED}"
     except (Missing, BadInput) as error:
         yield f"pod {pod.pod} has no log: {error}"
 

@@ -13,7 +13,7 @@ GB = 10**9
 GIB = 2**30
 SCRATCH_GIB = 2  # beside the model, of `disk`: compiled code, and what is being written
 CACHED_PROFILE = "cached-claim"
-CLAIM_MANIFEST = "workflows/cluster/gpus/models-claim.yaml"
+CLAIM_MANIFEST = "cluster/gpus/models-claim.yaml (of `imagekiln manifests cluster`)"
 
 
 def downloads_model(job: Job, profile: Profile) -> bool:

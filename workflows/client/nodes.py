@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.workflows.client.step_failures import EXIT_CODE_PATTERN
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.templates.metrics import GPU_USES
 
@@ -19,6 +20,7 @@ GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
 
 
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
+FINAL_EXIT_CODES = ("2", "3")  # after which another attempt is useless, by RETRY_EXPRESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,17 @@ def _retry_attempts(
         return (_to_attempt(retry_node, workflow_name),)
     *earlier, last = (_to_attempt(pod, workflow_name) for pod in pods)
     has_failed = last.phase in ENDED_PHASES and last.phase != "Succeeded"
-    if has_failed and retry_node.get("phase") not in ENDED_PHASES:
+    is_final = _exit_code(pods[-1]) in FINAL_EXIT_CODES
+    if has_failed and not is_final and retry_node.get("phase") not in ENDED_PHASES:
         last = replace(last, next_attempt=str(retry_node.get("message", "")))
     return (*earlier, last)
+
+
+def _exit_code(node: Json) -> str:
+    """The exit code of a pod that has ended; empty where Argo notes none."""
+    outputs = cast("Mapping[str, object]", node.get("outputs") or {})
+    match = EXIT_CODE_PATTERN.search(str(node.get("message", "")))
+    return str(outputs.get("exitCode", match[1] if match else ""))
 
 
 def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:

@@ -15,6 +15,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import parse_moment, parse_time_zone
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.failures import AlreadyExists
+from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,
@@ -46,11 +47,12 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     """
     metadata = object_metadata(workflow)
     name = str(metadata["name"])
-    running = running_children(name, str(metadata["namespace"]), argo)
+    namespace = str(metadata["namespace"])
+    running = running_children(name, namespace, argo)
     if running:
         raise BadInput(
             f"{running[0]}: is still running, as a child of {name}. "
-            f"Wait for it, or stop both: `imagekiln stop {name}`."
+            f"Wait for it, or stop both: {next_command('stop', name, namespace)}."
         )
 
     base_name = _shorten_name(name.partition(RESUBMIT_INFIX)[0])
@@ -60,7 +62,8 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     if status is None:
         raise BadInput(
             f"{base_name}: all of its {MAX_RESUBMISSIONS - 1} attempts have failed. "
-            "Fix the cause, then delete the failed workflows: `kubectl delete workflow NAME`."
+            "Fix the cause, then delete the failed workflows: "
+            f"`kubectl delete workflow NAME -n {namespace}`."
         )
     return status
 
@@ -81,10 +84,10 @@ def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
     parameters = _normalized_parameters(workflow)
     for other in argo.list_objects("Workflow", namespace, f"{JOB_LABEL}={labels[JOB_LABEL]}"):
         if not has_ended(other) and _normalized_parameters(other) == parameters:
-            name = object_metadata(other)["name"]
+            name = str(object_metadata(other)["name"])
             raise BadInput(
                 f"{name}: is still running. Wait for it, or stop it, before you retry: "
-                f"`imagekiln stop {name}`."
+                f"{next_command('stop', name, namespace)}."
             )
 
 

@@ -155,7 +155,16 @@ def require_day_order(first: date, last: date) -> None:
 def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
     """The cron lines and the time zone of the job's schedule. Raises Missing."""
     name = cron_workflow_name(job)
-    cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, name)
+    try:
+        cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, name)
+    except Missing as error:
+        if name not in str(error):  # the kind itself is not served
+            raise
+        raise Missing(
+            f"{job.name}: has no schedule in namespace {job.cluster.namespace}, whose past runs "
+            "could be submitted. Register one: `imagekiln schedule JOB --cron CRON`; or submit "
+            "one date: `imagekiln submit JOB --date DATE`."
+        ) from error
     spec = cast("dict[str, object]", cron_workflow["spec"])
     crons = cast("list[str]", spec["schedules"])
     timezone = str(spec.get("timezone") or "UTC")

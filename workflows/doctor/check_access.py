@@ -174,8 +174,8 @@ def _find_keys(view: ClusterView, secret_name: str, secret: Json | None) -> Find
 def _apply_secret_advice(view: ClusterView) -> str:
     # Not `kubectl create secret --from-literal`, which leaves the key in the shell's history.
     return (
-        "Fill in a copy of workflows/cluster/base/secrets.example.yaml for namespace "
-        f"{view.namespace}, and apply it: `kubectl apply -f COPY`."
+        "`imagekiln manifests cluster` writes cluster/base/secrets.example.yaml. Fill in a copy "
+        f"for namespace {view.namespace}, and apply it: `kubectl apply -f COPY`."
     )
 
 

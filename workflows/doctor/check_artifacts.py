@@ -17,8 +17,8 @@ DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-reposito
 STORAGE_SECRET = STORAGE_SECRETS["AWS_ACCESS_KEY_ID"][0]
 SECRET_FIELDS = ("accessKeySecret", "secretKeySecret", "sessionTokenSecret")
 APPLY_ARTIFACTS = (
-    "Put your bucket into workflows/cluster/base/artifacts.yaml and run `kubectl apply -f` on it, "
-    "or set report_artifact: false in a profile of your own."
+    "`imagekiln manifests cluster` writes cluster/base/artifacts.yaml. Put your bucket into it and "
+    "run `kubectl apply -f` on it, or set report_artifact: false in a profile of your own."
 )
 LOGS_ADVICE = (
     "Argo fails a pod whose log it cannot store, so a store out of reach fails the workflow. "
@@ -98,9 +98,9 @@ def _find_missing_secrets(view: ClusterView, repository: Json) -> Finding | None
 def _keyless_advice(view: ClusterView, names: Sequence[str]) -> str:
     return (
         f"Create Secret {names[0]} with the keys that the repository names: fill in a copy of "
-        f"workflows/cluster/base/secrets.example.yaml for namespace {view.namespace}, and apply "
-        "it: `kubectl apply -f COPY`. Or write useSDKCreds: true instead of the "
-        "Secrets, as workflows/cluster/base/artifacts.yaml explains."
+        "cluster/base/secrets.example.yaml, which `imagekiln manifests cluster` writes, for "
+        f"namespace {view.namespace}, and apply it: `kubectl apply -f COPY`. Or write "
+        "useSDKCreds: true instead of the Secrets, as cluster/base/artifacts.yaml explains."
     )
 
 

@@ -48,8 +48,8 @@ def check_gpu_claim(view: ClusterView, name: str) -> Finding:
     if template is None:
         return wrong(
             f"ResourceClaimTemplate {name} does not exist in namespace {view.namespace}.",
-            f"Create one: `kubectl apply -n {view.namespace} -f "
-            "workflows/cluster/gpus/resource-claim-template.yaml`.",
+            f"Create one: `imagekiln manifests cluster`, then `kubectl apply -n {view.namespace} "
+            "-f cluster/gpus/resource-claim-template.yaml`.",
         )
     classes = _device_classes(template)
     missing = [each for each in classes if view.get(DEVICE_CLASSES, each) is None]

@@ -7,10 +7,11 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import read_tuning_file
-from imagekiln.steps.plan.source_files import expand_pattern
+from imagekiln.steps.plan.input_header import check_header
+from imagekiln.steps.plan.source_files import expand_pattern, first_file
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
-from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
+from imagekiln.steps.storage.uri import is_remote_uri
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.templates.workflow import require_reachable_paths
 
@@ -48,11 +49,12 @@ def check_output(job: Job) -> Finding:
 
 @doctor_check("prompts")
 def check_prompts(job: Job) -> Finding:
-    """The first object that each of the job's patterns matches can be read."""
+    """The first file that each of the job's patterns matches has the columns that the job reads."""
     undated = [pattern for pattern in job.prompt_patterns if not DATE_PLACEHOLDER.search(pattern)]
+    unknown_headers: list[str] = []
     try:
         for pattern in undated:
-            _require_readable(pattern)
+            unknown_headers += _check_first_file(job, pattern)
     except KilnError as error:
         return storage_finding(error)
     if len(undated) < len(job.prompt_patterns):
@@ -60,7 +62,12 @@ def check_prompts(job: Job) -> Finding:
             "Which prompts there are depends on the date.",
             "Check one date: `imagekiln plan JOB --date 2026-11-21`.",
         )
-    return ok(f"{', '.join(undated)} can be read.")
+    if unknown_headers:
+        return unknown(
+            f"{unknown_headers[0]} can be read, but its first lines do not tell its columns.",
+            "Check them where all prompts can be read: `imagekiln estimate JOB`.",
+        )
+    return ok(f"{', '.join(undated)} can be read, and the first file has the job's columns.")
 
 
 @doctor_check("tuning")
@@ -90,16 +97,14 @@ def probe_store(store: Store, *, careful: bool) -> Finding:
     return ok(f"{store.uri} takes new objects{conditions}.{leftover}")
 
 
-def _require_readable(pattern: str) -> None:
-    """Raise Missing unless the pattern matches an object that exists."""
+def _check_first_file(job: Job, pattern: str) -> list[str]:
+    """The pattern's first file where its columns are unknown. Raises what planning would raise."""
     uris = expand_pattern(pattern)
     if not uris:
         raise Missing(f"{pattern}: no such file or bucket.")
-    if pattern.startswith(BUNDLED_PREFIX):
-        return
-    folder, _, name = uris[0].rpartition("/")
-    if not open_store(folder).exists(name):
-        raise Missing(f"{uris[0]}: no such file.")
+    first = first_file(uris[0])
+    only_file = len(job.prompt_patterns) == 1 and uris == [first]
+    return [] if check_header(job, first, only_file=only_file) else [first]
 
 
 def storage_finding(error: KilnError) -> Finding:

@@ -92,8 +92,8 @@ def check_priority_class(view: ClusterView, name: str) -> Finding:
         return wrong(
             f"PriorityClass {name} does not exist.",
             "Create it, name one that exists in `cluster.priority_class` or in the profile's "
-            "`priority_class`, or apply workflows/cluster/base/priority.yaml for imagekiln-batch "
-            "and imagekiln-urgent.",
+            "`priority_class`, or apply cluster/base/priority.yaml, which `imagekiln manifests "
+            "cluster` writes, for imagekiln-batch and imagekiln-urgent.",
         )
     return ok(f"PriorityClass {name} exists.")
 
@@ -105,8 +105,8 @@ def check_model_claim(view: ClusterView, name: str) -> Finding:
     if claim is None:
         return wrong(
             f"PersistentVolumeClaim {name} does not exist in namespace {view.namespace}.",
-            f"Create one: `kubectl apply -n {view.namespace} -f "
-            "workflows/cluster/gpus/models-claim.yaml`.",
+            f"Create one: `imagekiln manifests cluster`, then `kubectl apply -n {view.namespace} "
+            "-f cluster/gpus/models-claim.yaml`.",
         )
     phase = get_mapping(claim, "status").get("phase")
     if phase == "Pending":
@@ -179,7 +179,8 @@ def check_queue(view: ClusterView, name: str) -> Finding:
         return wrong(
             f"LocalQueue {name} does not exist in namespace {view.namespace}: Kueue would never "
             "admit the GPU pods.",
-            "Create it, as in workflows/cluster/gpus/kueue.yaml. It needs Kueue 0.16 or newer.",
+            "Create it, as in cluster/gpus/kueue.yaml, which `imagekiln manifests cluster` writes. "
+            "It needs Kueue 0.16 or newer.",
         )
     for condition in get_mappings(queue, "status", "conditions"):
         if condition.get("type") == "Active" and condition.get("status") != "True":

@@ -17,7 +17,7 @@ AUTHORIZATION_GROUP = "authorization.k8s.io/v1"
 AUTHORIZATION_API = f"apis/{AUTHORIZATION_GROUP}"
 CLUSTER_READER_ADVICE = (
     "Ask a cluster administrator for the ClusterRole imagekiln-doctor: "
-    "`kubectl apply -k workflows/cluster/overlays/whole-cluster`, then "
+    "`imagekiln manifests cluster`, `kubectl apply -k cluster/overlays/whole-cluster`, then "
     "`kubectl create clusterrolebinding NAME --clusterrole=imagekiln-doctor --user=YOU`."
 )
 DISCOVERY_ADVICE = "Ask a cluster administrator for the ClusterRole system:discovery."

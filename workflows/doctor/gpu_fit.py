@@ -71,12 +71,13 @@ def _install_advice(resource: str) -> str:
     if "/mig-" in resource:
         return (
             'Partition GPUs by MIG with the strategy "mixed": run the commands at the top of '
-            "workflows/cluster/gpus/mig.yaml."
+            "cluster/gpus/mig.yaml, which `imagekiln manifests cluster` writes."
         )
     if resource.endswith(".shared"):
         return (
             "Share GPUs through the device plugin: run the commands at the top of "
-            "workflows/cluster/gpus/time-slicing.yaml (or mps.yaml)."
+            "cluster/gpus/time-slicing.yaml (or mps.yaml), which `imagekiln manifests cluster` "
+            "writes."
         )
     if resource.startswith("nvidia.com/"):
         return GPU_OPERATOR_ADVICE

@@ -83,13 +83,51 @@ def test_workflow_that_is_stopped_goes_on_by_the_command_that_is_named(
     argo: Memory, name: str
 ) -> None:
     done = kiln("stop", name)
-    assert f"imagekiln resubmit {name}" in done.stdout
+    assert f"`imagekiln resubmit {name} -n {NAMESPACE}`" in done.stdout
     argo.end(name, "Failed")
     assert kiln("resubmit", name).stdout == f"images/{name}-again-2: Pending\n"
     assert set(kiln("list").stdout.splitlines()) == {
         f"images/{name}: Failed",
         f"images/{name}-again-2: Pending",
     }
+
+
+def test_named_command_has_the_namespace_unless_it_is_the_one_assumed(
+    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argo.end(name, "Running")
+    assert f"`imagekiln stop {name} -n images`" in kiln("resubmit", name).stderr
+    assert f"`imagekiln watch {name} -n images`" in kiln("logs", name).stderr
+    monkeypatch.setenv("IMAGEKILN_NAMESPACE", NAMESPACE)
+    assert f"`imagekiln watch {name}`" in CliRunner().invoke(main, ["result", name]).stderr
+
+
+@pytest.mark.usefixtures("argo")
+def test_schedule_is_suspended_and_resumed_by_the_commands_that_are_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = ["schedule", str(tmp_path / "job.yaml"), "--cron", "30 1 * * *"]
+    for verb in ("suspend", "resume"):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+        assert f"`imagekiln {verb} imagekiln-postcards -n images`" in done.stdout
+        command = [verb, "imagekiln-postcards", "-n", "images"]
+
+
+def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:
+    argo.end(name, "Succeeded")
+    listed, _, _ = kiln("list").stdout.partition(": ")
+    assert listed == f"images/{name}"
+    assert CliRunner().invoke(main, ["result", listed]).stdout == f"{listed}: Succeeded\n"
+
+
+@pytest.mark.usefixtures("argo")
+def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    days = ["--from", "2026-11-01", "--to", "2026-11-02"]
+    done = CliRunner().invoke(main, ["backfill", str(tmp_path / "job.yaml"), *days])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("postcards: has no schedule in namespace images, ")
+    assert "imagekiln schedule JOB --cron CRON" in done.stderr
 
 
 def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:

@@ -33,6 +33,17 @@ def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
         list(logs(name, NAMESPACE, 7, argo))
 
 
+def test_log_that_went_with_its_pod_is_explained(argo: Memory) -> None:
+    name = submit(postcards(), argo=argo).name
+    nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in (0, 1)}
+    argo.end(name, "Succeeded", nodes=nodes)
+    argo.logged = {f"{name}-generate-0": [], f"{name}-generate-1": ["drawn"]}
+    gone, drawn = logs(name, NAMESPACE, argo=argo)
+    assert gone.startswith(f"generate 0: pod {name}-generate-0 has no log any more: Argo deletes")
+    assert "archive_logs: true" in gone
+    assert drawn == "generate 1: drawn"
+
+
 def test_logs_that_are_followed_include_pods_that_start_later(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
     argo.logged = {f"{name}-generate-{number}": [f"drawn {number}"] for number in (0, 1)}

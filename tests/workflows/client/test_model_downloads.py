@@ -17,7 +17,7 @@ from tests.workflows.memory import Memory
 GPU = load_profile("gpu")
 FLUX_BYTES = 34 * 10**9
 FLUX = postcards(model={"id": "black-forest-labs/FLUX.1-dev", "revision": "a" * 40})
-VOLUME = "create the volume of workflows/cluster/gpus/models-claim.yaml"
+VOLUME = "create the volume of cluster/gpus/models-claim.yaml (of `imagekiln manifests cluster`)"
 
 
 def test_downloads_are_described_with_their_size_and_the_profile_to_take() -> None:

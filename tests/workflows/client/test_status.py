@@ -151,6 +151,20 @@ def test_pause_before_the_next_attempt_is_a_wait_and_no_failure() -> None:
     )
 
 
+@pytest.mark.parametrize("noted", [{"outputs": {"exitCode": "2"}}, {}])
+def test_no_attempt_is_awaited_after_an_exit_code_that_is_not_retried(noted: Json) -> None:
+    failed = pod("Failed", message="main: Error (exit code 2): no column 'prompt'") | noted
+    status = read_status(workflow(plan(60, 2), *shard(0, failed)))
+    assert (status.waits, status.pods.waiting, status.pods.failed) == ((), 0, 1)
+    (failure,) = status.failures
+    assert failure.exit_code == 2
+
+
+def test_run_that_had_finished_before_has_all_its_images_without_pods() -> None:
+    status = read_status(workflow(plan(300, 0, canary="0")))
+    assert (status.images, status.made) == (300, 300)
+
+
 def test_whole_workflow_may_wait() -> None:
     lock = "Waiting for images/Mutex/nights lock. Lock status: 0/1"
     mutex: Json = {

@@ -1,11 +1,18 @@
 """The job's storage, as far as this machine can tell."""
 
+import io
+from pathlib import Path
+
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.job.tuning_file import add_tuning_entry
+from imagekiln.steps.plan.input_files import read_input_files
 from imagekiln.steps.storage import object_store, open_store
 from imagekiln.steps.storage.object_store import S3_OPTIONS
 from imagekiln.workflows.doctor.check_object_store import (
@@ -95,11 +102,83 @@ def test_machine_without_credentials_cannot_tell(
     assert "no credentials" in finding.says
 
 
-def test_prompts_that_can_be_read_are_ok(s3_bucket: str) -> None:
+def _parquet(**columns: list[object]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+def test_prompts_with_the_columns_of_the_job_are_ok(s3_bucket: str) -> None:
+    content = _parquet(caption=["a"], country=["de"])
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", content)
+    finding = check_prompts(_job(s3_bucket, columns={"prompt": "caption"}, carry=["country"]))
+    assert (finding.verdict, finding.says) == (
+        "ok",
+        f"{s3_bucket}/prompts/*.parquet can be read, and the first file has the job's columns.",
+    )
+
+
+MISTAKES: dict[str, tuple[dict[str, object], str]] = {
+    "prompts": ({"columns": {"prompt": "captoin"}}, "has no column 'captoin' (it has prompt, n)."),
+    "another": ({"columns": {"seed": "sed"}}, "has no column 'sed' (it has prompt, n)."),
+    "carried": ({"carry": ["land"]}, "has no column 'land' to carry."),
+    "of another type": ({"columns": {"prompt": "n"}}, "column 'n' is int64, not text."),
+}
+
+
+@pytest.mark.parametrize(("settings", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_column_that_the_prompts_lack_is_wrong_in_the_words_of_plan(
+    s3_bucket: str, tmp_path: Path, settings: dict[str, object], says: str
+) -> None:
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", _parquet(prompt=["a"], n=[1]))
+    job = _job(s3_bucket, **settings)
+    finding = check_prompts(job)
+    assert finding.verdict == "wrong"
+    assert says in finding.says
+    with pytest.raises(BadInput) as planning:
+        read_input_files(job, tmp_path)
+    assert f"{finding.says} {finding.remedy}" == str(planning.value)
+
+
+TEXTS = {
+    "CSV longer than what is read": ("a.csv", "title,n\n" + "x,1\n" * 400_000, "wrong"),
+    "JSON Lines": ("a.jsonl", '{"title": "x"}\n', "wrong"),
+    "JSON Lines longer than what is read": ("a.jsonl", '{"title": "x"}\n' * 100_000, "unknown"),
+    "nothing": ("a.csv", "", "unknown"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "verdict"), TEXTS.values(), ids=TEXTS)
+def test_other_formats_are_judged_by_their_beginning(
+    s3_bucket: str, name: str, text: str, verdict: str
+) -> None:
+    open_store(f"{s3_bucket}/prompts").create(name, text.encode())
+    finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/{name}"))
+    assert finding.verdict == verdict
+    assert ("has no column 'prompt'" in finding.says) == (verdict == "wrong")
+
+
+def test_one_of_several_files_of_json_lines_does_not_tell_the_columns(s3_bucket: str) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        open_store(f"{s3_bucket}/prompts").create(name, b'{"title": "x"}\n')
+    finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/*.jsonl"))
+    assert (finding.verdict, finding.remedy) == (
+        "unknown",
+        "Check them where all prompts can be read: `imagekiln estimate JOB`.",
+    )
+
+
+def test_folder_that_is_named_like_a_file_is_judged_by_its_first_file(s3_bucket: str) -> None:
+    store = open_store(f"{s3_bucket}/prompts/day.parquet")
+    store.create("_SUCCESS", b"")
+    store.create("land=de/part-0.parquet", _parquet(prompt=["a"]))
+    job = _job(s3_bucket, prompts=f"{s3_bucket}/prompts/day.parquet", carry=["land"])
+    assert check_prompts(job).verdict == "ok"
+
+
+def test_damaged_prompts_are_wrong(s3_bucket: str) -> None:
     open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
-    finding = check_prompts(_job(s3_bucket))
-    assert finding.verdict == "ok"
-    assert finding.says == f"{s3_bucket}/prompts/*.parquet can be read."
+    assert "is no whole Parquet file" in check_prompts(_job(s3_bucket)).says
 
 
 @pytest.mark.parametrize("name", ["*.parquet", "a.parquet"])

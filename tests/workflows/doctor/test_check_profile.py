@@ -108,8 +108,8 @@ def test_missing_priority_class_is_wrong(kube: Kube) -> None:
     assert finding.says == "PriorityClass first does not exist."
     assert finding.remedy == (
         "Create it, name one that exists in `cluster.priority_class` or in the profile's "
-        "`priority_class`, or apply workflows/cluster/base/priority.yaml for imagekiln-batch and "
-        "imagekiln-urgent."
+        "`priority_class`, or apply cluster/base/priority.yaml, which `imagekiln manifests "
+        "cluster` writes, for imagekiln-batch and imagekiln-urgent."
     )
 
 

@@ -37,7 +37,8 @@ def job(kube: Kube, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # The library reads the variable once, when it is imported.
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
     (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(kube.url)))
-    open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
+    prompts = BUNDLED_FOLDER / "prompts.parquet"
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", prompts.read_bytes())
     put_repository(kube, os.environ["AWS_ENDPOINT_URL"], s3_bucket)
     values = {
         "name": "shapes",
@@ -136,6 +137,12 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     done = _doctor(job, "--format", "json")
     assert done.exit_code == 0
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
+
+
+def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kube: Kube) -> None:
+    kube.unreadable = {"nodes"}
+    done = _doctor(job)
+    assert "`imagekiln manifests cluster`, `kubectl apply -k cluster/overlays" in done.stdout
 
 
 def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
