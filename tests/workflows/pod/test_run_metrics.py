@@ -98,11 +98,11 @@ def test_what_another_workflow_exported_is_not_exported_again(tmp_path: Path) ->
 
 def test_further_tries_export_what_the_first_one_did_not_bring_to_argo(tmp_path: Path) -> None:
     run = _generated(tmp_path)
-    first = _aggregate(run, "--price", "2")
+    first = _aggregate(run, "--price", "3600")
     assert first["cost"] > 0
-    assert _aggregate(run, "--price", "2", attempt=1) == first
-    assert _aggregate(run, "--price", "2", attempt=2) == first
-    assert _spent(_aggregate(run, "--price", "2", workflow="b", attempt=1)) == 0
+    assert _aggregate(run, "--price", "3600", attempt=1) == first
+    assert _aggregate(run, "--price", "3600", attempt=2) == first
+    assert _spent(_aggregate(run, "--price", "3600", workflow="b", attempt=1)) == 0
 
 
 def test_what_versions_without_that_object_exported_is_in_the_summary(tmp_path: Path) -> None:
