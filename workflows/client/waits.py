@@ -32,6 +32,8 @@ CAUSES = (
 )
 UNSAID = ("", "ContainerCreating", "PodInitializing")  # messages that explain nothing
 STARTING = "it is being started"
+# Warnings about DNS: the pod starts nevertheless.
+HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
 RETRY_PAUSE = "the next attempt comes after a pause"
 
 
@@ -84,9 +86,10 @@ def needs_events(wait: StepWait) -> bool:
 
 def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
     """A wait with the latest event of its pod in place of no message."""
-    if not events:
+    telling = [event for event in events if event.get("reason") not in HARMLESS]
+    if not telling:
         return wait
-    latest = max(events, key=_event_order)
+    latest = max(telling, key=_event_order)
     message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
     cause = find_cause(message)
     if cause == message and not _is_warning(latest):

@@ -249,6 +249,20 @@ def test_events_of_one_pod_say_what_all_wait_for_where_argo_does_not(argo: Memor
     assert wait.cause == "it is being started", "what was the matter before is over"
 
 
+def test_warnings_about_dns_do_not_hide_what_a_pod_waits_for(argo: Memory) -> None:
+    name = waiting_workflow(argo)
+    mount = {"type": "Warning", "reason": "FailedMount", "message": 'claim "models" not found'}
+    dns = {"type": "Warning", "reason": "DNSConfigForming", "message": "limits were exceeded"}
+    argo.events = {
+        f"{name}-generate-0": [
+            {**mount, "lastTimestamp": "2026-11-21T01:00:09Z"},
+            {**dns, "lastTimestamp": "2026-11-21T01:00:10Z"},
+        ]
+    }
+    (wait,) = get_status(name, NAMESPACE, argo).waits
+    assert wait.cause == "a volume is not ready"
+
+
 @pytest.mark.parametrize("events", [{}, None])
 def test_wait_stays_unexplained_without_events(
     argo: Memory, events: dict[str, list[Json]] | None
