@@ -30,4 +30,7 @@ def test_a_run_without_budget_left_is_not_retried_and_resumes_with_more(argo: Ar
     resumed = submit(raised, argo=argo)
     assert wait_for_success(resumed.name, argo) == first.run
     assert jobs.manifest(first.run)["status"].to_pylist() == ["ok"] * len(jobs.TEXTS)
-    assert kube.pods(resumed.name, "generate")
+    nodes = kube.get_field(kube.get("workflow", resumed.name), "status", "nodes")
+    assert isinstance(nodes, dict)
+    steps = [node["templateName"] for node in nodes.values() if node["type"] == "Pod"]
+    assert steps.count("generate") == len(shards)
