@@ -207,7 +207,7 @@ def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
     checks = {
         check["name"] for check in json.loads(done.stdout)["checks"] if check["verdict"] == "wrong"
     }
-    assert (done.returncode, checks) == (2, {"output", "prompts"})
+    assert (done.returncode, checks) == (2, {"output", "prompts", "artifact-store"})
 
 
 def test_right_that_a_submitter_lacks_is_named() -> None:
