@@ -31,6 +31,8 @@ def start_parent(argo: ArgoApi) -> tuple[str, str]:
         "parallelism": 2,
         "priority": 3,
         "priority_class": "",
+        "job_name": small_shards.name,
+        "run_id": str(small_shards.run_id),
         "gpu-image": profile.generate.image,
     }
     name = f"further-{small_shards.run_id}"
