@@ -233,20 +233,21 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
 
 @contextmanager
 def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
-    """Return the VAE to its dtype where the block fails.
+    """Return the VAE to its dtype after the block.
 
-    SDXL's pipelines decode float16 models in float32 and return to float16 only after a success, so
-    a failed decode would fail every later image. Source: diffusers/pipelines/stable_diffusion_xl/
-    pipeline_stable_diffusion_xl.py, `needs_upcasting`.
+    SDXL's pipelines encode and decode float16 models in float32. They return to float16 only after
+    a success, and inpainting with a ControlNet to its picture's dtype, float32, so that it would
+    change or fail every later image. Source: `needs_upcasting` and `_encode_vae_image` of
+    diffusers/pipelines/stable_diffusion_xl/pipeline_stable_diffusion_xl.py and
+    controlnet/pipeline_controlnet_inpaint_sd_xl.py.
     """
     vae: Untyped = getattr(pipe, "vae", None)
     dtype = getattr(vae, "dtype", None)
     try:
         yield
-    except BaseException:
+    finally:
         if dtype is not None and vae.dtype != dtype:
             vae.to(dtype)
-        raise
 
 
 def accept_batch_embeds(pipe: diffusers.DiffusionPipeline) -> None:
