@@ -13,6 +13,7 @@ REJECTED_KEY = "rejected.parquet"
 DUPLICATES_KEY = "duplicates.parquet"
 SUMMARY_KEY = "summary.json"
 TERMS_KEY = "terms.json"  # prices and budget, as submitted last
+PRICES_KEY = "prices.json"  # those given to `aggregate` since
 RATE_KEY = "rate.json"  # what a finished run took, for estimates of the next
 ESTIMATE_KEY = "estimate.json"  # what planning expected the run to take
 REPORT_KEY = "report/index.html"
