@@ -8,8 +8,8 @@ last one has them all, and of two workflows that claim at once, the second reads
 first.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
@@ -93,36 +93,35 @@ class SpendingExport:
         export = cls(run, environment.get(WORKFLOW_UID_VARIABLE, ""))
         is_first_try = environment.get(ATTEMPT_VARIABLE, "0") in ("", "0")
         settle = partial(Claims.settle, workflow=export.workflow)
-        with export._note_problem():
+        try:
             store = _open_run_folder(run)
             if store is not None:
                 _change_claims(store, settle if is_first_try else _keep)
+        except KilnError as error:
+            export.problem = error
         return export
 
     def read_summary(self) -> Summary | None:
         """The summary of the run; None where there is none to read."""
-        with self._note_problem():
+        try:
             store = _open_run_folder(self.run)
             return None if store is None else _find_summary(store)
-        return None
+        except KilnError as error:
+            self.problem = error
+            return None
 
     def end(self, summary: Summary) -> dict[str, float]:
         """What the workflow adds, which it has claimed; nothing where that is unknown."""
         if self.problem is not None:
             return {}
-        with self._note_problem():
+        try:
             root, *_ = resolve_run(self.run)
             change = partial(Claims.claim, workflow=self.workflow, total=spending_of(summary))
             claims = _change_claims(open_store(root), change)
-            return _add(claims.by_workflow.get(self.workflow, {}))
-        return {}
-
-    @contextmanager
-    def _note_problem(self) -> Iterator[None]:
-        try:
-            yield
         except KilnError as error:
             self.problem = error
+            return {}
+        return _add(claims.by_workflow.get(self.workflow, {}))
 
 
 def spending_of(summary: Summary) -> dict[str, float]:

@@ -15,6 +15,7 @@ from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.runs.account import Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUMMARY_KEY, claims_key
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod.run_metrics import run_metric_values
@@ -151,8 +152,13 @@ def test_claims_add_up_to_the_highest_total_whoever_is_first(tmp_path: Path) -> 
     assert _spent(_begin(run, "b", 1).end(_summary_of(run, 131.0))) == pytest.approx(1)
 
 
-def test_no_claim_is_lost_where_many_workflows_claim_at_once(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run")
+def test_no_claim_is_lost_where_many_workflows_claim_at_once(
+    tmp_path: Path, store_uri: str
+) -> None:
+    local_run = finished(tmp_path / "run")
+    run = open_store(store_uri)
+    for key in (PLAN_KEY, SUMMARY_KEY):
+        run.create(key, local_run.read(key))
     run.create(claims_key(0), b"{}")
     summaries = [_summary_of(run, 10.0 * number) for number in range(1, 9)]
 
