@@ -73,7 +73,7 @@ def aggregate_run(
     check_gate_names(job.gates, accept)
     new_prices = resolve_prices(price, prices)
     if not new_prices.is_empty:
-        replace_prices(run.store, job, new_prices)
+        replace_prices(run.store, new_prices)
     policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)
     try:

@@ -21,7 +21,7 @@ from imagekiln.steps.runs.account import (
     open_run_store,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.shard import is_any_part_missing
+from imagekiln.steps.runs.shard import has_parts_to_make
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
 from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -64,7 +64,7 @@ def meter_attempt(
     if plan.job.device not in DEVICES_WITH_MODELS:
         meter.note_price(plan.job.device)
     excess = meter.read_excess()
-    if excess is not None and is_any_part_missing(store, plan, shards):
+    if excess is not None and has_parts_to_make(store, plan, shards):
         raise budget_error(run_store.uri, excess)
     meter.start(devices, age, len(plan.shards))
     is_complete = False
@@ -74,7 +74,7 @@ def meter_attempt(
     except TryAgain as error:
         if meter.excess is None:
             raise
-        if is_any_part_missing(store, plan, shards):
+        if has_parts_to_make(store, plan, shards):
             raise budget_error(run_store.uri, meter.excess) from error
         is_complete = True
     finally:

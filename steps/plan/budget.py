@@ -10,7 +10,7 @@ from imagekiln.steps.runs.expectation import Expectation, write_expectation
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run_rate import find_earlier_rate
-from imagekiln.steps.runs.shard import is_any_part_missing
+from imagekiln.steps.runs.shard import has_parts_to_make
 from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.storage.store import Store
 
@@ -61,7 +61,7 @@ def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:
     if not terms.budget.is_limited or store.exists(SUCCESS_KEY):
         return
     excess = terms.find_excess(open_account(store, plan).read())
-    if excess is not None and is_any_part_missing(store, plan, range(len(plan.shards))):
+    if excess is not None and has_parts_to_make(store, plan, range(len(plan.shards))):
         raise budget_error(store.uri, excess)
 
 

@@ -8,6 +8,7 @@ that append at once, the second reads the entry of the first and takes the next 
 import random
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Annotated
 
@@ -97,7 +98,7 @@ class Account:
     def read(self) -> Spent:
         """What the run has spent. Raises TryAgain where storage fails, BadInput on damage."""
         before = self._entries
-        self._entries = self._find_end()
+        self._entries = count_entries(self._store, account_key, before)
         if self._entries > before:
             self._spent = self._read_entry(self._entries - 1).spent
         return self._spent
@@ -119,25 +120,6 @@ class Account:
             time.sleep(_pause(attempt))
         raise TryAgain(f"{self._store.uri}: too many processes write to its account at once.")
 
-    def _find_end(self) -> int:
-        """The first number that is free: first in growing steps, then by halves."""
-        low = self._entries
-        step = 1
-        while self._exists(low + step - 1):
-            low += step
-            step *= 2
-        high = low + step - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._exists(middle):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _exists(self, number: int) -> bool:
-        return self._store.exists(account_key(number))
-
     def _read_entry(self, number: int) -> AccountEntry:
         key = account_key(number)
         try:
@@ -147,6 +129,26 @@ class Account:
                 f"{self._store.uri_of(key)}: is damaged. Delete it and the entries after it: "
                 "only figures of cost are lost."
             ) from error
+
+
+def count_entries(store: Store, key_of: Callable[[int], str], known: int = 0) -> int:
+    """How many entries with consecutive numbers there are, at least those that are known.
+
+    First looks for a free number in growing steps, then for the first one by halves.
+    """
+    low = known
+    step = 1
+    while store.exists(key_of(low + step - 1)):
+        low += step
+        step *= 2
+    high = low + step - 1
+    while low < high:
+        middle = (low + high) // 2
+        if store.exists(key_of(middle)):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def open_account(store: Store, plan: Plan) -> Account:

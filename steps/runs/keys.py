@@ -13,9 +13,9 @@ REJECTED_KEY = "rejected.parquet"
 DUPLICATES_KEY = "duplicates.parquet"
 SUMMARY_KEY = "summary.json"
 TERMS_KEY = "terms.json"  # prices and budget, as submitted last
+PRICES_KEY = "prices.json"  # those given to `aggregate` since
 RATE_KEY = "rate.json"  # what a finished run took, for estimates of the next
 ESTIMATE_KEY = "estimate.json"  # what planning expected the run to take
-EXPORTED_KEY = "exported.json"  # what Argo's counters have of the run
 REPORT_KEY = "report/index.html"
 SUCCESS_KEY = "_SUCCESS"
 IMAGES_PREFIX = "images/"
@@ -86,6 +86,11 @@ def stats_key(shard_number: int) -> str:
 def account_key(number: int) -> str:
     """An entry in the account of what a run has spent, numbered from 0."""
     return f"account/{number:06d}.json"
+
+
+def claims_key(number: int) -> str:
+    """An entry on what the run's workflows add to Argo's counters, numbered from 0."""
+    return f"exported/{number:06d}.json"
 
 
 def manifest_key(shard_number: int) -> str:

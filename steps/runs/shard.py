@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
-from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.keys import shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
@@ -112,11 +112,15 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     return list(compress(parts, missing))
 
 
-def is_any_part_missing(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
-    """Whether a part of these shards is not committed. Raises as `missing_parts` does."""
+def has_parts_to_make(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
+    """Whether images of these shards are missing. Commits parts that lack only their commit.
 
-    def lacks_parts(index: int) -> bool:
-        return bool(missing_parts(store, read_shard(store, plan, shards[index])))
+    Raises as `missing_parts` and `recover_parts` do.
+    """
 
-    with closing(map_ordered(lacks_parts, len(shards))) as lacking:  # type: ignore[type-var]  # a generator
-        return any(lacking)
+    def has_parts(index: int) -> bool:
+        missing = missing_parts(store, read_shard(store, plan, shards[index]))
+        return bool(recover_parts(store, format_of(plan.job), missing))
+
+    with closing(map_ordered(has_parts, len(shards))) as results:  # type: ignore[type-var]  # a generator
+        return any(results)

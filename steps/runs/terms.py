@@ -1,10 +1,12 @@
 """The terms of a run: what its GPUs cost, what it may spend, and how many images may fail.
 
 They are those of the latest submission, or prices given to `aggregate` after it, and no part of the
-plan, so that a price can be corrected, and a budget or the accepted share of failures raised.
+plan, so that a price can be corrected, and a budget or the accepted share of failures raised. Those
+prices are an object of their own, so that to write them takes back no submission of that moment.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -12,7 +14,7 @@ from imagekiln.steps.errors import BadInput, BudgetSpent, Missing
 from imagekiln.steps.job.job import BudgetSettings, Job
 from imagekiln.steps.job.prices import GpuPrice, Prices, resolve_prices
 from imagekiln.steps.runs.account import Spent
-from imagekiln.steps.runs.keys import TERMS_KEY
+from imagekiln.steps.runs.keys import PRICES_KEY, TERMS_KEY
 from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.storage.store import Store
 
@@ -58,6 +60,8 @@ class Terms:
 
 
 TERMS_TYPE_ADAPTER: TypeAdapter[Terms] = TypeAdapter(Terms)
+PRICES_TYPE_ADAPTER: TypeAdapter[Prices] = TypeAdapter(Prices)
+T = TypeVar("T")
 
 
 def terms_of(job: Job) -> Terms:
@@ -73,24 +77,32 @@ def write_terms(store: Store, terms: Terms, planned: Job) -> None:
     has_table_or_budget = bool(terms.prices) or terms.budget.is_limited
     if has_table_or_budget or is_other_share or is_other_price or store.exists(TERMS_KEY):
         store.replace(TERMS_KEY, TERMS_TYPE_ADAPTER.dump_json(terms, indent=1) + b"\n")
+    if store.exists(PRICES_KEY):
+        replace_prices(store, Prices())
 
 
-def replace_prices(store: Store, planned: Job, prices: Prices) -> None:
-    """Write other prices into the terms of the run, which keep them until it is submitted again."""
-    terms = read_terms(store, planned)
-    terms = replace(terms, price_per_hour=prices.per_hour, prices=prices.table)
-    write_terms(store, terms, planned)
+def replace_prices(store: Store, prices: Prices) -> None:
+    """Let the run have these prices until it is submitted again; without any, those of its job."""
+    store.replace(PRICES_KEY, PRICES_TYPE_ADAPTER.dump_json(prices, indent=1) + b"\n")
 
 
 def read_terms(store: Store, planned: Job) -> Terms:
     """The terms of the run in `store`; without any, the price of the job that was planned."""
+    terms = _read(store, TERMS_KEY, TERMS_TYPE_ADAPTER) or Terms(planned.price_per_hour)
+    prices = _read(store, PRICES_KEY, PRICES_TYPE_ADAPTER)
+    if prices is None or prices.is_empty:
+        return terms
+    return replace(terms, price_per_hour=prices.per_hour, prices=prices.table)
+
+
+def _read(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
     try:
-        return TERMS_TYPE_ADAPTER.validate_json(store.read(TERMS_KEY))
+        return adapter.validate_json(store.read(key))
     except Missing:
-        return Terms(planned.price_per_hour)
+        return None
     except ValidationError as error:
         raise BadInput(
-            f"{store.uri_of(TERMS_KEY)}: is damaged. Delete it, and plan or submit the job again."
+            f"{store.uri_of(key)}: is damaged. Delete it, and plan or submit the job again."
         ) from error
 
 

@@ -17,6 +17,7 @@ from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.account import Account, Spent
 from imagekiln.steps.runs.expectation import read_expectation
+from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
@@ -106,6 +107,25 @@ def test_a_spent_budget_keeps_no_complete_run_from_its_end(prompts: Path, tmp_pa
     fill(planned)
     finished = run(limited)
     assert (finished.summary.ok, finished.summary.missing) == (IMAGES, 0)
+
+
+def test_parts_that_lack_only_their_commit_need_no_budget(prompts: Path, tmp_path: Path) -> None:
+    limited = job(prompts, str(tmp_path / "out"), format="files", budget=NEXT_TO_NOTHING)
+    planned = make_plan(limited)
+    store = open_store(planned.uri)
+    parts = fill(planned)
+    Account(store).add(Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1))
+
+    store.remove(parts[0].key)
+    assert generate(planned.uri, 0) is None
+    store.remove(parts[0].key)
+    assert run(limited).summary.ok == IMAGES
+
+    store.remove(SUCCESS_KEY)
+    store.remove(parts[0].key)
+    store.remove(image_key(parts[0].key, 0, ".png"))
+    with pytest.raises(BudgetSpent):
+        make_plan(limited)
 
 
 def test_an_attempt_ends_well_whose_last_part_spends_the_budget(

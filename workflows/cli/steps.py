@@ -248,6 +248,7 @@ def aggregate(
 
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
     from imagekiln.workflows.pod.run_metrics import write_figures
@@ -260,6 +261,9 @@ def aggregate(
     finally:  # an incomplete run has figures too
         if outputs and export is not None:
             write_figures(Path(outputs), export)
+            if export.problem is not None:
+                reason = " ".join(str(export.problem).splitlines())
+                print_note(f"The GPU time and cost that Argo's counters lack are unknown: {reason}")
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output_format, format_summary)

@@ -48,17 +48,11 @@ class PodAttempt:
 
 def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
     """For each pod that the workflow needs, the attempts at it so far, the latest one last."""
-    nodes = _read_nodes(workflow)
     workflow_name = str(object_metadata(workflow)["name"])
-    retried_ids: set[str] = set()
-    for node in nodes.values():
+    for node, pods in _pods_by_node(_read_nodes(workflow)):
         if node["type"] == "Retry":
-            retried_ids.update(_child_ids(node))
-
-    for node in nodes.values():
-        if node["type"] == "Retry":
-            yield _retry_attempts(node, nodes, workflow_name)
-        elif node["type"] == "Pod" and node["id"] not in retried_ids:
+            yield _retry_attempts(node, pods, workflow_name)
+        else:
             yield (_to_attempt(node, workflow_name),)
 
 
@@ -83,22 +77,33 @@ def plan_outputs(workflow: Json) -> dict[str, str]:
 def spent_figures(workflow: Json) -> dict[str, float]:
     """What the workflow's aggregation has counted as spent: seconds by use, and `cost`.
 
-    Every attempt at it counts only what those before it did not. Empty where there was none.
+    All attempts at it count the same: the figures are those of the latest one that left any. Empty
+    where there was none.
     """
     sums: dict[str, float] = {}
-    for node in _read_nodes(workflow).values():
-        if node["type"] != "Pod" or node.get("templateName") != "aggregate":
+    for node, pods in _pods_by_node(_read_nodes(workflow)):
+        if node.get("templateName") != "aggregate":
             continue
-        figures: object = {}
-        with suppress(ValueError):
-            figures = json.loads(_parameters(node, "outputs").get("figures", "{}"))
-        if not isinstance(figures, dict):
-            continue
+        latest: dict[str, float] = {}
+        for pod in pods:
+            latest = _pod_figures(pod) or latest
+        for name, amount in latest.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    return sums
+
+
+def _pod_figures(pod: Json) -> dict[str, float]:
+    """What a pod of `aggregate` left as figures of what was spent."""
+    figures: object = {}
+    with suppress(ValueError):
+        figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))
+    amounts: dict[str, float] = {}
+    if isinstance(figures, dict):
         for name in SPENT_FIGURES:
             amount = figures.get(name)
             if isinstance(amount, int | float) and math.isfinite(amount):
-                sums[name] = sums.get(name, 0.0) + amount
-    return sums
+                amounts[name] = amount
+    return amounts
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:
@@ -118,15 +123,25 @@ def _read_nodes(workflow: Json) -> dict[str, Json]:
     return cast("dict[str, Json]", status.get("nodes") or {})
 
 
+def _pods_by_node(nodes: Mapping[str, Json]) -> Iterator[tuple[Json, list[Json]]]:
+    """Each Retry node with its pods, the latest one last, and each pod that is under none."""
+    retried_ids: set[str] = set()
+    for node in nodes.values():
+        if node["type"] == "Retry":
+            retried_ids.update(_child_ids(node))
+
+    for node in nodes.values():
+        if node["type"] == "Retry":
+            children = [nodes[child] for child in _child_ids(node) if child in nodes]
+            yield node, [child for child in children if child["type"] == "Pod"]
+        elif node["type"] == "Pod" and node["id"] not in retried_ids:
+            yield node, [node]
+
+
 def _retry_attempts(
-    retry_node: Json, nodes: Mapping[str, Json], workflow_name: str
+    retry_node: Json, pods: list[Json], workflow_name: str
 ) -> tuple[PodAttempt, ...]:
     """The pods under a Retry node; before the first of them, the Retry node itself."""
-    pods: list[Json] = []
-    for child_id in _child_ids(retry_node):
-        child = nodes.get(child_id)
-        if child is not None and child["type"] == "Pod":
-            pods.append(child)
     if not pods:
         return (_to_attempt(retry_node, workflow_name),)
     *earlier, last = (_to_attempt(pod, workflow_name) for pod in pods)

@@ -27,13 +27,15 @@ def write_figures(folder: Path, export: SpendingExport) -> None:
     """Write what one aggregation adds to the metrics of its job; nothing without a summary.
 
     Images are those of the run. GPU time and cost are counters, and a summary's are of all attempts
-    so far: of these, what no other workflow has exported.
+    so far: of these, what no other workflow exports, and nothing where that is unknown.
     """
     summary = export.read_summary()
     if summary is None:
         return
     images = {status: summary.statuses.get(status, 0) for status in IMAGE_STATUSES}
-    write_parameters(folder, {"figures": json.dumps({**images, **export.end(summary)})})
+    figures = json.dumps({**images, **export.end(summary)})
+    with suppress(OSError):  # how the aggregation ended matters more
+        write_parameters(folder, {"figures": figures})
 
 
 def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, str]:

@@ -1,93 +1,150 @@
 """What a run's workflows add to the counters of its job, each amount once.
 
-A try of `aggregate` that fails may leave a summary and still give Argo nothing: of several tries,
-only the figures of the last one count. So what the counters have is an object in the run's folder,
-written before an aggregation and after it, and every try of it begins with the same amounts.
+A workflow claims what no other one has claimed. Every try of its aggregation exports all of its
+claim, since of several tries, Argo counts the figures of the last one alone.
+
+The claims of a run are in numbered entries, each created once, as those of its account are: the
+last one has them all, and of two workflows that claim at once, the second reads the entry of the
+first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.amounts import Amount
-from imagekiln.steps.runs.keys import EXPORTED_KEY, PLAN_KEY
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount
+from imagekiln.steps.runs.keys import PLAN_KEY, claims_key
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.templates.metrics import COST, GPU_USES, WORKFLOW_UID_VARIABLE
 
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What the counters have of a run, by name, without and with the aggregation of a workflow."""
-
-    workflow: str
-    before: Mapping[str, Amount]
-    total: Mapping[str, Amount]
-
-
-EXPORTED_TYPE_ADAPTER: TypeAdapter[Exported] = TypeAdapter(Exported)
+NAMES = (*GPU_USES, COST)
+DECIMALS = 3
+MAX_TRIES = 20
+MAX_ENTRY_BYTES = 64 * 2**10
+MAX_WORKFLOWS = 100  # with a claim in an entry, which keeps it well below that size
+Amounts = Mapping[str, Amount]
 
 
 @dataclass(frozen=True, slots=True)
+class Claims:
+    """What was claimed of a run's spending: by workflow, the latest last, and otherwise.
+
+    `settled` has what older versions exported, and claims that are not exported again.
+    """
+
+    settled: Amounts = field(default_factory=dict)
+    by_workflow: Mapping[str, Amounts] = field(default_factory=dict)
+
+    def claim(self, workflow: str, total: Amounts) -> "Claims":
+        """Let a workflow claim what no other one has, and all that it claimed before."""
+        earlier = self.by_workflow.get(workflow, {})
+        others = {uid: claim for uid, claim in self.by_workflow.items() if uid != workflow}
+        others_sum = _add(self.settled, *others.values())
+        amounts: dict[str, float] = {}
+        for name in NAMES:
+            unclaimed = round(total.get(name, 0.0) - others_sum[name], DECIMALS)
+            amounts[name] = max(earlier.get(name, 0.0), unclaimed, 0.0)
+        if amounts == earlier or not any(amounts.values()):
+            return self
+
+        claims = Claims(self.settled, {**others, workflow: amounts})
+        return claims.settle(next(iter(others))) if len(others) >= MAX_WORKFLOWS else claims
+
+    def settle(self, workflow: str) -> "Claims":
+        """Let the workflow's next claim be one on top of what it has claimed so far."""
+        if workflow not in self.by_workflow:
+            return self
+        others = {uid: claim for uid, claim in self.by_workflow.items() if uid != workflow}
+        return Claims(_add(self.settled, self.by_workflow[workflow]), others)
+
+
+CLAIMS_TYPE_ADAPTER: TypeAdapter[Claims] = TypeAdapter(Claims)
+
+
+@dataclass(slots=True)
 class SpendingExport:
-    """The aggregation of a run by a workflow: what it adds to the counters."""
+    """The aggregation of a run by a workflow: what it adds to the counters.
 
-    store: Store
-    exported: Exported
+    Nothing here stops it: `problem` says what makes the amounts unknown.
+    """
+
+    run: str
+    workflow: str
+    problem: KilnError | None = None
 
     @classmethod
-    def begin(cls, run: str, environment: Mapping[str, str]) -> Self | None:
-        """Note which workflow aggregates, before it does. None where there is no such run.
+    def begin(cls, run: str, environment: Mapping[str, str]) -> Self:
+        """Prepare the claim of a workflow, before the aggregation writes a summary.
 
-        A further try begins with the amounts that the first one did.
+        Where Argo retries a workflow that has ended, attempts count from 0 again, and its claim has
+        reached the counters: the next one is on top of it. Should the first pod be lost before it
+        gets here, the second one takes that claim for its own, which is then exported again.
         """
-        store = _open_run_folder(run)
-        if store is None:
-            return None
-        workflow = environment.get(WORKFLOW_UID_VARIABLE, "")
-        earlier = _read_exported(store)
-        if _is_further_try(environment) and earlier is not None and earlier.workflow == workflow:
-            return cls(store, earlier)
-        before = _exported_by_older_version(store) if earlier is None else earlier.total
-        export = cls(store, Exported(workflow, before, before))
-        export._write()
+        export = cls(run, environment.get(WORKFLOW_UID_VARIABLE, ""))
+        is_first_try = environment.get(ATTEMPT_VARIABLE, "0") in ("", "0")
+        settle = partial(Claims.settle, workflow=export.workflow)
+        try:
+            store = _open_run_folder(run)
+            if store is not None:
+                _change_claims(store, settle if is_first_try else _keep)
+        except KilnError as error:
+            export.problem = error
         return export
-
-    def end(self, summary: Summary) -> dict[str, float]:
-        """What the aggregation adds, once it is noted that it does."""
-        before = self.exported.before
-        total = {
-            name: max(amount, before.get(name, 0.0))
-            for name, amount in spending_of(summary).items()
-        }
-        replace(self, exported=replace(self.exported, total=total))._write()
-        return {name: round(total[name] - before.get(name, 0.0), 3) for name in total}
 
     def read_summary(self) -> Summary | None:
         """The summary of the run; None where there is none to read."""
-        return _find_summary(self.store)
+        try:
+            store = _open_run_folder(self.run)
+            return None if store is None else _find_summary(store)
+        except KilnError as error:
+            self.problem = error
+            return None
 
-    def _write(self) -> None:
-        content = EXPORTED_TYPE_ADAPTER.dump_json(self.exported, indent=1) + b"\n"
-        self.store.replace(EXPORTED_KEY, content)
+    def end(self, summary: Summary) -> dict[str, float]:
+        """What the workflow adds, which it has claimed; nothing where that is unknown."""
+        if self.problem is not None:
+            return {}
+        try:
+            root, *_ = resolve_run(self.run)
+            change = partial(Claims.claim, workflow=self.workflow, total=spending_of(summary))
+            claims = _change_claims(open_store(root), change)
+        except KilnError as error:
+            self.problem = error
+            return {}
+        return _add(claims.by_workflow.get(self.workflow, {}))
 
 
 def spending_of(summary: Summary) -> dict[str, float]:
-    """GPU seconds by use, and the cost of all."""
+    """GPU seconds by use, and the cost of all. Raises BadInput where they cannot be true."""
     gpu_seconds = summary.spending.gpu_seconds
     by_use = {use: getattr(gpu_seconds, use) for use in GPU_USES}
-    return {**by_use, COST: summary.cost or 0.0}
+    amounts = {**by_use, COST: summary.cost or 0.0}
+    if not all(-1 <= amount <= MAX_AMOUNT for amount in amounts.values()):
+        raise BadInput(f"{summary.run_id}: its summary is damaged. Aggregate the run again.")
+    return {name: max(0.0, amount) for name, amount in amounts.items()}
+
+
+def _add(*terms: Amounts) -> dict[str, float]:
+    """The sum of amounts by name, with a number for each name and no other names."""
+    return {name: sum(amounts.get(name, 0.0) for amounts in terms) for name in NAMES}
+
+
+def _keep(claims: Claims) -> Claims:
+    return claims
 
 
 def _open_run_folder(run: str) -> Store | None:
-    """The folder of a run, or of the run of a round."""
+    """The folder of a run, or of the run of a round; None where there is no run."""
     with suppress(Missing, BadInput):
         root, *_ = resolve_run(run)
         store = open_store(root)
@@ -95,21 +152,36 @@ def _open_run_folder(run: str) -> Store | None:
     return None
 
 
-def _is_further_try(environment: Mapping[str, str]) -> bool:
-    return environment.get(ATTEMPT_VARIABLE, "0") not in ("", "0")
+def _change_claims(store: Store, change: Callable[[Claims], Claims]) -> Claims:
+    """Add an entry with the changed claims, unless nothing changes, and return them."""
+    for _ in range(MAX_TRIES):
+        entries = count_entries(store, claims_key)
+        claims = _read_entry(store, entries - 1) if entries else _claims_of_older_versions(store)
+        changed = change(claims)
+        if entries and changed == claims:
+            return claims
+        content = CLAIMS_TYPE_ADAPTER.dump_json(changed, indent=1) + b"\n"
+        # Where an answer was lost, the entry is read next, and there is nothing left to change.
+        if store.create(claims_key(entries), content):
+            return changed
+    raise TryAgain(f"{store.uri}: too many workflows write what they export at once.")
 
 
-def _read_exported(store: Store) -> Exported | None:
-    """What the counters have of the run; None where that is unknown."""
-    with suppress(Missing, ValidationError):
-        return EXPORTED_TYPE_ADAPTER.validate_json(store.read(EXPORTED_KEY))
-    return None
+def _read_entry(store: Store, number: int) -> Claims:
+    key = claims_key(number)
+    content = store.read_prefix(key, MAX_ENTRY_BYTES)  # of a larger one, the end is missing
+    try:
+        return CLAIMS_TYPE_ADAPTER.validate_json(content)
+    except ValidationError as error:
+        raise BadInput(
+            f"{store.uri_of(key)}: is damaged. Delete it and the entries after it."
+        ) from error
 
 
-def _exported_by_older_version(store: Store) -> dict[str, float]:
-    """What versions without that object have exported: all that the summary has."""
+def _claims_of_older_versions(store: Store) -> Claims:
+    """What versions without entries have exported: all that the summary has."""
     summary = _find_summary(store)
-    return {} if summary is None else spending_of(summary)
+    return Claims() if summary is None else Claims(spending_of(summary))
 
 
 def _find_summary(store: Store) -> Summary | None:

@@ -73,10 +73,17 @@ def aggregate(number: int, figures: str) -> Json:
     }  # fmt: skip
 
 
-def test_result_has_what_the_run_took_over_all_attempts_at_aggregating_it() -> None:
-    first = json.dumps({"ok": 90, "drawing": 7200, "loading": 1800, "idle": 0, "cost": 6.25})
-    again = json.dumps({"ok": 90, "drawing": 0, "loading": 0, "idle": 0, "cost": 0})
-    nodes = [plan(90, 3), aggregate(0, first), aggregate(1, again)]
+@pytest.mark.parametrize("last", ["again", "without figures"])
+def test_result_has_what_the_run_took_once_for_all_attempts_at_aggregating_it(last: str) -> None:
+    figures = json.dumps({"ok": 90, "drawing": 7200, "loading": 1800, "idle": 0, "cost": 6.25})
+    attempts = [aggregate(0, "{}"), aggregate(1, figures), aggregate(2, figures)]
+    if last == "without figures":
+        attempts.append({**aggregate(3, ""), "outputs": None, "phase": "Error"})
+    retry_node: Json = {
+        "id": "postcards-1-9", "type": "Retry", "templateName": "aggregate", "phase": "Succeeded",
+        "children": [attempt["id"] for attempt in attempts], "outputs": attempts[1]["outputs"],
+    }  # fmt: skip
+    nodes = [plan(90, 3), retry_node, *attempts]
     text = status_text(read_status(workflow(*nodes, phase="Succeeded")))
     assert "\nTook:    2.5 device-hours (drawing 2, loading 0.5), cost 6.25" in text
 

@@ -1,19 +1,37 @@
 """The values of a run's metrics: numbers, however the run ended."""
 
 import json
+import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.aggregate.spending import UseAmounts
+from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.runs.account import Account, Spent
-from imagekiln.steps.runs.keys import EXPORTED_KEY, SUCCESS_KEY, SUMMARY_KEY
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUMMARY_KEY, claims_key
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod.run_metrics import run_metric_values
-from imagekiln.workflows.templates.metrics import WORKFLOW_UID_VARIABLE, run_outputs
+from imagekiln.workflows.pod.spending_export import (
+    CLAIMS_TYPE_ADAPTER,
+    MAX_ENTRY_BYTES,
+    Claims,
+    SpendingExport,
+)
+from imagekiln.workflows.templates.metrics import (
+    COST,
+    GPU_USES,
+    IMAGE_STATUSES,
+    WORKFLOW_UID_VARIABLE,
+    run_outputs,
+)
 from tests.runs import IMAGES, fill, finished, not_ok, planned
 
 NOW = 1_800_000_000.0
@@ -54,7 +72,19 @@ def _aggregate(
     return figures
 
 
-def _spent(figures: dict[str, float]) -> float:
+def _begin(run: Store, workflow: str, attempt: int = 0) -> SpendingExport:
+    environment = {WORKFLOW_UID_VARIABLE: workflow, ATTEMPT_VARIABLE: str(attempt)}
+    return SpendingExport.begin(run.uri, environment)
+
+
+def _summary_of(run: Store, seconds: float) -> Summary:
+    """The summary of the run, had it taken so many seconds, all for drawing."""
+    summary = load_summary(run)
+    gpu_seconds = UseAmounts(drawing=seconds)
+    return replace(summary, spending=replace(summary.spending, gpu_seconds=gpu_seconds))
+
+
+def _spent(figures: Mapping[str, float]) -> float:
     return sum(figures[name] for name in ("drawing", "loading", "idle", "repeated"))
 
 
@@ -105,10 +135,116 @@ def test_further_tries_export_what_the_first_one_did_not_bring_to_argo(tmp_path:
     assert _spent(_aggregate(run, "--price", "3600", workflow="b", attempt=1)) == 0
 
 
+def test_claims_add_up_to_the_highest_total_whoever_is_first(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    run.create(claims_key(0), b"{}")  # that of a workflow before any summary
+    summary = _summary_of(run, 100.0)
+    slow, fast, late = (_begin(run, workflow) for workflow in "abc")
+    assert _spent(fast.end(summary)) == pytest.approx(100)
+    assert _spent(slow.end(_summary_of(run, 90.0))) == 0
+    assert _spent(late.end(_summary_of(run, 110.0))) == pytest.approx(10)
+
+    # A try whose figures are lost is repeated after another workflow has aggregated.
+    assert _begin(run, "b", 1).end(summary) == fast.end(summary)
+    assert _spent(_begin(run, "b", 2).end(_summary_of(run, 130.0))) == pytest.approx(120)
+    # That workflow is retried as a whole: what it claimed has reached the counters.
+    assert _spent(_begin(run, "b", 0).end(_summary_of(run, 131.0))) == pytest.approx(1)
+    assert _spent(_begin(run, "b", 1).end(_summary_of(run, 131.0))) == pytest.approx(1)
+
+
+def test_no_claim_is_lost_where_many_workflows_claim_at_once(
+    tmp_path: Path, store_uri: str
+) -> None:
+    local_run = finished(tmp_path / "run")
+    run = open_store(store_uri)
+    for key in (PLAN_KEY, SUMMARY_KEY):
+        run.create(key, local_run.read(key))
+    run.create(claims_key(0), b"{}")
+    summaries = [_summary_of(run, 10.0 * number) for number in range(1, 9)]
+
+    def claim(number: int) -> float:
+        return _spent(_begin(run, f"workflow-{number}").end(summaries[number]))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(claim, range(8))) == pytest.approx(80)
+
+
+HOSTILE = {
+    "no JSON": b"\xff\0{",
+    "deep": b"[" * 60_000,
+    "large": b'{"settled": {' + b'"a": 1, ' * 10_000 + b'"b": 1}}',
+    "negative": b'{"settled": {"drawing": -5}}',
+    "infinite": b'{"settled": {"drawing": 1e999}}',
+    "no amounts": b'{"settled": {}, "by_workflow": {"a": 5}}',
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_damaged_claims_stop_no_aggregation(tmp_path: Path, content: bytes) -> None:
+    run = _generated(tmp_path)
+    run.create(claims_key(0), content)
+    folder = tmp_path / "outputs"
+    result = CliRunner().invoke(main, ["aggregate", "--outputs", str(folder), "--", run.uri])
+    assert result.exit_code == 0, result.output
+    (note,) = result.stderr.splitlines()
+    assert "counters" in note
+    assert "exported/000000.json: is damaged." in note
+    figures = json.loads((folder / "figures").read_text())
+    assert figures.keys() == set(IMAGE_STATUSES)
+
+
+def test_claims_that_cannot_be_read_hide_no_failure(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    Path(run.uri, claims_key(0)).mkdir(parents=True)  # which cannot be read
+    folder = tmp_path / "outputs"
+    for outputs in (folder, Path(run.uri, PLAN_KEY, "a")):  # the second is in no folder
+        command = ["aggregate", "--outputs", str(outputs), "--", run.uri]
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 3, result.output
+        assert "counters" in result.stderr
+        assert "are missing" in result.stderr
+
+
+def test_amounts_that_cannot_be_true_are_not_claimed(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    export = _begin(run, "a")
+    for seconds in (math.nan, math.inf, -5.0):
+        assert export.end(_summary_of(run, seconds)) == {}
+        export.problem = None
+    assert not run.exists(claims_key(1))
+
+
+def test_names_that_are_not_exported_are_dropped(tmp_path: Path) -> None:
+    run = _generated(tmp_path)
+    run.create(claims_key(0), b'{"by_workflow": {"a": {"ok": 9, "cost": 2}}}')
+    figures = _aggregate(run, attempt=1)
+    assert (figures["ok"], figures["cost"]) == (IMAGES, 2)
+    entry = json.loads(run.read(claims_key(1)))
+    assert entry["by_workflow"]["a"].keys() == {*GPU_USES, COST}
+
+
+def test_an_entry_stays_small_however_many_workflows_claim() -> None:
+    claims = Claims()
+    for number in range(300):
+        claims = claims.claim(f"workflow-{number}", {COST: float(number)})
+    content = CLAIMS_TYPE_ADAPTER.dump_json(claims, indent=1)
+    assert len(content) < MAX_ENTRY_BYTES
+    assert claims.claim("another", {COST: 299.0}) == claims
+
+
+def test_a_try_that_leaves_a_summary_and_no_figures_takes_nothing_away(tmp_path: Path) -> None:
+    run = _generated(tmp_path)
+    _begin(run, "a")
+    aggregated = CliRunner().invoke(main, ["aggregate", "--", run.uri])
+    assert aggregated.exit_code == 0, aggregated.output
+    assert _spent(_aggregate(run, attempt=1)) > 0
+
+
 def test_what_versions_without_that_object_exported_is_in_the_summary(tmp_path: Path) -> None:
     run = _generated(tmp_path)
     _aggregate(run)
-    run.remove(EXPORTED_KEY)
+    run.remove(claims_key(1))
+    run.remove(claims_key(0))
     assert _spent(_aggregate(run, workflow="b")) == 0
 
 
