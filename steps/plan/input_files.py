@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.column_readers import (
@@ -231,7 +231,7 @@ def match_columns(
         if column.kind == "image":
             require_image_type(kind, where)
         elif column.name == "prompt" and _is_number(kind):
-            raise _number_prompts_error(source, name, str(kind))
+            raise _number_prompts_error(source, name, cut_name(str(kind)))
         else:
             COLUMN_READERS[column.kind](pa.array([], kind), where)
     return names
@@ -252,7 +252,7 @@ def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: Colum
 
 def _describe_absence(schema: pa.Schema, name: str) -> str:
     """The predicate of a file without this column, with those that it has."""
-    listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
+    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
     return f"has no column {name!r} (it has {listed})"
 
 

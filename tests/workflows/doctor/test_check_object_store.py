@@ -210,6 +210,32 @@ def test_footer_that_claims_to_be_enormous_is_not_read(tmp_path: Path) -> None:
     assert f"its footer of {claim} bytes is too long" in finding.says
 
 
+LONG_NAME = "n" * 900_000
+LONG_STRUCT = [{LONG_NAME: 1}]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {LONG_NAME: ["a"]},
+        {"prompt": LONG_STRUCT, "land": [1]},
+        {"prompt": ["a"], "land": LONG_STRUCT},
+    ],
+    ids=["absence", "type", "another type"],
+)
+def test_long_names_of_columns_are_cut(tmp_path: Path, columns: dict[str, list[object]]) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(_parquet(**columns))
+    job = _job("s3://bucket", prompts=str(path), columns={"seed": "land"})
+    finding = check_prompts(job)
+    assert finding.verdict == "wrong"
+    assert "nnn..." in finding.says
+    assert len(finding.says) < 500
+    with pytest.raises(BadInput) as planning:
+        read_input_files(job, tmp_path)
+    assert f"{finding.says} {finding.remedy}" == str(planning.value)
+
+
 def test_of_long_text_only_the_names_of_columns_are_vouched_for(s3_bucket: str) -> None:
     open_store(f"{s3_bucket}/prompts").create("a.csv", b"prompt,n\n" + b"12,1\n" * 400_000)
     finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/a.csv"))
