@@ -3,7 +3,7 @@
 import hashlib
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_machine_without_credentials_cannot_tell(
     assert "no credentials" in finding.says
 
 
-def _parquet(**columns: list[object]) -> bytes:
+def _parquet(**columns: Sequence[object]) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
