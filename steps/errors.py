@@ -7,6 +7,7 @@ from typing import ClassVar, ParamSpec, TypeVar
 from imagekiln.steps.runtime.sanitize import sanitize_line
 
 MAX_LINE_CHARS = 200
+MAX_NAME_CHARS = 80
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -78,3 +79,8 @@ def first_line(message: str) -> str:
     """The first line of a message, cut to the length that a sentence has room for."""
     lines = message.splitlines()
     return lines[0][:MAX_LINE_CHARS] if lines else ""
+
+
+def cut_name(name: str) -> str:
+    """A name or type from a file of somebody's, cut to what a sentence has room for."""
+    return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.job.columns import ColumnKind
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 
@@ -54,7 +54,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
     if not _is_text(kind):
-        raise BadInput(f"{where} is {kind}, not text. Write it as strings.")
+        raise BadInput(f"{where} is {cut_name(str(kind))}, not text. Write it as strings.")
     array = array.cast(pa.string())
     try:
         array.validate(full=True)
@@ -81,7 +81,7 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         is_exact = pc.less_equal(pc.abs(array), MAX_EXACT_FLOAT)
         return _keep_valid(array, pc.and_(is_whole, is_exact), pa.int64())
     if not _is_text(kind):
-        raise BadInput(f"{where} is {kind}, not integers. Write it as integers.")
+        raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
     return _texts_to_int64(array)
 
 
@@ -95,7 +95,7 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
         array = _nan_to_null(array.cast(pa.float64()))
         return _keep_valid(array, pc.is_finite(array), pa.float64())
     if not _is_text(kind):
-        raise BadInput(f"{where} is {kind}, not numbers. Write it as floats.")
+        raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
     return _parse_text(array, NUMBER_PATTERN, pa.float64())
 
 
@@ -225,7 +225,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
         kind = _storage_type(file.field(name).type)
         if not _survives_duckdb(kind):
             raise BadInput(
-                f"{where}: column {name!r} is {kind}, which cannot be carried. "
+                f"{where}: column {name!r} is {cut_name(str(kind))}, which cannot be carried. "
                 "Write it as another type."
             )
         fields.append(pa.field(name, kind))

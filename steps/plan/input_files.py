@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.column_readers import (
@@ -107,7 +107,7 @@ def read_footers(
     """
     files = tuple(_read_footer(source, columns, carry) for source in sources)
     if not any(file.rows for file in files):
-        raise BadInput(f"{sources[0].uri}: has no rows. Check `prompts`.")
+        raise no_rows_error(sources[0])
     for file in files:
         if file.passthrough != files[0].passthrough:
             raise BadInput(
@@ -120,6 +120,19 @@ def read_footers(
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     try:
         metadata = pq.read_metadata(source.path)
+    except UNREADABLE_ERRORS as error:
+        raise unreadable_error(source, error) from error
+    file = judge_footer(source, metadata, columns, carry)
+    if source.kind in DELIMITERS:
+        _refuse_number_cells(file)
+    return file
+
+
+def judge_footer(
+    source: SourceFile, metadata: pq.FileMetaData, columns: ColumnNames, carry: tuple[str, ...]
+) -> InputFile:
+    """What a footer says of its file. Raises BadInput where that cannot be planned."""
+    try:
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
@@ -130,7 +143,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
     names = match_columns(source, schema, columns, carry)
     _refuse_large_row_groups(source, metadata)
     read_names = {*names.values(), *carry}
-    file = InputFile(
+    return InputFile(
         source=source,
         rows=metadata.num_rows,
         column_names=names,
@@ -138,9 +151,11 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
         partitions={name: partitions[name] for name in partitions if name in read_names},
         unused_columns=tuple(name for name in schema.names if name not in read_names),
     )
-    if source.kind in DELIMITERS:
-        _refuse_number_prompts(file)
-    return file
+
+
+def no_rows_error(source: SourceFile) -> BadInput:
+    """The error of an input whose first file is this, and none of whose files has rows."""
+    return BadInput(f"{source.uri}: has no rows. Check `prompts`.")
 
 
 def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
@@ -162,18 +177,28 @@ def add_partition_columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _refuse_number_prompts(file: InputFile) -> None:
-    """Raise BadInput where the prompts of a file whose cells are all text are all numbers."""
+def _refuse_number_cells(file: InputFile) -> None:
     name = file.column_names["prompt"]
     if name in file.partitions:
         return
     with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-        for batch in parquet.iter_batches(columns=[name]):
-            texts = read_texts(batch.column(name), name).values
-            if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
-                return
-    if file.rows:
-        raise _number_prompts_error(file.source, name, "numbers")
+        batches = parquet.iter_batches(columns=[name])
+        refuse_number_prompts(file.source, name, (batch.column(name) for batch in batches))
+
+
+def refuse_number_prompts(source: SourceFile, name: str, columns: Iterable[pa.Array]) -> None:
+    """Raise BadInput where the prompts of a file whose cells are all text are all numbers.
+
+    They come in batches; without any, nothing is refused.
+    """
+    has_rows = False
+    for column in columns:
+        texts = read_texts(column, name).values
+        if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
+            return
+        has_rows = True
+    if has_rows:
+        raise _number_prompts_error(source, name, "numbers")
 
 
 def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
@@ -206,7 +231,7 @@ def match_columns(
         if column.kind == "image":
             require_image_type(kind, where)
         elif column.name == "prompt" and _is_number(kind):
-            raise _number_prompts_error(source, name, str(kind))
+            raise _number_prompts_error(source, name, cut_name(str(kind)))
         else:
             COLUMN_READERS[column.kind](pa.array([], kind), where)
     return names
@@ -227,7 +252,7 @@ def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: Colum
 
 def _describe_absence(schema: pa.Schema, name: str) -> str:
     """The predicate of a file without this column, with those that it has."""
-    listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
+    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
     return f"has no column {name!r} (it has {listed})"
 
 

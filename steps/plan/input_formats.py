@@ -54,7 +54,7 @@ def convert_sources(
     formats = [(source, detect_format(source)) for source in sources]
     filled = [(source, kind) for source, kind in formats if not _is_empty_text(source, kind)]
     if not filled:
-        raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
+        raise empty_file_error(sources[0])
 
     kinds: JsonKinds = {}  # one for all, so that all files have the same columns
     for source, kind in filled:
@@ -74,15 +74,21 @@ def convert_sources(
     return tuple(converted)
 
 
-def read_schema(source: SourceFile) -> pa.Schema:
+def empty_file_error(source: SourceFile) -> BadInput:
+    """The error of an input whose first file is this, and all of whose files are empty."""
+    return BadInput(f"{source.uri}: is empty. Check `prompts`.")
+
+
+def read_schema(source: SourceFile, flat: frozenset[str] = frozenset()) -> pa.Schema:
     """The columns of a file with their types, without those that folders in its name stand for.
 
-    Reads the head of a file, and the whole of JSON Lines. Raises BadInput, TryAgain.
+    Reads the head of a file, and the whole of JSON Lines, whose columns `flat` hold no nested
+    values. Raises BadInput, TryAgain.
     """
     kind = detect_format(source)
     kinds: JsonKinds = {}
     if kind == "jsonl":
-        scan_json_lines(source.path, source.uri, frozenset(), kinds)
+        scan_json_lines(source.path, source.uri, flat, kinds)
     readers = _row_readers(kinds)
     if kind in readers:
         with readers[kind](source.path, source.uri) as rows:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain
+from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, cut_name
 from imagekiln.steps.imaging.input_images import ImageInspector, RejectedImage
 from imagekiln.steps.job.job import JobLimits
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -246,11 +246,13 @@ def require_image_type(kind: pa.DataType, where: str) -> None:
         has_path = _is_text_type(fields.get("path", pa.null()))
         if not (has_bytes and has_path):
             raise BadInput(
-                f"{where} is {kind}, no picture. Write its bytes, or a struct of bytes and path."
+                f"{where} is {cut_name(str(kind))}, no picture. "
+                "Write its bytes, or a struct of bytes and path."
             )
     elif not (_is_bytes_type(kind) or _is_text_type(kind)):
         raise BadInput(
-            f"{where} is {kind}, no picture. Write its bytes, or the URI where it lies as a string."
+            f"{where} is {cut_name(str(kind))}, no picture. "
+            "Write its bytes, or the URI where it lies as a string."
         )
 
 

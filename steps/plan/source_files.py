@@ -60,7 +60,7 @@ class SourceFile:
 
 def suffix_of(uri: str) -> str:
     """The ending of a file's name in lower case, such as `.csv`."""
-    name = uri.partition("?")[0] if _is_web_uri(uri) else uri
+    name = uri.partition("?")[0] if is_web_uri(uri) else uri
     return PurePosixPath(name).suffix.lower()
 
 
@@ -171,7 +171,7 @@ def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
 
 def _expand_remote(pattern: str) -> list[str]:
     filesystem, path = open_filesystem(pattern)
-    if _is_web_uri(pattern):
+    if is_web_uri(pattern):
         if pattern.endswith("/"):
             raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
         is_glob = "*" in path
@@ -193,7 +193,7 @@ def _expand_remote(pattern: str) -> list[str]:
 
 def _may_be_folder(uri: str) -> bool:
     """Whether a name does not end as a file of data does; one that does costs no request."""
-    return not _is_web_uri(uri) and suffix_of(uri) not in DATA_SUFFIXES
+    return not is_web_uri(uri) and suffix_of(uri) not in DATA_SUFFIXES
 
 
 def _match_remote(pattern: str) -> list[str]:
@@ -209,7 +209,7 @@ def _match_remote(pattern: str) -> list[str]:
 
 def first_file(uri: str) -> str:
     """The name itself, or the first file of the folder that is named like one, as Spark's are."""
-    if not is_remote_uri(uri) or _is_web_uri(uri):
+    if not is_remote_uri(uri) or is_web_uri(uri):
         return uri
     filesystem, path = open_filesystem(uri)
     try:
@@ -223,7 +223,7 @@ def first_file(uri: str) -> str:
 
 def _list_folder_of(uri: str) -> list[str]:
     """The files of data below a remote folder that is named like a file; none for a file."""
-    return [] if _is_web_uri(uri) else _list_remote_folder(uri)
+    return [] if is_web_uri(uri) else _list_remote_folder(uri)
 
 
 def _list_remote_folder(pattern: str) -> list[str]:
@@ -237,10 +237,11 @@ def _list_remote_folder(pattern: str) -> list[str]:
 
 def _uri_of(name: str, pattern: str) -> str:
     """The URI of what a file system lists, which of the web are URIs already."""
-    return name if _is_web_uri(name) else f"{pattern.partition('://')[0]}://{name}"
+    return name if is_web_uri(name) else f"{pattern.partition('://')[0]}://{name}"
 
 
-def _is_web_uri(uri: str) -> bool:
+def is_web_uri(uri: str) -> bool:
+    """Whether a name is fetched over HTTP."""
     return uri.startswith(("http://", "https://"))
 
 

@@ -15,7 +15,7 @@ from typing import TextIO, TypeVar, cast
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.storage.failures import translate_errors
 
 MAX_LINE_CHARS = 16 * 2**20
@@ -138,7 +138,8 @@ def _check_name(name: str, where: str) -> str:
         name.encode()
     except UnicodeEncodeError as error:
         raise BadInput(
-            f"{where}: the name of a column, {name!a}, is no UTF-8. Save the file as UTF-8."
+            f"{where}: the name of a column, {cut_name(name)!a}, is no UTF-8. "
+            "Save the file as UTF-8."
         ) from error
     return name
 

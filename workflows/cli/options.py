@@ -6,6 +6,7 @@ from typing import ParamSpec
 
 import click
 import cloup
+from click.core import ParameterSource
 
 from imagekiln.workflows.client.next_commands import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
 
@@ -158,14 +159,26 @@ def schedule_options(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _split_name(command: Callable[P, None]) -> Callable[P, None]:
-    """Read a name as lists and `watch` print it: its namespace goes before that of the option."""
+    """Read a name as lists and `watch` print it: its namespace replaces that of the environment.
+
+    Another one that was typed as an option is refused.
+    """
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         namespace, slash, name = str(kwargs["name"]).partition("/")
         if slash:
+            _require_same_namespace(namespace, str(kwargs["namespace"]))
             kwargs["namespace"] = namespace
             kwargs["name"] = name
         command(*args, **kwargs)
 
     return run
+
+
+def _require_same_namespace(namespace: str, option: str) -> None:
+    source = click.get_current_context().get_parameter_source("namespace")
+    if source is ParameterSource.COMMANDLINE and option != namespace:
+        raise click.UsageError(
+            f"NAME is in namespace {namespace!r}, and -n says {option!r}. Omit one of them."
+        )

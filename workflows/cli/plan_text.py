@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from imagekiln.steps.errors import cut_name
 from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.runs.keys import REJECTED_KEY
 from imagekiln.steps.runtime.figures import (
@@ -132,7 +133,7 @@ def _format_columns(result: "PlanResult | Estimate") -> str:
         names = ", ".join(map(repr, result.prompt_columns))
         lines.append(f"Prompts are read from column {names}; columns.prompt sets another.")
     if result.unused_columns:
-        names = ", ".join(result.unused_columns[:MAX_UNUSED_COLUMNS])
+        names = ", ".join(map(cut_name, result.unused_columns[:MAX_UNUSED_COLUMNS]))
         omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
         more = f" and {omitted} more" if omitted > 0 else ""
         lines.append(f"Not used: {names}{more} (`columns` and `carry` take them).")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, first_line
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.next_commands import next_command
@@ -73,15 +73,28 @@ def _pod_lines(
 ) -> Iterator[str]:
     """The lines of one pod's log; where there is none, one line that says why."""
     is_empty = True
+    has_executor_lines = False
     try:
         for line in argo.logs(namespace, workflow, pod.pod, follow=follow):
-            if EXECUTOR_MARKER not in line:
-                is_empty = False
-                yield line
-        if is_empty and pod.phase in ENDED_PHASES:  # so Argo's server answers once a pod is gone
-            yield f"pod {pod.pod} has no log any more: {NOT_ARCHIVED}"
+            if EXECUTOR_MARKER in line:
+                has_executor_lines = True
+                continue
+            is_empty = False
+            yield line
+        # Argo's server sends nothing once a pod is gone.
+        if is_empty and pod.phase in ENDED_PHASES:
+            yield _describe_absence(pod, has_executor_lines=has_executor_lines)
     except (Missing, BadInput) as error:
         yield f"pod {pod.pod} has no log: {error}"
+
+
+def _describe_absence(pod: PodAttempt, *, has_executor_lines: bool) -> str:
+    """Why an ended pod has no lines of ours. One that failed may never have existed."""
+    if pod.phase == "Succeeded" and not has_executor_lines:
+        return f"pod {pod.pod} has no log any more: {NOT_ARCHIVED}"
+    absence = "wrote nothing to its log" if has_executor_lines else "has no log"
+    details = [pod.phase, first_line(pod.message)]
+    return f"pod {pod.pod} {absence}. Argo says of it: {', '.join(filter(None, details))}"
 
 
 def _pod_label(pod: PodAttempt) -> str:

@@ -1,4 +1,7 @@
-"""The commands that messages name as the next step, such that they work as they are typed."""
+"""The commands that messages name as the next step, to be typed as they are.
+
+What was connected to by `--context` or `--server` is not part of them: these options are added.
+"""
 
 import os
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.step_failures import EXIT_CODE_PATTERN
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.templates.metrics import GPU_USES
+from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 COST_FIGURE = "cost"
 SPENT_FIGURES = (*GPU_USES, COST_FIGURE)
@@ -20,7 +20,6 @@ GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
 
 
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
-FINAL_EXIT_CODES = ("2", "3")  # after which another attempt is useless, by RETRY_EXPRESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +152,12 @@ def _retry_attempts(
 
 
 def _exit_code(node: Json) -> str:
-    """The exit code of a pod that has ended; empty where Argo notes none."""
+    """The exit code by which Argo decides on another attempt; empty where it has none.
+
+    The message may name that of another container, such as `init`.
+    """
     outputs = cast("Mapping[str, object]", node.get("outputs") or {})
-    match = EXIT_CODE_PATTERN.search(str(node.get("message", "")))
-    return str(outputs.get("exitCode", match[1] if match else ""))
+    return str(outputs.get("exitCode", ""))
 
 
 def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:

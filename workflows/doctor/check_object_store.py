@@ -7,7 +7,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import read_tuning_file
-from imagekiln.steps.plan.input_header import check_header
+from imagekiln.steps.plan.input_header import UnknownHeader, check_header
 from imagekiln.steps.plan.source_files import expand_pattern, first_file
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
@@ -51,10 +51,14 @@ def check_output(job: Job) -> Finding:
 def check_prompts(job: Job) -> Finding:
     """The first file that each of the job's patterns matches has the columns that the job reads."""
     undated = [pattern for pattern in job.prompt_patterns if not DATE_PLACEHOLDER.search(pattern)]
-    unknown_headers: list[str] = []
+    gaps: list[str] = []
+    are_judged = True
     try:
         for pattern in undated:
-            unknown_headers += _check_first_file(job, pattern)
+            try:
+                are_judged &= _check_first_file(job, pattern)
+            except UnknownHeader as error:  # a later pattern may be wrong
+                gaps.append(str(error))
     except KilnError as error:
         return storage_finding(error)
     if len(undated) < len(job.prompt_patterns):
@@ -62,12 +66,11 @@ def check_prompts(job: Job) -> Finding:
             "Which prompts there are depends on the date.",
             "Check one date: `imagekiln plan JOB --date 2026-11-21`.",
         )
-    if unknown_headers:
-        return unknown(
-            f"{unknown_headers[0]} can be read, but its first lines do not tell its columns.",
-            "Check them where all prompts can be read: `imagekiln estimate JOB`.",
-        )
-    return ok(f"{', '.join(undated)} can be read, and the first file has the job's columns.")
+    if gaps:
+        remedy = "Check them where all prompts can be read: `imagekiln estimate JOB`."
+        return unknown(gaps[0], remedy)
+    columns = "the job's columns" if are_judged else "columns of the names that the job reads"
+    return ok(f"{', '.join(undated)} can be read, and the first file has {columns}.")
 
 
 @doctor_check("tuning")
@@ -97,14 +100,14 @@ def probe_store(store: Store, *, careful: bool) -> Finding:
     return ok(f"{store.uri} takes new objects{conditions}.{leftover}")
 
 
-def _check_first_file(job: Job, pattern: str) -> list[str]:
-    """The pattern's first file where its columns are unknown. Raises what planning would raise."""
+def _check_first_file(job: Job, pattern: str) -> bool:
+    """Raise what planning would raise for the pattern's first file, as `check_header` does."""
     uris = expand_pattern(pattern)
     if not uris:
         raise Missing(f"{pattern}: no such file or bucket.")
     first = first_file(uris[0])
     only_file = len(job.prompt_patterns) == 1 and uris == [first]
-    return [] if check_header(job, first, only_file=only_file) else [first]
+    return check_header(job, first, only_file=only_file)
 
 
 def storage_finding(error: KilnError) -> Finding:

@@ -3,8 +3,9 @@
 `retry_strategy` is that of every container: plan, generate, aggregate and the others. To change
 what is retried:
 
-1. Change `RETRY_EXPRESSION`. Two places mention OOMKilled: the expression, and `OOM_EXPRESSION`,
-   which grows memory. What no clause names is retried while `asInt(retries) < 2`.
+1. Change `RETRY_EXPRESSION`, or `FINAL_EXIT_CODES`, which `watch` reads too. Two places mention
+   OOMKilled: the expression, and `OOM_EXPRESSION`, which grows memory. What no clause names is
+   retried while `asInt(retries) < 2`.
 2. Change the comment above it, which gives the reason for each exit code.
 3. A pod of several GPUs ends with 75 where so many of its workers were lost that images are
    missing: `make_shards` (`steps/generate/worker_pool.py`) raises what gives Argo the code.
@@ -36,8 +37,9 @@ SECONDS_PER_UNIT = {"s": 1, "m": 60}  # of Argo's durations
 # container failed. It is retried only while fewer than two retries were made. `retries` counts all
 # of them, whatever their reason: Argo knows no count by exit code. So a crash after two retries
 # for 75 is not retried.
+FINAL_EXIT_CODES = ("2", "3")
 RETRY_EXPRESSION = (
-    "lastRetry.exitCode not in ['2', '3'] and "
+    f"lastRetry.exitCode not in {[*FINAL_EXIT_CODES]} and "
     "(lastRetry.exitCode in ['75', '-1', '137', '143'] "
     "or lastRetry.message contains 'OOMKilled' or asInt(retries) < 2)"
 )

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import diffusers
 import torch
 
-from imagekiln.steps.errors import KilnError, Missing
+from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.generate.diffusion.kernels import kernel_choices
 from imagekiln.steps.generate.diffusion.patches import (
     compile_cache_misses,
@@ -36,6 +36,7 @@ from imagekiln.steps.runs.keys import compiled_code_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store
 
 FORMAT_HEADER = b"imagekiln compiled code 1\n"
@@ -193,7 +194,7 @@ def open_compile_cache(plan: Plan, run: str, device: torch.device) -> CompileCac
     """The compiled code that the plan's job shares, for its model on this device.
 
     None where the job shares none, or where the model's configuration cannot be read: loading the
-    model says why.
+    model says why. Raises BadInput where the environment names a folder that cannot be.
     """
     place = _cache_folder(plan, run)
     if place is None:
@@ -214,10 +215,21 @@ def create_code_folder() -> None:
     Pods may mount the cache read-only and this folder alone for writing; it must exist by then.
     Raises BadInput, TryAgain.
     """
-    folder = os.environ.get(CODE_CACHE_VARIABLE)
-    if folder:
-        with translate_errors(folder):
-            Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
+    folder = _named_folder()
+    if folder is not None:
+        with translate_errors(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+def _named_folder() -> Path | None:
+    """The folder for compiled code that the environment names. Raises BadInput."""
+    name = os.environ.get(CODE_CACHE_VARIABLE)
+    if not name:
+        return None
+    try:
+        return local_path(name)
+    except BadInput as error:
+        raise BadInput(f"{CODE_CACHE_VARIABLE}: {error}") from error
 
 
 def _cache_folder(plan: Plan, run: str) -> str | None:
@@ -234,8 +246,8 @@ def _cache_folder(plan: Plan, run: str) -> str | None:
             return None
         uri = run if "://" in run else os.path.normpath(Path(run).absolute())
         return uri.rstrip("/").rpartition("/")[0] or "/"
-    folder = os.environ.get(CODE_CACHE_VARIABLE)
-    return str(Path(folder).expanduser()) if folder and setting == "models" else None
+    folder = _named_folder() if setting == "models" else None
+    return None if folder is None else str(folder)
 
 
 def _is_writable(folder: Path) -> bool:

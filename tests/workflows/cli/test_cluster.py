@@ -118,6 +118,24 @@ def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:
     listed, _, _ = kiln("list").stdout.partition(": ")
     assert listed == f"images/{name}"
     assert CliRunner().invoke(main, ["result", listed]).stdout == f"{listed}: Succeeded\n"
+    assert kiln("result", listed).stdout == f"{listed}: Succeeded\n"
+
+
+@pytest.mark.usefixtures("argo")
+@pytest.mark.parametrize("command", ["watch", "logs", "stop", "suspend"])
+def test_two_namespaces_are_one_too_many(command: str) -> None:
+    done = kiln(command, "nights/postcards")
+    assert done.exit_code == 2
+    assert f"NAME is in namespace 'nights', and -n says '{NAMESPACE}'. Omit one" in done.stderr
+
+
+def test_namespace_of_a_name_goes_before_that_of_the_environment(
+    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argo.end(name, "Succeeded")
+    monkeypatch.setenv("IMAGEKILN_NAMESPACE", "nights")
+    done = CliRunner().invoke(main, ["result", f"{NAMESPACE}/{name}"])
+    assert done.stdout == f"{NAMESPACE}/{name}: Succeeded\n"
 
 
 @pytest.mark.usefixtures("argo")

@@ -12,13 +12,13 @@ from tests.workflows.memory import Memory
 
 def shard_node(workflow: str, number: int, **values: object) -> Json:
     parameters = [{"name": "shard", "value": str(number)}]
-    return {
+    node: Json = {
         "id": f"{workflow}-{number}",
         "type": "Pod",
         "templateName": "generate",
         "inputs": {"parameters": parameters},
-        **values,
     }
+    return node | values
 
 
 def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
@@ -42,6 +42,41 @@ def test_log_that_went_with_its_pod_is_explained(argo: Memory) -> None:
     assert gone.startswith(f"generate 0: pod {name}-generate-0 has no log any more: Argo deletes")
     assert "archive_logs: true" in gone
     assert drawn == "generate 1: drawn"
+
+
+OUT_OF_MEMORY = "OOMKilled (exit code 137)"
+OVER_QUOTA = 'pods "postcards" is forbidden: exceeded quota: gpus'
+EXECUTOR_LINE = 'time=1 level=INFO msg="exited" argo=true'
+
+
+@pytest.mark.parametrize(
+    ("node", "lines", "says"),
+    [
+        (
+            {"phase": "Failed", "message": OUT_OF_MEMORY},
+            [EXECUTOR_LINE],
+            f" wrote nothing to its log. Argo says of it: Failed, {OUT_OF_MEMORY}",
+        ),
+        (
+            {"phase": "Error", "message": OVER_QUOTA, "type": "Retry"},
+            [],
+            f" has no log. Argo says of it: Error, {OVER_QUOTA}",
+        ),
+        (
+            {"phase": "Succeeded"},
+            [EXECUTOR_LINE],
+            " wrote nothing to its log. Argo says of it: Succeeded",
+        ),
+    ],
+    ids=["killed for memory", "never admitted", "silent"],
+)
+def test_log_that_never_was_is_not_called_deleted(
+    argo: Memory, node: Json, lines: list[str], says: str
+) -> None:
+    name = submit(postcards(), argo=argo).name
+    argo.end(name, "Running", nodes={"0": shard_node(name, 0, **node)})
+    argo.logged = {f"{name}-generate-0": lines}
+    assert list(logs(name, NAMESPACE, 0, argo)) == [f"pod {name}-generate-0{says}"]
 
 
 def test_logs_that_are_followed_include_pods_that_start_later(argo: Memory) -> None:

@@ -11,6 +11,7 @@ from imagekiln.workflows.cli.status import status_line, status_text
 from imagekiln.workflows.client.status import PodCounts, read_status
 from imagekiln.workflows.client.step_failures import StepFailure
 from imagekiln.workflows.objects import Json
+from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 HOUR = "2026-11-21T01:00:00Z"
 
@@ -158,13 +159,20 @@ def test_pause_before_the_next_attempt_is_a_wait_and_no_failure() -> None:
     )
 
 
-@pytest.mark.parametrize("noted", [{"outputs": {"exitCode": "2"}}, {}])
-def test_no_attempt_is_awaited_after_an_exit_code_that_is_not_retried(noted: Json) -> None:
-    failed = pod("Failed", message="main: Error (exit code 2): no column 'prompt'") | noted
+@pytest.mark.parametrize("exit_code", FINAL_EXIT_CODES)
+def test_no_attempt_is_awaited_after_an_exit_code_that_is_not_retried(exit_code: str) -> None:
+    message = f"main: Error (exit code {exit_code}): no column 'prompt'"
+    failed = pod("Failed", message=message, outputs={"exitCode": exit_code})
     status = read_status(workflow(plan(60, 2), *shard(0, failed)))
     assert (status.waits, status.pods.waiting, status.pods.failed) == ((), 0, 1)
     (failure,) = status.failures
-    assert failure.exit_code == 2
+    assert failure.exit_code == int(exit_code)
+
+
+def test_exit_code_of_another_container_is_not_taken_for_the_end() -> None:
+    failed = pod("Failed", message="init: Error (exit code 2)")  # Argo retries it as -1
+    status = read_status(workflow(plan(60, 2), *shard(0, failed)))
+    assert (status.failures, status.pods.waiting, status.pods.failed) == ((), 1, 0)
 
 
 def test_run_that_had_finished_before_has_all_its_images_without_pods() -> None:

@@ -1,6 +1,11 @@
 """The job's storage, as far as this machine can tell."""
 
+import hashlib
 import io
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -102,7 +107,7 @@ def test_machine_without_credentials_cannot_tell(
     assert "no credentials" in finding.says
 
 
-def _parquet(**columns: list[object]) -> bytes:
+def _parquet(**columns: Sequence[object]) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
@@ -144,7 +149,6 @@ TEXTS = {
     "CSV longer than what is read": ("a.csv", "title,n\n" + "x,1\n" * 400_000, "wrong"),
     "JSON Lines": ("a.jsonl", '{"title": "x"}\n', "wrong"),
     "JSON Lines longer than what is read": ("a.jsonl", '{"title": "x"}\n' * 100_000, "unknown"),
-    "nothing": ("a.csv", "", "unknown"),
 }
 
 
@@ -156,6 +160,132 @@ def test_other_formats_are_judged_by_their_beginning(
     finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/{name}"))
     assert finding.verdict == verdict
     assert ("has no column 'prompt'" in finding.says) == (verdict == "wrong")
+
+
+# By what is wrong: the file's name, its text, and whether it is refused beside other files too.
+REFUSED_FILES = {
+    "nested prompts": ("a.jsonl", '{"prompt": {"a": 1}}\n', True),
+    "numbers": ("a.csv", "prompt,n\n12,x\n13,y\n", True),
+    "a record of another width": ("a.csv", "prompt,n\na,b\na,b,c\n", True),
+    "no records": ("a.csv", "prompt,n\n", False),
+    "no objects": ("a.jsonl", "\n\n", False),
+    "nothing": ("a.csv", "", False),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "always"), REFUSED_FILES.values(), ids=REFUSED_FILES)
+def test_short_text_is_judged_by_its_rows_in_the_words_of_plan(
+    s3_bucket: str, tmp_path: Path, name: str, text: str, always: bool
+) -> None:
+    folder = f"{s3_bucket}/prompts"
+    open_store(folder).create(name, text.encode())
+    job = _job(s3_bucket, prompts=f"{folder}/{name}")
+    finding = check_prompts(job)
+    assert finding.verdict == "wrong"
+    with pytest.raises(BadInput) as planning:
+        read_input_files(job, tmp_path)
+    assert f"{finding.says} {finding.remedy}" == str(planning.value)
+    open_store(folder).create("b.csv", b"prompt\na\n")
+    beside_others = check_prompts(_job(s3_bucket, prompts=folder))
+    assert (beside_others.verdict == "wrong") == always
+
+
+def test_parquet_without_rows_is_wrong(s3_bucket: str) -> None:
+    empty = io.BytesIO()
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), empty)
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", empty.getvalue())
+    assert "has no rows" in check_prompts(_job(s3_bucket)).says
+
+
+def test_footer_that_claims_to_be_enormous_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1")
+    claim = 100 * 2**20
+    with path.open("r+b") as file:
+        file.truncate(claim + 2**20)  # sparse
+        file.seek(0, io.SEEK_END)
+        file.write(claim.to_bytes(4, "little") + b"PAR1")
+    finding = check_prompts(_job("s3://bucket", prompts=str(path)))
+    assert finding.verdict == "unknown"
+    assert f"its footer of {claim} bytes is too long" in finding.says
+
+
+LONG_NAME = "n" * 900_000
+LONG_STRUCT = [{LONG_NAME: 1}]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {LONG_NAME: ["a"]},
+        {"prompt": LONG_STRUCT, "land": [1]},
+        {"prompt": ["a"], "land": LONG_STRUCT},
+    ],
+    ids=["absence", "type", "another type"],
+)
+def test_long_names_of_columns_are_cut(tmp_path: Path, columns: dict[str, list[object]]) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(_parquet(**columns))
+    job = _job("s3://bucket", prompts=str(path), columns={"seed": "land"})
+    finding = check_prompts(job)
+    assert finding.verdict == "wrong"
+    assert "nnn..." in finding.says
+    assert len(finding.says) < 500
+    with pytest.raises(BadInput) as planning:
+        read_input_files(job, tmp_path)
+    assert f"{finding.says} {finding.remedy}" == str(planning.value)
+
+
+def test_of_long_text_only_the_names_of_columns_are_vouched_for(s3_bucket: str) -> None:
+    open_store(f"{s3_bucket}/prompts").create("a.csv", b"prompt,n\n" + b"12,1\n" * 400_000)
+    finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/a.csv"))
+    assert (finding.verdict, finding.says) == (
+        "ok",
+        f"{s3_bucket}/prompts/a.csv can be read, and the first file has columns of the names that "
+        "the job reads.",
+    )
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """The address at which Python's own server, which knows no ranges, serves `tmp_path`."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+# A million bytes and more that cannot be compressed to less.
+LONG_TEXTS = [
+    hashlib.shake_128(bytes([row % 256, row // 256])).hexdigest(500) for row in range(3000)
+]
+
+
+def test_server_that_sends_no_ends_of_files_leaves_long_parquet_unknown(
+    web: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.parquet").write_bytes(_parquet(prompt=LONG_TEXTS))
+    job = _job("s3://bucket", prompts=f"{web}/a.parquet")
+    finding = check_prompts(job)
+    assert (finding.verdict, finding.says) == (
+        "unknown",
+        f"{web}/a.parquet: can be read, but its server does not send the end alone, which has the "
+        "columns.",
+    )
+    (file,) = read_input_files(job, tmp_path)
+    assert file.rows == len(LONG_TEXTS)
+    (tmp_path / "b.parquet").write_bytes(_parquet(prompt=["a"]))
+    assert check_prompts(_job("s3://bucket", prompts=f"{web}/b.parquet")).verdict == "ok"
+
+
+def test_long_parquet_is_judged_by_its_end(s3_bucket: str) -> None:
+    content = _parquet(prompt=LONG_TEXTS)
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", content)
+    assert check_prompts(_job(s3_bucket)).verdict == "ok"
+    assert check_prompts(_job(s3_bucket, carry=["land"])).verdict == "wrong"
+    open_store(f"{s3_bucket}/prompts").replace("a.parquet", content[:-1])
+    assert "is no whole Parquet file" in check_prompts(_job(s3_bucket)).says
 
 
 def test_one_of_several_files_of_json_lines_does_not_tell_the_columns(s3_bucket: str) -> None:

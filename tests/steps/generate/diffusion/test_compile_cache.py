@@ -15,7 +15,7 @@ import torch._inductor.config
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
 
-from imagekiln.steps.errors import Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion import compile_cache
 from imagekiln.steps.generate.diffusion.compile import with_shared_code
 from imagekiln.steps.generate.diffusion.compile_cache import (
@@ -295,6 +295,20 @@ def test_the_folder_for_code_exists_before_pods_mount_it(
     monkeypatch.setenv(CODE_CACHE_VARIABLE, "")
     create_code_folder()
     assert [each.name for each in tmp_path.iterdir()] == ["models"]
+
+
+def test_folder_of_a_user_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = _planned(tmp_path, "run")
+    monkeypatch.setenv(CODE_CACHE_VARIABLE, "~nobody-at-all/code")
+    reason = (
+        "IMAGEKILN_CODE_CACHE: ~nobody-at-all/code: ~nobody-at-all is the home folder of nobody"
+    )
+    with pytest.raises(BadInput, match=reason):
+        create_code_folder()
+    with pytest.raises(BadInput, match=reason):
+        _open(planned)
 
 
 def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
