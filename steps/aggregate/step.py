@@ -36,7 +36,7 @@ from imagekiln.steps.job.prices import resolve_prices
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
-from imagekiln.steps.runs.image_id_index import ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run
@@ -134,13 +134,13 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     sheet = ContactSheet(tuple(gates.marking_gates))
     marker = NearDuplicateMarker(gates.near_duplicate)
 
-    with ImageIndexWriter(store, plan.counts.images) as index:
+    with RunImageIds(plan.counts.images) as image_ids:
         for shard in _write_manifests(run, reconciler):
             builder.add(shard)
             sheet.add(shard)
             marker.add(shard.manifest)
-            index.add(shard.manifest)
-        index.write()
+            image_ids.add(shard.manifest)
+        write_image_index(store, image_ids)
 
     for rows in marker.mark_manifests(store):
         builder.add_marks(NEAR_DUPLICATE, rows.num_rows)

@@ -216,7 +216,7 @@ def test_verify_finds_marks_that_are_gone(tmp_path: Path) -> None:
     for number in range(len(plan.shards)):
         unmarked = reconcile_shard(store, plan, number).manifest
         store.replace(manifest_key(number), to_parquet(unmarked))
-    with pytest.raises(Incomplete, match="its manifest marks 0 near-duplicates and not 3"):
+    with pytest.raises(Incomplete, match=r"counts other images than the manifest \(marks\)"):
         verify(store.uri)
     aggregate(store.uri)
     assert verify(store.uri).ok == 19

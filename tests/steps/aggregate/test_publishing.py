@@ -1,6 +1,7 @@
 """A finished run that is aggregated again stays finished until its replacement is whole."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,9 +52,11 @@ class Disk(LocalStore):
     def exists(self, key: str) -> bool:
         return not self._is_faulty("find", key) and super().exists(key)
 
-    def open(self, key: str) -> AbstractContextManager[BinaryIO]:
+    @contextmanager
+    def open(self, key: str) -> Iterator[BinaryIO]:
         self._refuse("open", key)
-        return super().open(key)
+        with super().open(key) as file:
+            yield file
 
     def read(self, key: str) -> bytes:
         self._refuse("read", key)
