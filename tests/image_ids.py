@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps.runs.image_id_index import ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
 from imagekiln.steps.storage.store import Store
 
 EDGES = ("00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15)
@@ -23,7 +23,7 @@ def write(store: Store, ids: list[str], failed: int = 0) -> None:
         {"image_id": pa.array(ids, pa.string()), "status": pa.array(status, pa.string())}
     )
     half = len(ids) // 2
-    with ImageIndexWriter(store, len(ids)) as index:
-        index.add(manifest.slice(0, half))
-        index.add(manifest.slice(half))
-        index.write()
+    with RunImageIds(len(ids)) as image_ids:
+        image_ids.add(manifest.slice(0, half))
+        image_ids.add(manifest.slice(half))
+        write_image_index(store, image_ids)

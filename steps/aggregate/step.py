@@ -1,10 +1,12 @@
 """The aggregate step: parts are reconciled with the plan, then everything about the run is written.
 
-The order is manifest, image index, summary, card, report, and the success marker last.
+The order is manifest, image index, summary, card, report, and the success marker last. Of a run
+that is finished already, nothing is replaced before all of it is made: see `publishing`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -12,6 +14,12 @@ from imagekiln.steps.aggregate.acceptance import check_gate_names, resolve_polic
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
 from imagekiln.steps.aggregate.output_card import update_output_card
+from imagekiln.steps.aggregate.publishing import (
+    publish,
+    require_certain_absence,
+    revoke_success,
+    stage_if_finished,
+)
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
@@ -22,13 +30,13 @@ from imagekiln.steps.aggregate.summary import (
     SummaryBuilder,
 )
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.job.prices import resolve_prices
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
-from imagekiln.steps.runs.image_id_index import ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run
@@ -56,7 +64,8 @@ def aggregate(
 
     Raises Incomplete where images are missing, also those of the round that `uri` names, where too
     many are not ok, or where a gate found too many; BadInput on damage; TryAgain where storage
-    fails. The manifest, summary and report are written even when it raises Incomplete.
+    fails. The manifest, summary and report are written even when it raises Incomplete. A run that
+    was finished remains so where it raises anything else before all that changes is made.
     """
     return aggregate_run(open_run(uri), failed_share, accept, price, prices)
 
@@ -76,13 +85,12 @@ def aggregate_run(
         replace_prices(run.store, new_prices)
     policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)
-    try:
-        summary = _summarize_run(run, reconciler, policy)
-        reconciler.mark_finished_rounds()
-        require_finished(judge_run(summary, job, run.store.uri))
-    except (BadInput, Incomplete):
-        _revoke_success(run)
-        raise
+    summary = _summarize_safely(run, reconciler, policy)
+    verdict = judge_run(summary, job, run.store.uri)
+    if verdict.error is not None:
+        revoke_success(run)
+    reconciler.mark_finished_rounds()
+    require_finished(verdict)
 
     _write_rate(run, summary)
     output = register_run(run.store.uri, RunEntry(run.plan.run_id, job.name))
@@ -91,6 +99,17 @@ def aggregate_run(
         update_output_card(output)
     reconciler.require_round_complete(run.round)
     return summary
+
+
+def _summarize_safely(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:
+    """Summarize the run: a finished one stays finished until all that changes in it is made."""
+    with stage_if_finished(run) as staged:
+        if staged is None:
+            return _summarize_run(run, reconciler, policy)
+        summary = _summarize_run(replace(run, store=staged), reconciler, policy)
+        require_certain_absence(run, summary)
+        publish(run, staged)
+        return summary
 
 
 def _write_rate(run: Run, summary: Summary) -> None:
@@ -106,11 +125,6 @@ def _write_rate(run: Run, summary: Summary) -> None:
     )
 
 
-def _revoke_success(run: Run) -> None:
-    if run.is_finished:
-        run.store.remove(SUCCESS_KEY)
-
-
 def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:
     """Reconcile every shard; write manifest, index, summary, card and report."""
     store = run.store
@@ -120,13 +134,13 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     sheet = ContactSheet(tuple(gates.marking_gates))
     marker = NearDuplicateMarker(gates.near_duplicate)
 
-    with ImageIndexWriter(store, plan.counts.images) as index:
+    with RunImageIds(plan.counts.images) as image_ids:
         for shard in _write_manifests(run, reconciler):
             builder.add(shard)
             sheet.add(shard)
             marker.add(shard.manifest)
-            index.add(shard.manifest)
-        index.write()
+            image_ids.add(shard.manifest)
+        write_image_index(store, image_ids)
 
     for rows in marker.mark_manifests(store):
         builder.add_marks(NEAR_DUPLICATE, rows.num_rows)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
 from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
+from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.aggregate.spending import Spending, summarize_spending
 from imagekiln.steps.aggregate.throughput import (
@@ -25,7 +26,6 @@ from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
-from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import (
     ShardStats,
@@ -185,27 +185,21 @@ class SummaryBuilder:
 
     def __init__(self, carry: Sequence[str] = ()) -> None:
         """Begin with no shard. `carry` names the columns that the job carries."""
-        self._statuses: Counter[str] = Counter()
-        self._marks: Counter[str] = Counter()
+        self._counts = ImageCounts()
+        self._marks_of_run: Counter[str] = Counter()
         self._failures = FailureCounter(carry)
         self._distributions = DistributionBuilder()
         self._missing_parts: list[str] = []
         self._missing_parts_count = 0
-        self._bytes = 0
-        self._permanent_failures = 0
         self._work = 0.0
 
     def add(self, shard: ReconciledShard) -> None:
         """Add the images of one shard."""
         manifest = shard.manifest
-        self._statuses.update(_value_counts(manifest["status"]))
-        self._marks.update(_value_counts(pc.list_flatten(manifest["marks"])))
+        self._counts += count_images(manifest)
         self._failures.add(manifest)
-        permanent = permanent_mask(manifest["status"], manifest["error"])
-        self._permanent_failures += pc.sum(permanent).as_py() or 0
         self._distributions.add(manifest)
         self._work += _work(manifest)
-        self._bytes += pc.sum(manifest["byte_size"]).as_py() or 0
 
         room = MAX_LISTED - len(self._missing_parts)
         self._missing_parts += shard.missing_parts[:room]
@@ -213,7 +207,7 @@ class SummaryBuilder:
 
     def add_marks(self, gate: str, images: int) -> None:
         """Add images that a gate marked after looking at all shards."""
-        self._marks[gate] += images
+        self._marks_of_run[gate] += images
 
     def build(
         self,
@@ -231,13 +225,15 @@ class SummaryBuilder:
         all_stats = list(stats)
         seconds = sum((shard.seconds for shard in all_stats), StageSeconds())
         generated = sum(shard.images for shard in all_stats)
-        made = plan.counts.images - self._statuses[MISSING_STATUS]
+        statuses = self._counts.statuses
+        made = plan.counts.images - statuses[MISSING_STATUS]
+        marks = self._counts.marks + self._marks_of_run
         spending = summarize_spending(
             all_stats,
             spent,
             Prices(policy.price_per_hour, policy.prices),
             drawn=max(generated, made),
-            ok=self._statuses["ok"],
+            ok=statuses["ok"],
         )
         return Summary(
             run_id=plan.run_id,
@@ -246,8 +242,8 @@ class SummaryBuilder:
             duplicate_images=plan.counts.duplicate_images,
             truncated_prompts=plan.counts.truncated_prompts,
             images=plan.counts.images,
-            statuses=dict(sorted(self._statuses.items())),
-            bytes=self._bytes,
+            statuses=dict(sorted(statuses.items())),
+            bytes=self._counts.bytes,
             failures=self._failures.most_common(MAX_LISTED),
             missing_parts=tuple(self._missing_parts),
             missing_parts_count=self._missing_parts_count,
@@ -256,7 +252,7 @@ class SummaryBuilder:
             images_per_second=generated / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({shard.device for shard in all_stats})),
             failed_share=policy.failed_share,
-            marks={gate: self._marks[gate] for gate in plan.job.gates.marking_gates},
+            marks={gate: marks[gate] for gate in plan.job.gates.marking_gates},
             accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
             distributions=self._distributions.build(),
@@ -267,7 +263,7 @@ class SummaryBuilder:
             elapsed_seconds=elapsed_seconds(all_stats),
             started_at=first_start(all_stats),
             ended_at=last_end(all_stats),
-            permanent_failures=self._permanent_failures,
+            permanent_failures=self._counts.permanent_failures,
             spending=spending,
             work=self._work,
             expected=expected,
@@ -282,8 +278,3 @@ def _work(manifest: pa.Table) -> float:
     work = pc.multiply(pixels, manifest["steps"])
     strengths = pc.fill_null(manifest["strength"], 1.0)
     return float(pc.sum(pc.multiply(work, strengths)).as_py() or 0.0)
-
-
-def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
-    entries = pc.value_counts(column).to_pylist()
-    return {entry["values"]: entry["counts"] for entry in entries}

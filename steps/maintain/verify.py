@@ -1,21 +1,26 @@
-"""Reads a whole run back and checks it against the plan and the manifest, by hash."""
+"""Reads a whole run back and checks it against the plan and the manifest, by hash.
+
+Images, input images and shards are compared with their hashes; the manifest, the index of images
+and the numbers of images in the summary are made again from the parts. Not looked at: statistics,
+times and costs, plots and thumbnails. Report, card and the lists of rejected and duplicate rows are
+checked for being whole, not for what they say.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
-from imagekiln.steps.job.gates import NEAR_DUPLICATE
+from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.runs.image_id_index import count_indexed_images
+from imagekiln.steps.runs.image_id_index import RunImageIds
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
@@ -24,10 +29,9 @@ from imagekiln.steps.runs.keys import (
     REJECTED_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
-    SUMMARY_KEY,
-    image_ids_key,
     input_image_key,
     manifest_key,
+    shard_key,
 )
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
@@ -41,8 +45,6 @@ from imagekiln.steps.storage.store import Store
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
 INPUT_READERS = 4
 BYTES_PER_PIXEL = 3
-
-SummaryLoader = Callable[[], Summary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,11 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
             "Run or aggregate it first."
         )
     reconciler = RunReconciler(run.store, run.plan)
-    checked = _check_run(run, reconciler, ByteBudget(max_bytes_in_flight))
+    all_finished = all(retry_round.is_finished for retry_round in reconciler.rounds)
+    rounds = len(reconciler.rounds) if all_finished else None
+    with RunImageIds(run.plan.counts.images) as image_ids:
+        recount = Recount(run.plan, rounds, image_ids)
+        checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
         raise Incomplete(*_describe_errors(checked), _advise(run, reconciler, checked))
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
@@ -87,12 +93,14 @@ def _describe_errors(checked: CheckResult) -> list[str]:
     return [*lines.values(), *more]
 
 
-def _check_run(run: Run, reconciler: RunReconciler, budget: ByteBudget) -> CheckResult:
-    check_shard = partial(_check_shard, run, reconciler, budget)
+def _check_run(
+    run: Run, reconciler: RunReconciler, recount: Recount, budget: ByteBudget
+) -> CheckResult:
+    check_shard = partial(_check_shard, run, reconciler, recount, budget)
     checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
     for retry_round in reconciler.rounds:
-        checked += _check_round(retry_round, budget)
-    checked += check_metadata_objects(run.store, run.plan)
+        checked += _check_round(run, retry_round, budget)
+    checked += _check_derived_objects(run, recount)
     checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
     return checked
 
@@ -121,7 +129,7 @@ def _advise(run: Run, reconciler: RunReconciler, checked: CheckResult) -> str:
 
 
 def _check_shard(
-    run: Run, reconciler: RunReconciler, budget: ByteBudget, number: int
+    run: Run, reconciler: RunReconciler, recount: Recount, budget: ByteBudget, number: int
 ) -> CheckResult:
     """The parts of one shard, their input images, and the shard's manifest."""
     try:
@@ -137,7 +145,7 @@ def _check_shard(
         checked += check_failure(error)
     else:
         checked += _count_images(manifest)
-        checked += run_check(lambda: _check_manifest(run, number, manifest))
+        checked += run_check(lambda: _check_manifest(run, recount, number, manifest))
         if reconciler.rounds:
             parts = tuple(_parts_not_replaced(run, parts, manifest))
     return checked + _check_parts(run.store, run.plan, number, parts, budget)
@@ -158,7 +166,7 @@ def _parts_not_replaced(run: Run, parts: Iterable[Part], manifest: pa.Table) -> 
             yield part
 
 
-def _check_round(retry_round: Round, budget: ByteBudget) -> CheckResult:
+def _check_round(run: Run, retry_round: Round, budget: ByteBudget) -> CheckResult:
     finished = retry_round.is_finished
 
     def check_shard(number: int) -> CheckResult:
@@ -169,7 +177,8 @@ def _check_round(retry_round: Round, budget: ByteBudget) -> CheckResult:
             return check_failure(error)
         if not finished:  # some parts are still to be generated
             parts = tuple(part for part in parts if store.exists(part.key))
-        return _check_parts(store, retry_round.plan, number, parts, budget)
+        checked = _check_parts(store, retry_round.plan, number, parts, budget)
+        return checked + run_check(lambda: _check_sources(run, retry_round, number))
 
     return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
 
@@ -207,7 +216,7 @@ def _describe_damage(
     )
 
 
-def _check_manifest(run: Run, number: int, manifest: pa.Table) -> str | None:
+def _check_manifest(run: Run, recount: Recount, number: int, manifest: pa.Table) -> str | None:
     """Compare the stored manifest of a shard with the one that follows from the parts."""
     key = manifest_key(number)
     stored = read_table(run.store, key)
@@ -221,6 +230,7 @@ def _check_manifest(run: Run, number: int, manifest: pa.Table) -> str | None:
         expected = mark_near_duplicates(manifest, stored["near_duplicate_of"])
     if not stored.equals(expected):
         return f"{run.store.uri_of(key)}: differs from the parts"
+    recount.add(stored)
     return _check_tables(run.store, metadata_tables(run.plan.job, manifest))
 
 
@@ -258,49 +268,51 @@ def _input_image_error(store: Store, digest: str) -> str | None:
     return None
 
 
-def check_metadata_objects(store: Store, plan: Plan) -> CheckResult:
+def _check_sources(run: Run, retry_round: Round, number: int) -> str | None:
+    """Whether a round's shard holds images of just those shards of the run that its plan says."""
+    key = shard_key(number)
+    ids = read_column(retry_round.store, key, "image_id")
+    first, last = retry_round.plan.source_shards[number]
+    matches = [
+        pc.sum(pc.is_in(read_column(run.store, shard_key(source), "image_id"), ids)).as_py() or 0
+        for source in range(first, last + 1)
+    ]
+    if sum(matches) == len(ids) and matches[0] and matches[-1]:
+        return None
+    return (
+        f"{retry_round.store.uri_of(key)}: "
+        f"does not hold images of shards {first} to {last} of the run, as its plan says"
+    )
+
+
+def _check_derived_objects(run: Run, recount: Recount) -> CheckResult:
     """Whether the objects that are neither parts nor manifest are complete and consistent."""
-    load = cache(lambda: load_summary(store))
-    counts = plan.counts
+    store = run.store
+    counts = run.plan.counts
+    rows = run.plan.input.rows
     checks: list[Callable[[], str | None]] = [
-        partial(_check_row_count, store, REJECTED_KEY, counts.rejected_rows),
-        partial(_check_row_count, store, DUPLICATES_KEY, counts.duplicate_images),
-        partial(_check_summary, store, plan, load),
-        partial(_check_near_duplicates, store, plan, load),
+        partial(_check_row_list, store, REJECTED_KEY, counts.rejected_rows, rows),
+        partial(_check_row_list, store, DUPLICATES_KEY, counts.duplicate_images, rows),
+        partial(recount.check_summary, store),
         partial(_check_card, store),
-        partial(_check_empty_dataset, store, load),
-        partial(_check_image_index, store, load),
+        partial(_check_empty_dataset, store, recount),
+        partial(recount.check_index, store),
         partial(_check_report, store),
     ]
     return sum(map(run_check, checks), CheckResult())
 
 
-def _check_row_count(store: Store, key: str, expected: int) -> str | None:
-    rows = count_rows(store, key)
-    if rows == expected:
+def _check_row_list(store: Store, key: str, expected: int, input_rows: int) -> str | None:
+    """Whether a list of input rows has so many, of rows that the input has."""
+    count = count_rows(store, key)
+    if count != expected:
+        return f"{store.uri_of(key)}: has {count} rows and not {expected}, as planned"
+    if not count:
         return None
-    return f"{store.uri_of(key)}: has {rows} rows and not {expected}, as planned"
-
-
-def _check_summary(store: Store, plan: Plan, load: SummaryLoader) -> str | None:
-    if load().images == plan.counts.images:
-        return None
-    return f"{store.uri_of(SUMMARY_KEY)}: is of another plan"
-
-
-def _check_near_duplicates(store: Store, plan: Plan, load: SummaryLoader) -> str | None:
-    """They are marked after the manifest is written; a killed aggregation may lack them."""
-    if plan.job.gates.near_duplicate is None:
-        return None
-    columns = map_ordered(
-        lambda number: read_column(store, manifest_key(number), "near_duplicate_of"),
-        len(plan.shards),
-    )
-    stored = sum(len(column) - column.null_count for column in columns)
-    expected = load().marks.get(NEAR_DUPLICATE, 0)
-    if stored == expected:
-        return None
-    return f"{store.uri}: its manifest marks {stored} near-duplicates and not {expected}"
+    bounds = pc.min_max(read_column(store, key, "input_row")).as_py()
+    if bounds["min"] is None or bounds["min"] < 0 or bounds["max"] >= input_rows:
+        return f"{store.uri_of(key)}: names rows that the input does not have"
+    return None
 
 
 def _check_card(store: Store) -> str | None:
@@ -309,17 +321,12 @@ def _check_card(store: Store) -> str | None:
     return f"{store.uri_of(CARD_KEY)}: is not a dataset card"
 
 
-def _check_empty_dataset(store: Store, load: SummaryLoader) -> str | None:
+def _check_empty_dataset(store: Store, recount: Recount) -> str | None:
     """Only a run without images has it."""
-    return None if load().ok else _check_row_count(store, EMPTY_DATASET_KEY, 0)
-
-
-def _check_image_index(store: Store, load: SummaryLoader) -> str | None:
-    indexed = count_indexed_images(store)
-    expected = load().ok
-    if indexed == expected:
+    if not recount.is_empty:
         return None
-    return f"{store.uri_of(image_ids_key(0))}: names {indexed} images and not {expected}"
+    rows = count_rows(store, EMPTY_DATASET_KEY)
+    return f"{store.uri_of(EMPTY_DATASET_KEY)}: has {rows} rows and not 0" if rows else None
 
 
 def _check_report(store: Store) -> str | None:

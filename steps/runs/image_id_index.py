@@ -127,19 +127,21 @@ class IdBuckets:
         return self._folder / f"{number:05d}"
 
 
-class ImageIndexWriter:
-    """Writes the index of one run. Use it in a `with` block, which deletes its working files."""
+class RunImageIds:
+    """The ids of a run's images that are ok, as its index has them.
 
-    def __init__(self, store: Store, planned: int) -> None:
-        """Start empty, for a run in `store` with this number of planned images."""
+    Use it in a `with` block, which deletes its working files: 16 bytes an image.
+    """
+
+    def __init__(self, planned: int) -> None:
+        """Begin without images, for a run with this number of planned ones."""
         chunk_count = max(1, -(-planned // IDS_PER_CHUNK))
-        self._store = store
         self._folder = tempfile.TemporaryDirectory(prefix="imagekiln-ids-")
         folder = Path(self._folder.name)
         self._buckets = IdBuckets(folder, chunk_count, ID_RECORD_DTYPE)
 
-    def __enter__(self) -> "ImageIndexWriter":
-        """The writer itself."""
+    def __enter__(self) -> "RunImageIds":
+        """The ids themselves."""
         return self
 
     def __exit__(
@@ -158,14 +160,40 @@ class ImageIndexWriter:
         ids = ids_from_hex(images[ID_COLUMN])
         self._buckets.add(ids.view(ID_RECORD_DTYPE))
 
-    def write(self) -> None:
-        """Write the index, over an earlier one."""
-        count = self._buckets.count
-        for number in range(count):
-            records = self._buckets.read(number)
-            ids = np.ascontiguousarray(records["id"])
-            chunk = _chunk_to_parquet(ids, count)
-            self._store.replace(image_ids_key(number), chunk)
+    @property
+    def chunk_count(self) -> int:
+        """The number of chunks of the index."""
+        return self._buckets.count
+
+    def read_chunk(self, number: int) -> IdArray:
+        """The ids of one chunk, sorted. Raises TryAgain where the disk is full."""
+        records = self._buckets.read(number)
+        return np.ascontiguousarray(records["id"])
+
+
+def write_image_index(store: Store, ids: RunImageIds) -> None:
+    """Write the index of the run in `store`, over an earlier one."""
+    for number in range(ids.chunk_count):
+        chunk = _chunk_to_parquet(ids.read_chunk(number), ids.chunk_count)
+        store.replace(image_ids_key(number), chunk)
+
+
+def find_index_difference(store: Store, ids: RunImageIds) -> str | None:
+    """The first chunk of a run's index that does not have these ids, in a sentence, or None.
+
+    Raises BadInput where the index is damaged.
+    """
+    for number in range(ids.chunk_count):
+        where = store.uri_of(image_ids_key(number))
+        stored, chunk_count = read_index_chunk(store, number)
+        if chunk_count != ids.chunk_count:
+            return f"{where}: is one of {chunk_count} chunks and not of {ids.chunk_count}"
+        expected = ids.read_chunk(number)
+        if len(stored) != len(expected):
+            return f"{where}: names {len(stored)} images and not {len(expected)}"
+        if not np.array_equal(stored, expected):
+            return f"{where}: names other images than the manifest"
+    return None
 
 
 def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
@@ -202,11 +230,6 @@ def iter_index_chunks(store: Store) -> Iterator[IdArray]:
         ids, count = read_index_chunk(store, number)
         yield ids
         number += 1
-
-
-def count_indexed_images(store: Store) -> int:
-    """How many images a run's index lists. Raises BadInput."""
-    return sum(map(len, iter_index_chunks(store)))
 
 
 def _chunk_count(schema: pa.Schema) -> int:

@@ -253,12 +253,16 @@ def parse_plan(content: bytes, where: str) -> Plan:
 
 
 def _require_consistent_counts(plan: Plan, where: str) -> None:
-    """Raise BadInput where the shards do not add up to the planned images."""
+    """Raise BadInput where the shards do not add up to the planned images, or lack sources."""
     images = sum(shard.images for shard in plan.shards)
     if images != plan.counts.images:
         raise BadInput(
             f"{where}: plans {plan.counts.images} images, and its shards have {images}. Restore it."
         )
+    sources = plan.source_shards
+    are_ordered = all(pair[0] <= pair[1] for pair in sources) and list(sources) == sorted(sources)
+    if len(sources) != (len(plan.shards) if plan.round else 0) or not are_ordered:
+        raise BadInput(f"{where}: has source_shards that do not fit its shards. Restore it.")
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:

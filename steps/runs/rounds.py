@@ -97,4 +97,5 @@ def _is_round_of(plan: Plan, round_plan: Plan, number: int) -> bool:
         round_plan.round == number
         and round_plan.run_id == plan.run_id
         and round_plan.model.digest == plan.model.digest
+        and all(last < len(plan.shards) for _, last in round_plan.source_shards)
     )

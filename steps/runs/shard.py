@@ -12,7 +12,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.formats import format_of, recover_parts
-from imagekiln.steps.runs.keys import shard_key
+from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, ORIGIN_SCHEMA, from_parquet, open_parquet
@@ -56,7 +56,14 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     if sha256 != plan.shards[shard].sha256:
         raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
 
-    return from_parquet(content, where)
+    rows = from_parquet(content, where)
+    planned_images = plan.shards[shard].images
+    if rows.num_rows != planned_images:
+        raise BadInput(
+            f"{where}: has {rows.num_rows} images, and {store.uri_of(PLAN_KEY)} says "
+            f"{planned_images}. Restore the plan."
+        )
+    return rows
 
 
 def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:

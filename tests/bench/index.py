@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.runs.image_id_index import IdArray, ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import IdArray, RunImageIds, write_image_index
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import MEMORY_LIMIT, Database
 from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
@@ -72,11 +72,11 @@ def write_indexes(folder: Path, existing: int) -> None:
     per_run = existing // RUNS
     for run in range(RUNS):
         store = open_store(str(folder / f"run-{run}"))
-        with ImageIndexWriter(store, per_run) as index:
+        with RunImageIds(per_run) as image_ids:
             for ids in existing_ids(run, per_run):
                 statuses = pa.repeat("ok", len(ids))
-                index.add(pa.table({"image_id": digits(ids), "status": statuses}))
-            index.write()
+                image_ids.add(pa.table({"image_id": digits(ids), "status": statuses}))
+            write_image_index(store, image_ids)
 
 
 def write_new(path: Path, new: int) -> None:

@@ -231,6 +231,10 @@ def runs(output: PathOrUri) -> "list[RunOverview]":
 def verify(run: PathOrUri) -> "VerifyResult":
     """Read a whole run back and check every image against the plan, by its hash.
 
+    Manifest, index of images and the summary's numbers of images are compared with what the parts
+    hold. Not checked: what report, card and the lists of rejected and duplicate rows say,
+    statistics, times, costs, thumbnails and plots.
+
     Raises Incomplete with a list where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run

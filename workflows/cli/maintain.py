@@ -35,6 +35,11 @@ def runs(folder: str, output_format: str) -> None:
 def verify(run: str, output_format: str) -> None:
     """Read a run back and check every image against the plan.
 
+    Compares images, input images and shards with their hashes, and manifest, index of images and
+    the summary's numbers of images with what the parts hold. Report, card and the lists of rejected
+    and duplicate rows must be whole; what they say is not checked, nor are statistics, times,
+    costs, thumbnails and plots.
+
     Exits with 3 where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run

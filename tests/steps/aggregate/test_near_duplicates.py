@@ -17,6 +17,7 @@ from imagekiln.steps.aggregate.near_duplicates import (
     block_masks,
     find_earlier_matches,
 )
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.imaging.measures import ImageMeasures
@@ -24,6 +25,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage, ImageQuality
 from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -195,7 +197,7 @@ def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_
     assert manifest(store)["near_duplicate_of"].null_count == 17
 
 
-def test_verify_finds_an_aggregation_that_was_killed_before_it_marked_them(
+def test_aggregation_that_is_killed_before_it_marks_them_leaves_the_marks_of_a_finished_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = _filled(_planned(tmp_path), ALIKE)
@@ -204,7 +206,17 @@ def test_verify_finds_an_aggregation_that_was_killed_before_it_marked_them(
         patch.setattr(NearDuplicateMarker, "mark_manifests", _killed)
         with pytest.raises(KeyboardInterrupt):
             aggregate(store.uri)
-    with pytest.raises(Incomplete, match="its manifest marks 0 near-duplicates and not 3"):
+    assert verify(store.uri).ok == 19
+
+
+def test_verify_finds_marks_that_are_gone(tmp_path: Path) -> None:
+    store = _filled(_planned(tmp_path), ALIKE)
+    aggregate(store.uri)
+    plan = load_plan(store)
+    for number in range(len(plan.shards)):
+        unmarked = reconcile_shard(store, plan, number).manifest
+        store.replace(manifest_key(number), to_parquet(unmarked))
+    with pytest.raises(Incomplete, match=r"counts other images than the manifest \(marks\)"):
         verify(store.uri)
     aggregate(store.uri)
     assert verify(store.uri).ok == 19

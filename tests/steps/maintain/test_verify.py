@@ -1,5 +1,7 @@
 """Reading a whole run back: what verify notices."""
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, load_summary
 from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.start import generate
@@ -20,22 +21,27 @@ from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.integrity import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
+    PLAN_KEY,
     REJECTED_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
     SUMMARY_KEY,
+    image_ids_key,
     manifest_key,
     part_key,
     shard_key,
+    stats_key,
+    thumbnail_key,
 )
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.runs.rounds import Round
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.runs import encoded, fill, finished, not_ok, picture, planned
+from tests.runs import PROMPTS, begin_round, encoded, fill, finished, not_ok, picture, planned
 
 KEY = part_key(1, 0)
 
@@ -228,11 +234,112 @@ def test_a_rejected_or_duplicates_list_of_another_plan_is_detected(key: str, sto
         verify(store.uri)
 
 
-def test_summary_of_another_plan_is_found(store: Store) -> None:
-    other = replace(load_summary(store), images=21)
-    store.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(other))
-    with pytest.raises(Incomplete, match=r"summary.json: is of another plan"):
+@pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY])
+def test_list_of_rows_that_the_input_does_not_have_is_found(key: str, tmp_path: Path) -> None:
+    rows = [*PROMPTS[:4], PROMPTS[0], {"prompt": " "}]
+    run = planned(tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 0.5})
+    fill(run)
+    aggregate(run.uri)
+    assert verify(run.uri).ok == 4
+    store = open_store(run.uri)
+    table = read_table(store, key)
+    place = table.schema.get_field_index("input_row")
+    moved = table.set_column(place, table.schema.field(place), pa.array([6]))
+    store.replace(key, to_parquet(moved))
+    with pytest.raises(Incomplete, match=f"{key}: names rows that the input does not have"):
+        verify(run.uri)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"images": 21}, "is of another plan (images)"),
+        ({"run_id": "another"}, "is of another plan (run_id)"),
+        ({"rows": 19, "rounds": 2}, "is of another plan (rows, rounds)"),
+        ({"bytes": 1}, "counts other images than the manifest (bytes)"),
+        (
+            {"statuses": {"ok": 19, "failed": 1}},
+            "counts other images than the manifest (statuses)",
+        ),
+        (
+            {"missing_parts_count": 1, "permanent_failures": 1},
+            "counts other images than the manifest (missing_parts_count, permanent_failures)",
+        ),
+    ],
+    ids=str,
+)
+def test_summary_with_other_numbers_is_found(
+    changes: dict[str, object], sentence: str, store: Store
+) -> None:
+    summary = json.loads(store.read(SUMMARY_KEY))
+    store.replace(SUMMARY_KEY, json.dumps(summary | changes).encode())
+    with pytest.raises(Incomplete, match=re.escape(f"{SUMMARY_KEY}: {sentence}.")):
         verify(store.uri)
+
+
+def test_summary_of_an_older_version_may_lack_numbers(store: Store) -> None:
+    summary = json.loads(store.read(SUMMARY_KEY))
+    del summary["permanent_failures"], summary["existing_images"]
+    store.replace(SUMMARY_KEY, json.dumps(summary).encode())
+    assert verify(store.uri).ok == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda ids: [*ids[:-1], b"\xff" * 16], "names other images than the manifest"),
+        (lambda ids: ids[1:], "names 19 images and not 20"),
+        (lambda ids: [*ids[:-1], ids[0]], "names other images than the manifest"),
+    ],
+    ids=["another id", "an id less", "an id twice"],
+)
+def test_index_of_other_images_is_found(
+    change: Callable[[list[bytes]], list[bytes]], sentence: str, store: Store
+) -> None:
+    key = image_ids_key(0)
+    table = read_table(store, key)
+    ids = pa.array(change(table["image_id"].to_pylist()), table.schema.field("image_id").type)
+    store.replace(key, to_parquet(pa.Table.from_arrays([ids], schema=table.schema)))
+    with pytest.raises(Incomplete, match=f"{key}: {sentence}"):
+        verify(store.uri)
+    aggregate(store.uri)
+    assert verify(store.uri).ok == 20
+
+
+def _retried(tmp_path: Path) -> Round:
+    """The finished round of a finished run: it made one image of the second shard again."""
+    run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
+    fill(run, {9: not_ok(9)})
+    aggregate(run.uri)
+    retry_round = begin_round(run)
+    assert verify(run.uri).ok == 19  # a round that is begun changes nothing
+    (part,) = read_shard(retry_round.store, retry_round.plan, 0)
+    format_of(run.plan.job).pack(part, [encoded(0)]).commit(retry_round.store)
+    assert aggregate(run.uri).ok == 20
+    assert verify(run.uri).ok == 20
+    return retry_round
+
+
+@pytest.mark.parametrize("sources", [(0, 1), (1, 2), (2, 2)], ids=str)
+def test_round_that_claims_other_shards_than_it_has_images_of_is_found(
+    sources: tuple[int, int], tmp_path: Path
+) -> None:
+    retry_round = _retried(tmp_path)
+    other = replace(retry_round.plan, source_shards=(sources,))
+    retry_round.store.replace(PLAN_KEY, plan_to_json(other))
+    first, last = sources
+    with pytest.raises(
+        Incomplete,
+        match=f"retry-1/{shard_key(0)}: does not hold images of shards {first} to {last}",
+    ):
+        verify(retry_round.store.uri)
+
+
+def test_statistics_and_thumbnails_are_not_looked_at(store: Store) -> None:
+    store.replace(thumbnail_key(0), b"no thumbnail")
+    store.replace(stats_key(0), b'{"seconds": {"total": NaN}}')
+    store.remove(stats_key(1))
+    assert verify(store.uri).ok == 20
 
 
 def test_the_list_of_errors_stays_short_where_nothing_is_right(store: Store) -> None:

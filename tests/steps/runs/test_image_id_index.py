@@ -16,7 +16,6 @@ from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
     IdBuckets,
     bucket_numbers,
-    count_indexed_images,
     ids_from_bytes,
     ids_from_hex,
     iter_index_chunks,
@@ -122,7 +121,6 @@ def test_index_lists_the_images_that_are_ok_in_order(store_uri: str) -> None:
     ids = hexadecimal(60)
     write(store, ids, failed=20)
     assert read(store) == sorted(ids[:40])
-    assert count_indexed_images(store) == 40
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -160,7 +158,7 @@ def test_index_is_replaced_when_it_is_written_again(store: Store) -> None:
 
 def test_index_that_is_missing_says_what_to_do(store_uri: str) -> None:
     with pytest.raises(BadInput, match=r"image-ids/00000\.parquet: .* Aggregate the run again\."):
-        count_indexed_images(open_store(store_uri))
+        read(open_store(store_uri))
 
 
 def test_damaged_index_is_refused(store: Store) -> None:
@@ -169,7 +167,7 @@ def test_damaged_index_is_refused(store: Store) -> None:
     content[len(content) // 2] ^= 1
     store.replace(image_ids_key(0), bytes(content))
     with pytest.raises(BadInput, match="is damaged"):
-        count_indexed_images(store)
+        read(store)
 
 
 @pytest.mark.parametrize(
@@ -193,4 +191,4 @@ def test_other_tables_are_no_index(
     table = pa.table(columns).replace_schema_metadata(metadata)
     store.replace(image_ids_key(0), to_parquet(table))
     with pytest.raises(BadInput, match=r"00000\.parquet: is not a chunk of an image index"):
-        count_indexed_images(store)
+        read(store)

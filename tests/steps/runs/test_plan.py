@@ -110,6 +110,10 @@ def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
         {"shards": []},
         {"batch_sizes": [{"width": 64, "height": 64, "images": 0}]},
         {"source_shards": [[-1, 0]]},
+        {"source_shards": [[0, 0]]},  # of the run itself
+        {"round": 1, "source_shards": []},
+        {"round": 1, "source_shards": [[1, 0]]},
+        {"round": 1, "source_shards": [[0, 0], [0, 0]]},
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """A shard: its parts in order, and those that are missing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
@@ -70,6 +71,14 @@ def test_shard_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     store.replace(shard_key(1), store.read(shard_key(0)))
     with pytest.raises(BadInput, match=r"shards/00001\.parquet: is not what was planned"):
         read_shard(store, result.plan, 1)
+
+
+def test_shard_with_other_images_than_an_edited_plan_says_is_refused(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    first, second, *others = run.plan.shards
+    shards = (replace(first, images=9), replace(second, images=7), *others)
+    with pytest.raises(BadInput, match=r"00000\.parquet: has 8 images, and .*plan\.json says 9\."):
+        read_shard(open_store(run.uri), replace(run.plan, shards=shards), 0)
 
 
 def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri: str) -> None:

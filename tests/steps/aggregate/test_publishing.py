@@ -1,0 +1,174 @@
+"""A finished run that is aggregated again stays finished until its replacement is whole."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate, aggregate_run
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    RATE_KEY,
+    REPORT_KEY,
+    SUCCESS_KEY,
+    SUMMARY_KEY,
+    image_ids_key,
+    manifest_key,
+    part_key,
+    thumbnail_key,
+)
+from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from tests.jobs import files
+from tests.runs import begin_round, encoded, fill, not_ok, planned
+
+
+class Disk(LocalStore):
+    """A disk that notes what changes, and fails once where it is told to: (operation, key)."""
+
+    def __init__(self, folder: str, fault: tuple[str, str] = ("", "")) -> None:
+        super().__init__(Path(folder))
+        self.changes: list[str] = []
+        self.fault: tuple[str, str] | None = fault
+
+    def _is_faulty(self, operation: str, key: str) -> bool:
+        if (operation, key) != self.fault:
+            return False
+        self.fault = None
+        return True
+
+    def _refuse(self, operation: str, key: str) -> None:
+        if self._is_faulty(operation, key):
+            raise BadInput(f"{self.uri_of(key)}: access was refused (403).")
+
+    def exists(self, key: str) -> bool:
+        return not self._is_faulty("find", key) and super().exists(key)
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[BinaryIO]:
+        self._refuse("open", key)
+        with super().open(key) as file:
+            yield file
+
+    def read(self, key: str) -> bytes:
+        self._refuse("read", key)
+        return b"" if self._is_faulty("read nothing", key) else super().read(key)
+
+    def replace(self, key: str, data: bytes) -> None:
+        self._refuse("replace", key)
+        self.changes.append(key)
+        super().replace(key, data)
+
+    def remove(self, key: str) -> None:
+        self.changes.append(f"no {key}")
+        super().remove(key)
+
+
+@pytest.fixture
+def mended_run(tmp_path: Path) -> PlanResult:
+    """A finished run with a failed image, and a round that made it, not aggregated yet."""
+    run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
+    fill(run, {9: not_ok(9)})
+    aggregate(run.uri)
+    retry_round = begin_round(run)
+    (part,) = read_shard(retry_round.store, retry_round.plan, 0)
+    format_of(run.plan.job).pack(part, [encoded(0)]).commit(retry_round.store)
+    return run
+
+
+def _aggregate(run: PlanResult, disk: Disk) -> None:
+    aggregate_run(Run(disk, run.plan))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [("open", part_key(1, 0)), ("read", "shards/00001.parquet"), ("read nothing", SUMMARY_KEY)],
+    ids=" ".join,
+)
+def test_fault_that_passes_is_no_damage(fault: tuple[str, str], mended_run: PlanResult) -> None:
+    _aggregate(mended_run, Disk(mended_run.uri, fault))
+    assert verify(mended_run.uri).ok == 20
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("find", part_key(1, 0)),
+        ("read", manifest_key(2)),
+        ("replace", thumbnail_key(19)),
+        ("replace", CARD_KEY),
+        ("replace", REPORT_KEY),
+    ],
+    ids=" ".join,
+)
+def test_finished_run_survives_a_fault_before_its_replacement_is_whole(
+    fault: tuple[str, str], mended_run: PlanResult
+) -> None:
+    folder = Path(mended_run.uri)
+    before = files(folder)
+    disk = Disk(mended_run.uri, fault)
+    with pytest.raises(KilnError) as caught:
+        _aggregate(mended_run, disk)
+    assert caught.type is (TryAgain if fault[0] == "find" else BadInput)
+    after = files(folder)
+    of_report = {name for name in after if name.startswith(("report/", CARD_KEY))}
+    assert SUCCESS_KEY in after
+    assert {name for name in after if after[name] != before.get(name)} <= of_report
+
+    aggregate(mended_run.uri)
+    assert verify(mended_run.uri).ok == 20
+
+
+def test_finished_run_is_unfinished_only_while_its_manifest_changes(mended_run: PlanResult) -> None:
+    disk = Disk(mended_run.uri)
+    _aggregate(mended_run, disk)
+    revoked = disk.changes.index(f"no {SUCCESS_KEY}")
+    no_report = {name for name in disk.changes[:revoked] if not name.startswith("report/")}
+    assert no_report <= {CARD_KEY}
+    assert REPORT_KEY in disk.changes[:revoked]
+    assert {manifest_key(1), image_ids_key(0), SUMMARY_KEY} <= {*disk.changes[revoked:]}
+    assert disk.changes[-1] == SUCCESS_KEY
+
+
+def test_what_would_be_written_again_as_it_is_stays_untouched(mended_run: PlanResult) -> None:
+    aggregate(mended_run.uri)
+    disk = Disk(mended_run.uri)
+    _aggregate(mended_run, disk)
+    assert f"no {SUCCESS_KEY}" not in disk.changes
+    assert {*disk.changes} <= {RATE_KEY, SUCCESS_KEY}
+
+
+def test_price_of_a_finished_run_changes_while_it_is_finished(mended_run: PlanResult) -> None:
+    aggregate(mended_run.uri)
+    disk = Disk(mended_run.uri)
+    aggregate_run(Run(disk, mended_run.plan), price=3.0)
+    assert f"no {SUCCESS_KEY}" not in disk.changes
+    assert b'"price_per_hour": 3.0' in open_store(mended_run.uri).read(SUMMARY_KEY)
+
+
+def test_part_that_is_lost_indeed_ends_the_run_and_its_manifest_says_so(
+    mended_run: PlanResult,
+) -> None:
+    store = open_store(mended_run.uri)
+    store.remove(part_key(2, 0))
+    with pytest.raises(KilnError, match="4 of 20 images are missing") as caught:
+        aggregate(mended_run.uri)
+    assert caught.value.exit_code == 3
+    assert not store.exists(SUCCESS_KEY)
+
+
+def test_part_that_stays_damaged_leaves_the_run_as_it_was(mended_run: PlanResult) -> None:
+    store = open_store(mended_run.uri)
+    store.replace(part_key(2, 0), b"no part")
+    before = files(Path(mended_run.uri))
+    with pytest.raises(BadInput, match="is damaged"):
+        aggregate(mended_run.uri)
+    assert files(Path(mended_run.uri)) == before
