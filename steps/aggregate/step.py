@@ -22,7 +22,7 @@ from imagekiln.steps.aggregate.summary import (
     SummaryBuilder,
 )
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.job.prices import resolve_prices
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
@@ -80,6 +80,8 @@ def aggregate_run(
         summary = _summarize_run(run, reconciler, policy)
         reconciler.mark_finished_rounds()
         require_finished(judge_run(summary, job, run.store.uri))
+    except StorageRefused:  # what the run lacks is unknown
+        raise
     except (BadInput, Incomplete):
         _revoke_success(run)
         raise
@@ -149,6 +151,8 @@ def _read_account(run: Run) -> Spent:
     """What the run has spent; nothing where its account is damaged, which costs only figures."""
     try:
         return Account(run.store).read()
+    except StorageRefused:
+        raise
     except BadInput:
         return NOTHING
 

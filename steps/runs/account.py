@@ -17,7 +17,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.keys import account_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 MAX_TRIES = 40
 FIRST_PAUSE_SECONDS = 0.05
@@ -138,6 +138,7 @@ class Account:
     def _exists(self, number: int) -> bool:
         return self._store.exists(account_key(number))
 
+    @confirm_damage
     def _read_entry(self, number: int) -> AccountEntry:
         key = account_key(number)
         try:

@@ -14,7 +14,7 @@ from imagekiln.steps.job.prices import GpuPrice, Prices, resolve_prices
 from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.keys import TERMS_KEY
 from imagekiln.steps.runtime.figures import format_money, format_number
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def replace_prices(store: Store, planned: Job, prices: Prices) -> None:
     write_terms(store, terms, planned)
 
 
+@confirm_damage
 def read_terms(store: Store, planned: Job) -> Terms:
     """The terms of the run in `store`; without any, the price of the job that was planned."""
     try:
