@@ -39,6 +39,10 @@ class Missing(BadInput):
     """An object, file or bucket that was named does not exist."""
 
 
+class StorageRefused(BadInput):
+    """A store refuses requests as they are. What it holds is unknown, not wrong."""
+
+
 class NotInstalled(BadInput):
     """What was asked for needs a library that is not installed."""
 

@@ -1,5 +1,6 @@
 """An S3 store in memory that fails on request, for what a real server cannot be made to do."""
 
+import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -69,6 +70,9 @@ def _handler(store: StubS3) -> type[BaseHTTPRequestHandler]:
                 return
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            if status in (200, 206) and self.command in ("GET", "HEAD"):
+                for name, value in _facts(store.objects[self.path], self.headers.get("Range")):
+                    self.send_header(name, value)
             self.send_header(
                 "Content-Type", "application/xml" if status >= 300 else "application/octet-stream"
             )
@@ -99,7 +103,20 @@ def _get(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer
     if byte_range is None:
         return 200, content
     first, _, last = byte_range.removeprefix("bytes=").partition("-")
+    if not first:
+        return 206, content[-int(last) :]
     return 206, content[int(first) : int(last) + 1 if last else None]
+
+
+def _facts(content: bytes, byte_range: str | None) -> Iterator[tuple[str, str]]:
+    """The headers in which a store says what the whole object is."""
+    yield "ETag", f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+    if byte_range is not None:
+        first, _, last = byte_range.removeprefix("bytes=").partition("-")
+        end = min(int(last) + 1, len(content)) if last else len(content)
+        start = int(first) if first else max(0, len(content) - int(last))
+        end = end if first else len(content)
+        yield "Content-Range", f"bytes {start}-{end - 1}/{len(content)}"
 
 
 def _put(store: StubS3, request: BaseHTTPRequestHandler, body: bytes) -> Answer:

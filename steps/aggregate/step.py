@@ -30,7 +30,7 @@ from imagekiln.steps.aggregate.summary import (
     SummaryBuilder,
 )
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.job.prices import resolve_prices
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
@@ -163,6 +163,8 @@ def _read_account(run: Run) -> Spent:
     """What the run has spent; nothing where its account is damaged, which costs only figures."""
     try:
         return Account(run.store).read()
+    except StorageRefused:
+        raise
     except BadInput:
         return NOTHING
 

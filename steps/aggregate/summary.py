@@ -34,7 +34,7 @@ from imagekiln.steps.runs.stats import (
     first_start,
     last_end,
 )
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 MAX_LISTED = 100
 
@@ -170,6 +170,7 @@ class AcceptancePolicy:
 SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
 
 
+@confirm_damage
 def load_summary(store: Store) -> Summary:
     """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
     try:

@@ -21,7 +21,12 @@ from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.image_id_index import RunImageIds
-from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
+from imagekiln.steps.runs.integrity import (
+    CheckResult,
+    check_failure,
+    confirm_errors,
+    run_check,
+)
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     DUPLICATES_KEY,
@@ -196,7 +201,7 @@ def _check_parts(
         # An encoded image is no larger than its pixels, but for a few bytes.
         pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
         with budget.reserve(BYTES_PER_PIXEL * pixels):
-            checked = part_format.check(store, part)
+            checked = confirm_errors(partial(part_format.check, store, part))
         if checked.error_count:
             errors += _describe_damage(store, part_format, number, part, checked)
     return errors

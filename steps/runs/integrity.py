@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.runs.parts import ImageRecord
 
@@ -46,12 +46,30 @@ class CheckResult:
 
 
 def check_failure(error: str | BadInput, images: int = 0) -> CheckResult:
-    """The result of a check of so many images that ended with this sentence."""
+    """The result of a check of so many images that ended with this sentence.
+
+    Raises StorageRefused where the error is one: what cannot be read may be right.
+    """
+    if isinstance(error, StorageRefused):
+        raise error
     return CheckResult(images, errors=(str(error).rstrip("."),), error_count=1)
 
 
+def confirm_errors(check: Callable[[], CheckResult]) -> CheckResult:
+    """The result of a check, made again where it found errors: reading may have failed."""
+    result = check()
+    return check() if result.error_count else result
+
+
 def run_check(check: Callable[[], str | None]) -> CheckResult:
-    """The result of a check that returns a sentence or raises BadInput if something is wrong."""
+    """The result of a check that returns a sentence or raises BadInput if something is wrong.
+
+    Only what it says twice counts.
+    """
+    return confirm_errors(lambda: _check_once(check))
+
+
+def _check_once(check: Callable[[], str | None]) -> CheckResult:
     try:
         error = check()
     except BadInput as bad_input:

@@ -17,7 +17,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, open_parquet, parse_parquet, to_parquet
 from imagekiln.steps.runtime.metrics import PARTS
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 OFFSETS_METADATA = b"imagekiln.offsets"
 
@@ -153,6 +153,7 @@ def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
     return False
 
 
+@confirm_damage
 def check_part(store: Store, key: str, rows: pa.Table) -> None:
     """Raise BadInput unless the part that exists holds exactly the images of these rows."""
     outcomes = read_outcomes(store, key, ["image_id"])

@@ -26,7 +26,7 @@ from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
@@ -199,6 +199,7 @@ def plan_to_json(plan: Plan) -> bytes:
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
 
 
+@confirm_damage
 def load_plan(store: Store) -> Plan:
     """Read the plan of the run in `store`.
 

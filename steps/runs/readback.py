@@ -1,5 +1,6 @@
 """Reading one image back, from the object and the offset that its row in the manifest names."""
 
+import hashlib
 from collections.abc import Mapping
 
 from imagekiln.steps.errors import BadInput
@@ -18,7 +19,15 @@ def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
             f"{store.uri}: the manifest does not say where image {row['image_id']} is. "
             "Aggregate again."
         )
-    with store.open(part) as file:
+    content = _read_range(store, part, offset, size)
+    sha256 = row.get("sha256")
+    if sha256 in (None, hashlib.sha256(content).hexdigest()):
+        return content
+    return _read_range(store, part, offset, size)  # whatever comes now is what is stored
+
+
+def _read_range(store: Store, key: str, offset: int, size: int) -> bytes:
+    with store.open(key) as file:
         file.seek(offset)
         return file.read(size)
 

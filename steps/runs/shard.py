@@ -18,7 +18,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, ORIGIN_SCHEMA, from_parquet, open_parquet
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.concurrency import map_ordered
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 CHECK_THREADS = 8
 
@@ -46,6 +46,7 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     return tuple(parts)
 
 
+@confirm_damage
 def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     """The image rows of a shard, as they were planned. Raises BadInput as `read_shard` does."""
     require_shard(store, plan, shard)
@@ -80,6 +81,7 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
     return rows
 
 
+@confirm_damage
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
     """The columns of the rows of the plan's parts: without shards, those that all runs have."""
     schema = IMAGE_ROW_SCHEMA

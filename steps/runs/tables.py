@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
     "text": pa.string(),
@@ -150,6 +150,7 @@ def from_parquet(content: bytes, where: str, columns: Sequence[str] | None = Non
         return parquet.read(columns=columns, use_threads=False)
 
 
+@confirm_damage
 def read_table(store: Store, key: str) -> pa.Table:
     """Read a whole table. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.uri_of(key))
@@ -160,6 +161,7 @@ def read_column(store: Store, key: str, name: str) -> pa.Array:
     return read_columns(store, key, [name])[name].combine_chunks()
 
 
+@confirm_damage
 def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
     """Read these columns of a table, in this order.
 
@@ -172,6 +174,7 @@ def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
         return parquet.read(columns=names, use_threads=False).select(names)
 
 
+@confirm_damage
 def count_rows(store: Store, key: str) -> int:
     """Read a whole table, a batch at a time, and count its rows.
 

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.errors import (
+    BadInput,
+    KilnError,
+    Missing,
+    StorageRefused,
+    TryAgain,
+    first_line,
+)
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
 
 Operation = Literal["read", "write", "list", "remove"]
@@ -23,15 +30,23 @@ UNUSABLE_PATH_ERRNOS = {
 REJECTED_REQUEST_CODES = {
     "AuthorizationHeaderMalformed",
     "InvalidBucketName",
-    "InvalidToken",
     "PermanentRedirect",
     "301",
 }
+# Those for credentials that have expired, whatever the operation and the HTTP status.
 EXPIRED_CREDENTIALS_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
+    "InvalidToken",
+    "InvalidTokenId",  # MinIO's name of it
     "RequestExpired",
     "TokenRefreshRequired",
+}
+# What botocore raises before it sends a request with them, by name as below.
+EXPIRED_CREDENTIALS_ERRORS = {
+    "SSOTokenLoadError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
 }
 # botocore raises these before it sends a request. By name, since a local run needs no botocore.
 CLIENT_SETTING_ERRORS = {
@@ -79,14 +94,16 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
 
     name = type(error).__name__
     if name in CLIENT_SETTING_ERRORS:
-        return BadInput(f"{where}: {CLIENT_SETTING_ERRORS[name]}.")
+        return StorageRefused(f"{where}: {CLIENT_SETTING_ERRORS[name]}.")
+    if name in EXPIRED_CREDENTIALS_ERRORS:
+        return _expired_credentials(where)
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
-        return BadInput(
+        return StorageRefused(
             f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL."
         )
-    if type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES:
+    if is_client_library_error(error):
         if _is_final_answer(error):
-            return BadInput(
+            return StorageRefused(
                 f"{where}: the server refused the request ({error_reason(error)}). "
                 "Check the address and the credentials."
             )
@@ -94,6 +111,16 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
             f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
         )
     return None
+
+
+def is_client_library_error(error: Exception) -> bool:
+    """Whether one of the libraries that send requests raised it."""
+    return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
+
+
+def is_expiry(error: Exception) -> bool:
+    """Whether the store says that the credentials have expired."""
+    return error_code(error) in EXPIRED_CREDENTIALS_CODES
 
 
 def _is_final_answer(error: Exception) -> bool:
@@ -129,8 +156,13 @@ def error_reason(error: Exception) -> str:
 
 
 def _explain_os_error(where: str, error: OSError) -> KilnError:
+    if is_expiry(error):
+        return _expired_credentials(where)
     if isinstance(error, PermissionError):
-        return _explain_permission_error(where, error)
+        return StorageRefused(
+            f"{where}: access was refused ({error_reason(error)}). "
+            "Check credentials and permissions."
+        )
     if isinstance(error, FileNotFoundError):
         return _explain_absence(where, error)
     if isinstance(error, TimeoutError):
@@ -142,26 +174,20 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
     if error.errno in UNUSABLE_PATH_ERRNOS:
         return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
     if error_code(error) in REJECTED_REQUEST_CODES:
-        return BadInput(
+        return StorageRefused(
             f"{where}: the store rejected the request ({reason}). "
             "Check the URI, the region and the credentials."
         )
     return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
 
 
-def _explain_permission_error(where: str, error: PermissionError) -> KilnError:
-    if error_code(error) in EXPIRED_CREDENTIALS_CODES:
-        return TryAgain(
-            f"{where}: the credentials have expired. Renew them and run the command again."
-        )
-    return BadInput(
-        f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions."
-    )
+def _expired_credentials(where: str) -> TryAgain:
+    return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
 
 
 def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
     if error_code(error) == "NoSuchBucket":
-        return BadInput(f"{where}: no such bucket. Create it, or correct the name.")
+        return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
     if error_code(error) == "NoSuchUpload":
         return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
     if failure := _find_connection_failure(error):

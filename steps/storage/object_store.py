@@ -4,7 +4,7 @@ No object is renamed, and none are listed to learn what is done: listing is for 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, BinaryIO, cast
@@ -14,7 +14,8 @@ from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
-from imagekiln.steps.storage.failures import error_code, translate_errors
+from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
+from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
 
 # An endpoint that cannot be reached is given up within a minute.
@@ -42,8 +43,6 @@ CONFLICT = "ConditionalRequestConflict"
 # The extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
-# The answer to a request for the first bytes of an empty object.
-INVALID_RANGE = {"InvalidRange", "416"}
 
 
 def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
@@ -102,6 +101,7 @@ class ObjectStore:
         self.uri = uri
         self._path = path
         self._files = files
+        self._s3_reader = S3Reader(files) if "s3" in files.protocol else None
 
     def uri_of(self, key: str) -> str:
         """The object's URI."""
@@ -115,21 +115,13 @@ class ObjectStore:
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
-        with (
-            translate_errors(self.uri_of(key), "read"),
-            self._files.open(self._path_of(key), "rb", cache_type="none") as file,
-        ):
+        with translate_errors(self.uri_of(key), "read"), self._open(key) as file:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
         with translate_errors(self.uri_of(key), "read"):
-            try:
-                return self._read_range(key, most, READ_TIMEOUT_SECONDS)
-            except OSError as error:
-                if error_code(error) not in INVALID_RANGE:
-                    raise
-                return b""
+            return self._read_range(key, most, READ_TIMEOUT_SECONDS)
 
     def exists(self, key: str) -> bool:
         """Whether the object exists: reads its first byte, since asking for its size may list."""
@@ -162,7 +154,8 @@ class ObjectStore:
     def remove(self, key: str) -> None:
         """Delete the object."""
         with translate_errors(self.uri_of(key), "remove"):
-            self._files.rm_file(self._path_of(key), **self._timeout(CALL_TIMEOUT_SECONDS))
+            timeout = self._timeout(CALL_TIMEOUT_SECONDS)
+            _confirm_refusal(lambda: self._files.rm_file(self._path_of(key), **timeout))
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
@@ -190,12 +183,18 @@ class ObjectStore:
     def _path_of(self, key: str) -> str:
         return f"{self._path}/{key}"
 
+    def _open(self, key: str) -> BinaryIO:
+        path = self._path_of(key)
+        if self._s3_reader is None:
+            return cast("BinaryIO", self._files.open(path, "rb", cache_type="none"))
+        return cast("BinaryIO", S3File(self._s3_reader, path, READ_TIMEOUT_SECONDS))
+
     def _read_range(self, key: str, end: int | None, timeout: float) -> bytes:
-        # Without a start, s3fs asks for the size first, which hides that a bucket does not exist.
-        content = self._files.cat_file(
-            self._path_of(key), start=0, end=end, **self._timeout(timeout)
-        )
-        return cast("bytes", content)
+        path = self._path_of(key)
+        if self._s3_reader is None:
+            content = self._files.cat_file(path, start=0, end=end, **self._timeout(timeout))
+            return cast("bytes", content)
+        return self._s3_reader.read(path, ByteRange(end=end), timeout).content
 
     def _try_create(self, key: str, data: bytes) -> bool:
         try:
@@ -212,8 +211,9 @@ class ObjectStore:
         if not self._creates_conditionally():
             mode = "overwrite"
         timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
-        options = S3_SINGLE_PUT_OPTIONS if "s3" in self._files.protocol else {}
-        self._files.pipe_file(self._path_of(key), data, mode=mode, **options, **timeout)
+        options = {} if self._s3_reader is None else S3_SINGLE_PUT_OPTIONS
+        path = self._path_of(key)
+        _confirm_refusal(lambda: self._files.pipe_file(path, data, mode=mode, **options, **timeout))
 
     def _creates_conditionally(self) -> bool:
         """Whether the file system has its own way to create.
@@ -227,6 +227,16 @@ class ObjectStore:
     def _timeout(self, seconds: float) -> dict[str, float]:
         """The argument that limits a call; only asynchronous file systems of fsspec have it."""
         return {"timeout": seconds} if self._files.async_impl else {}
+
+
+def _confirm_refusal(request: Callable[[], object]) -> None:
+    """Make a request, and once more where it was refused: a store may refuse one in error."""
+    try:
+        request()
+    except PermissionError as error:
+        if is_expiry(error):
+            raise
+        request()
 
 
 def _modification_time(entry: dict[str, Any]) -> float | None:

@@ -1,11 +1,15 @@
 """What a store of objects promises, and how objects are committed: the first writer wins."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from functools import wraps
+from typing import BinaryIO, ParamSpec, Protocol, TypeVar
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,33 @@ class Store(Protocol):
 def is_plain_name(name: str) -> bool:
     """Whether a name stays in its folder. We write no others, but a bucket may contain them."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def confirm_damage(read: Callable[P, T]) -> Callable[P, T]:
+    """Have a function read again where it finds damage, which may be that of one answer alone.
+
+    Raises the damage that both readings find, and TryAgain where each finds another.
+    """
+
+    @wraps(read)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (Missing, StorageRefused):
+            raise
+        except BadInput as error:
+            first = error
+
+        try:
+            return read(*args, **kwargs)
+        except BadInput as error:
+            if str(error) == str(first):
+                raise
+            raise TryAgain(
+                f"the store gives other bytes at each reading ({first}). Run the command again."
+            ) from error
+
+    return call
 
 
 def create_once(store: Store, key: str, data: bytes) -> None:

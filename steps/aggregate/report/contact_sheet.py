@@ -43,6 +43,7 @@ class Sample:
     contrast: float | None = None
     saturation: float | None = None
     near_duplicate_of: str | None = None
+    sha256: str | None = None
 
 
 class LowestHashSample:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.job import ColumnNames, JobLimits
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
@@ -426,7 +426,7 @@ def _failing(number: int) -> Callable[..., object]:
         (errno.EIO, TryAgain, "storage failed (Input/output error). Run the command again."),
         (
             errno.EACCES,
-            BadInput,
+            StorageRefused,
             "access was refused (Permission denied). Check credentials and permissions.",
         ),
         (errno.ENOENT, Missing, "no such file. Check the name."),

@@ -136,8 +136,8 @@ def test_part_whose_reading_fails_is_not_called_damaged(
         store = open_store(result.uri)
         part, _ = read_shard(store, result.plan, 0)
         make(store, part)
-        # Its existence and its size are answered, and reading it is refused.
-        stub.faults.extend(["none", "none", EXPIRED])
+        # Its existence is answered, and reading it is refused.
+        stub.faults.extend(["none", EXPIRED])
         with pytest.raises(TryAgain, match="the credentials have expired"):
             missing_parts(store, [part])
 

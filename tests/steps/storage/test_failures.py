@@ -10,9 +10,18 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import (
+    BadInput,
+    Incomplete,
+    KilnError,
+    Missing,
+    StorageRefused,
+    TryAgain,
+)
 from imagekiln.steps.storage.failures import (
     CLIENT_SETTING_ERRORS,
+    EXPIRED_CREDENTIALS_CODES,
+    EXPIRED_CREDENTIALS_ERRORS,
     error_code,
     error_reason,
     explain_storage_error,
@@ -48,8 +57,8 @@ def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (answer_of_the_web(401), BadInput),
-        (answer_of_the_web(403), BadInput),
+        (answer_of_the_web(401), StorageRefused),
+        (answer_of_the_web(403), StorageRefused),
         (answer_of_the_web(429), TryAgain),
         (answer_of_the_web(503), TryAgain),
         (absent_because_of(ConnectionRefusedError(errno.ECONNREFUSED, "refused")), TryAgain),
@@ -63,25 +72,27 @@ def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
         (OSError(errno.ESTALE, "Stale file handle"), TryAgain),
         (OSError(errno.EROFS, "Read-only file system"), BadInput),
         (FileExistsError(errno.EEXIST, "File exists"), BadInput),
-        (PermissionError(errno.EACCES, "Permission denied"), BadInput),
+        (PermissionError(errno.EACCES, "Permission denied"), StorageRefused),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), Missing),
         (TimeoutError(), TryAgain),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), TryAgain),
         (from_store("ExpiredToken", PermissionError), TryAgain),
         (from_store("TokenRefreshRequired"), TryAgain),
-        (from_store("AccessDenied", PermissionError), BadInput),
-        (from_store("NoSuchBucket", FileNotFoundError), BadInput),
+        (from_store("InvalidToken", PermissionError), TryAgain),
+        (from_store("403", PermissionError), StorageRefused),
+        (from_store("AccessDenied", PermissionError), StorageRefused),
+        (from_store("NoSuchBucket", FileNotFoundError), StorageRefused),
         (from_store("NoSuchKey", FileNotFoundError), Missing),
         (from_store("NoSuchUpload", FileNotFoundError), TryAgain),
         (from_store("InternalError"), TryAgain),
         (from_store("SlowDown"), TryAgain),
-        (from_store("PermanentRedirect"), BadInput),
-        (from_store("InvalidBucketName"), BadInput),
-        (botocore.exceptions.NoCredentialsError(), BadInput),
-        (botocore.exceptions.ProfileNotFound(profile="night"), BadInput),
+        (from_store("PermanentRedirect"), StorageRefused),
+        (from_store("InvalidBucketName"), StorageRefused),
+        (botocore.exceptions.NoCredentialsError(), StorageRefused),
+        (botocore.exceptions.ProfileNotFound(profile="night"), StorageRefused),
         (botocore.exceptions.EndpointConnectionError(endpoint_url="http://x"), TryAgain),
         (botocore.exceptions.ReadTimeoutError(endpoint_url="http://x"), TryAgain),
-        (ValueError("Invalid endpoint: x"), BadInput),
+        (ValueError("Invalid endpoint: x"), StorageRefused),
     ],
     ids=lambda value: (
         value.__name__ if isinstance(value, type) else error_code(value) or repr(value)
@@ -114,6 +125,23 @@ def test_explained_error_is_not_explained_again() -> None:
     with pytest.raises(Incomplete) as raised, translate_errors(WHERE):
         raise error
     assert raised.value is error
+
+
+@pytest.mark.parametrize("code", sorted(EXPIRED_CREDENTIALS_CODES))
+@pytest.mark.parametrize("kind", [OSError, PermissionError, FileNotFoundError])
+def test_expired_credentials_are_told_alike_whatever_s3fs_makes_of_the_answer(
+    code: str, kind: type[OSError]
+) -> None:
+    explained = explain_storage_error(WHERE, from_store(code, kind))
+    assert type(explained) is TryAgain
+    assert "the credentials have expired. Renew them" in str(explained)
+
+
+@pytest.mark.parametrize("name", sorted(EXPIRED_CREDENTIALS_ERRORS))
+def test_expired_sign_in_is_recognized_by_names_that_botocore_has(name: str) -> None:
+    kind = getattr(botocore.exceptions, name)
+    explained = explain_storage_error(WHERE, kind(error_msg="expired", provider="sso"))
+    assert "the credentials have expired" in str(explained)
 
 
 def test_explained_failure_keeps_its_cause() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, StorageRefused, TryAgain
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
@@ -110,7 +110,7 @@ def test_folder_without_permission_is_bad_input() -> None:
             for action in (lambda: store.create("closed/b", b"x"), lambda: store.read("closed/a")):
                 with pytest.raises(BadInput, match=r"access was refused .*permissions") as raised:
                     action()
-                assert raised.type is BadInput
+                assert raised.type is StorageRefused
         (Path(outside) / "closed").chmod(0o755)
         assert contents(Path(outside)) == ["closed/a"]
 

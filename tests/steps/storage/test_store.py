@@ -1,14 +1,19 @@
 """What every store promises, and committing to it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import create_once, is_plain_name, require_conditional_writes
+from imagekiln.steps.storage.store import (
+    confirm_damage,
+    create_once,
+    is_plain_name,
+    require_conditional_writes,
+)
 from tests import jobs
 from tests.s3 import S3Server, log_in
 from tests.stub_s3 import StubS3, stub_s3
@@ -163,3 +168,25 @@ def test_file_system_that_only_looks_before_it_writes_is_refused_with_nothing_le
     with pytest.raises(BadInput, match="ignores conditional writes"):
         jobs.plan(tmp_path, PROMPTS, output=f"local://{tmp_path}/out", **MANY_SHARDS)
     assert jobs.files(tmp_path / "out") == {}
+
+
+def _reading(*outcomes: str) -> Callable[[], str]:
+    """A function that finds this at each call, "whole" being no damage."""
+    remaining = iter(outcomes)
+
+    @confirm_damage
+    def read() -> str:
+        outcome = next(remaining)
+        if outcome != "whole":
+            raise BadInput(f"a: is damaged ({outcome}). Restore or delete it.")
+        return outcome
+
+    return read
+
+
+def test_damage_is_what_two_readings_find() -> None:
+    assert _reading("cut", "whole")() == "whole"
+    with pytest.raises(BadInput, match="Restore or delete it"):
+        _reading("cut", "cut")()
+    with pytest.raises(TryAgain, match="other bytes at each reading"):
+        _reading("cut", "empty")()

@@ -48,6 +48,7 @@ def _shard(
             "part": [part_key(number, 0)] * len(statuses),
             "byte_offset": list(places),
             "byte_size": [1] * len(statuses),
+            "sha256": pa.nulls(len(statuses), pa.string()),
             "prompt": [f"{number}-{place}" for place in places],
             "seed": [0] * len(statuses),
             "width": pa.array([width] * len(statuses), pa.int64()),

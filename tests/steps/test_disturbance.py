@@ -1,0 +1,128 @@
+"""Steps of a run on S3 over a network that spoils answers: what is whole is never called wrong."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete, KilnError, StorageRefused, TryAgain
+from imagekiln.steps.generate.start import generate
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
+from imagekiln.steps.storage import open_store, s3_reader
+from imagekiln.steps.storage.store import Store
+from tests import runs
+from tests.disturbance import (
+    DENIED,
+    EXPIRED_FAULTS,
+    PASSING_FAULTS,
+    Disturbance,
+    disturbance,
+)
+from tests.s3 import S3Server, log_in
+
+STEPS: dict[str, Callable[[str], object]] = {
+    "aggregate": aggregate,
+    "verify": verify,
+    "generate": lambda uri: generate(uri, 0),
+}
+PROMPTS = runs.PROMPTS[:10]  # of one shard, in parts of 4, 4 and 2
+TAIL_BYTES = 1000  # less than small parts have, so that these are read in ranges as large ones are
+POSITIONS = 6  # of the request from which on all are refused
+
+
+@pytest.fixture
+def network(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disturbance]:
+    """A proxy before the server, which spoils nothing yet."""
+    monkeypatch.setattr(s3_reader, "TAIL_BYTES", TAIL_BYTES)
+    monkeypatch.setattr(s3_reader, "WAIT_SECONDS", 0.0)
+    with disturbance(s3_server.endpoint) as proxy:
+        log_in(S3Server(proxy.endpoint), monkeypatch)
+        yield proxy
+
+
+@pytest.fixture
+def finished(network: Disturbance, s3_server: S3Server, tmp_path: Path) -> PlanResult:
+    """A run that was aggregated twice, as every further aggregation then leaves it."""
+    run = runs.planned(
+        tmp_path, f"s3://{s3_server.make_bucket()}/out", PROMPTS, shard={"images": 100}
+    )
+    runs.fill(run)
+    aggregate(run.uri)
+    aggregate(run.uri)
+    network.rest()
+    return run
+
+
+def content(store: Store, folder: str = "") -> dict[str, bytes]:
+    """Every object of a run but what generate writes of its own work."""
+    objects: dict[str, bytes] = {}
+    for info in store.list_folder(folder):
+        if info.is_folder:
+            objects |= content(store, info.key)
+        elif not info.key.startswith(("stats/", "account/", "work/")):
+            objects[info.key] = store.read(info.key)
+    return objects
+
+
+def test_step_whose_first_answer_to_each_request_is_spoiled_ends_as_ever(
+    finished: PlanResult, network: Disturbance
+) -> None:
+    store = open_store(finished.uri)
+    undisturbed = content(store)
+    for name, step in STEPS.items():
+        for fault, spoil in PASSING_FAULTS.items():
+            network.once_each(spoil)
+            step(finished.uri)
+            assert network.faults > 5, (fault, name)
+            network.rest()
+            assert content(store) == undisturbed, (fault, name)
+
+
+def test_part_is_made_again_over_a_network_that_spoils_answers(
+    finished: PlanResult, network: Disturbance
+) -> None:
+    store = open_store(finished.uri)
+    store.remove(part_key(0, 1))
+    with pytest.raises(Incomplete):
+        verify(finished.uri)
+    network.once_each(PASSING_FAULTS["garbage"])
+    made = generate(finished.uri, 0)
+    assert made is not None
+    assert made.images == 4
+    network.rest()
+    aggregate(finished.uri)
+    assert verify(finished.uri).ok == len(PROMPTS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_step_that_is_refused_says_so_and_takes_nothing_for_wrong(
+    finished: PlanResult, network: Disturbance, name: str
+) -> None:
+    store = open_store(finished.uri)
+    undisturbed = content(store)
+    network.rest()
+    STEPS[name](finished.uri)
+    requests = [request for request in network.requests if request.startswith(("GET", "HEAD"))]
+
+    for fault, kind, sentence in (
+        (DENIED, StorageRefused, "access was refused"),
+        (EXPIRED_FAULTS["invalid"], TryAgain, "the credentials have expired. Renew them"),
+    ):
+        refusals = []
+        for position in range(POSITIONS):
+            network.always_from(position * len(requests) // POSITIONS, fault)
+            try:
+                STEPS[name](finished.uri)
+            except KilnError as error:
+                refusals.append(error)
+            network.rest()
+            assert store.exists(SUCCESS_KEY)
+        assert len(refusals) >= POSITIONS // 3  # a step can do without what it reads last
+        for raised in refusals:
+            assert type(raised) is kind
+            assert sentence in str(raised)
+            assert "Restore" not in str(raised)
+    assert content(store) == undisturbed
