@@ -36,7 +36,8 @@ class RunTime:
     measured on, if that is known. Where an earlier run was measured, loading is included.
     `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
     False where rows or earlier runs decide how much there is to generate, and only planning finds
-    out. `images` are those of the rows that were counted without planning.
+    out. `images` are those of the rows that were counted without planning. `is_firm` is False where
+    the time rests on too little for a budget to refuse the job by it.
     """
 
     gpu_hours: float
@@ -46,6 +47,7 @@ class RunTime:
     has_default_work: bool = True
     device: str | None = None
     images: int | None = None
+    is_firm: bool = True
 
     def usable_gpus(self, gpus: int) -> int:
         """How many of so many GPUs have work."""
