@@ -58,7 +58,7 @@ def require_within_budget(
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
     if excess is not None and time.is_firm:
         raise BadInput(
-            f"{job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
+            f"job {job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
             "`budget`, or ask for fewer images or steps."
         )
     return excess

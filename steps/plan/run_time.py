@@ -128,6 +128,15 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     return replace(by_rows, has_default_work=has_default_work, images=images)
 
 
+def count_images(job: Job) -> int:
+    """The images of the job's rows by their files' footers, as if all had its defaults.
+
+    Raises Missing, BadInput, TryAgain.
+    """
+    rows, _ = _count_rows(job)
+    return rows * job.defaults.images_per_prompt
+
+
 def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
     """The size of an image of the job's defaults, and its time, without looking at the model."""
     entry = None if job.shard.seconds_per_image is not None else _fastest_entry(job)

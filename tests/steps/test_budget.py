@@ -153,7 +153,9 @@ def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
     )
     with pytest.raises(BadInput) as refused:
         make_plan(limited)
-    assert "cost 5.00, where budget.cost is 4.90" in str(refused.value)
+    message = str(refused.value)
+    assert message.startswith("job tiny: exceeds its budget by the estimate: ")
+    assert "cost 5.00, where budget.cost is 4.90" in message
     assert not (tmp_path / "out").exists()
 
 
