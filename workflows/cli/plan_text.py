@@ -25,7 +25,9 @@ MAX_SIZES = 5
 MAX_UNUSED_COLUMNS = 8
 MIN_NAME_WIDTH = 11
 BYTES_PER_GIGABYTE = 1e9
-NO_REFUSAL = "Too little was measured to refuse the job; it stops when its budget is spent"
+NO_REFUSAL = (
+    "The estimate rests on too little to refuse the job, which stops when its budget is spent"
+)
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
@@ -37,7 +39,7 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
 def print_plan_warnings(result: "PlanResult") -> None:
     """Print what may go wrong: budget or disk may not do, or checks are not tried."""
     if result.over_budget is not None:
-        print_note(f"The estimate exceeds the budget: {result.over_budget}. {NO_REFUSAL}.")
+        print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
     print_short_space(result)
     print_untried_checks(result)
 
