@@ -14,13 +14,18 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.job.tuning_file import throughput_settings
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageParameters, ImageRow
+from imagekiln.steps.runs.keys import RATE_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.registry import RunEntry, append_run_entry
 from imagekiln.steps.runs.rounds import Round
+from imagekiln.steps.runs.run_rate import RATE_TYPE_ADAPTER, RunRate
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -147,3 +152,25 @@ def begin_round(run: PlanResult) -> Round:
 def renumbered(images: list[EncodedImage]) -> list[EncodedImage]:
     """The images as those of one part."""
     return [replace(image, index_in_part=place) for place, image in enumerate(images)]
+
+
+def write_rate(
+    job: Job, run_id: str, *, images: int, seconds_per_image: float, device: str = "cpu"
+) -> None:
+    """Leave a finished run under the job's output that took so long, as its images do."""
+    rate = RunRate(
+        run_id=run_id,
+        digest=resolve_model(job).facts.digest,
+        dtype=job.model.dtype,
+        speed=throughput_settings(job.speed),
+        device=device,
+        images=images,
+        work=float(images * SIDE * SIDE * job.defaults.steps),
+        shards=1,
+        working_seconds=images * seconds_per_image,
+        loading_seconds=0.0,
+    )
+    store = open_store(f"{job.output}/{run_id}")
+    store.replace(RATE_KEY, RATE_TYPE_ADAPTER.dump_json(rate))
+    store.replace(SUCCESS_KEY, b"")
+    append_run_entry(job.output, RunEntry(run_id, job.name))

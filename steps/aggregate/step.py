@@ -120,6 +120,7 @@ def _write_rate(run: Run, summary: Summary) -> None:
         run.plan,
         ", ".join(summary.devices),
         summary.work,
+        images=summary.images - summary.missing,
         working_seconds=gpu_seconds.drawing + gpu_seconds.idle,
         loading_seconds=gpu_seconds.loading,
     )

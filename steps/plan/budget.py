@@ -15,13 +15,18 @@ from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.storage.store import Store
 
 
-def expect_run_time(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
-    """How long the draft takes: by an earlier run of the job, unless the job itself says so."""
+def expect_run_time(
+    model: ResolvedModel, draft: PlanDraft, gpu: str | None = None
+) -> RunTime | None:
+    """How long the draft takes: by earlier runs of the job, unless the job itself says so.
+
+    Runs on another GPU than `gpu`, if that is known, count only where nothing else does.
+    """
     job = model.job
     if job.shard.seconds_per_image is not None:
         return draft.time
-    rate = find_earlier_rate(job, model.facts.digest)
-    if rate is None:
+    rate = find_earlier_rate(job, model.facts.digest, gpu)
+    if rate is None or (rate.is_other_gpu and draft.time is not None):
         return draft.time
     shards = len(draft.sharding.shard_images)
     return RunTime(
@@ -29,6 +34,7 @@ def expect_run_time(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
         rate.source,
         shards=shards,
         device=rate.device,
+        is_firm=rate.is_firm,
     )
 
 
@@ -39,21 +45,23 @@ def require_within_budget(
     *,
     gpu: str | None = None,
     spot: bool = False,
-) -> None:
+) -> str | None:
     """Raise BadInput where the job is expected to exceed its budget.
 
-    Where the GPU is unknown, it has the highest price. An unknown time exceeds nothing.
+    Where the GPU is unknown, it has the highest price. An unknown time exceeds nothing. Where the
+    estimate rests on too little to refuse the job by it, by how much it exceeds the budget.
     """
     if time is None or not terms.budget.is_limited:
-        return
+        return None
     price = terms.all_prices.find_or_highest(gpu or time.device, spot=spot)
     cost = None if price is None else time.gpu_hours * price.per_hour
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
-    if excess is not None:
+    if excess is not None and time.is_firm:
         raise BadInput(
-            f"{job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
+            f"job {job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
             "`budget`, or ask for fewer images or steps."
         )
+    return excess
 
 
 def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:

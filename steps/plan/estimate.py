@@ -37,8 +37,8 @@ class Estimate:
     reasons why rows are rejected. `free_gigabytes` are those of the disk of a local output.
     `price_source` says which price was used, and `is_highest_price` that it is the highest of the
     table, since that has none for the GPU or the GPU is not known: the cost is at most that.
-    `over_budget` says by how much the job's budget is exceeded, if it is, and `device` on which
-    device the time was measured, or which the job sets.
+    `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
+    is refused for that, and `device` on which device the time was measured, or which the job sets.
     """
 
     rows: int
@@ -65,6 +65,7 @@ class Estimate:
     free_gigabytes: float | None = None
     device: str | None = None
     is_highest_price: bool = False
+    is_firm: bool = True
 
 
 def estimate(
@@ -104,7 +105,7 @@ def estimate(
                 free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
                 device="cpu" if job.device == "cpu" else None,
             )
-            time = expect_run_time(model, draft)
+            time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)
             price = terms.all_prices.find_or_highest(device, spot=spot)
             return _add_time(counted, time, gpus, price, terms)
@@ -168,6 +169,7 @@ def _add_time(
         gpus=time.usable_gpus(gpus),
         time_source=time.source,
         is_measured=time.is_measured,
+        is_firm=time.is_firm,
         device=time.device or counted.device,
         over_budget=terms.find_estimated_excess(time.gpu_hours, cost),
     )

@@ -36,7 +36,8 @@ class RunTime:
     measured on, if that is known. Where an earlier run was measured, loading is included.
     `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
     False where rows or earlier runs decide how much there is to generate, and only planning finds
-    out. `images` are those of the rows that were counted without planning.
+    out. `images` are those of the rows that were counted without planning. `is_firm` is False where
+    the time rests on too little for a budget to refuse the job by it.
     """
 
     gpu_hours: float
@@ -46,6 +47,7 @@ class RunTime:
     has_default_work: bool = True
     device: str | None = None
     images: int | None = None
+    is_firm: bool = True
 
     def usable_gpus(self, gpus: int) -> int:
         """How many of so many GPUs have work."""
@@ -124,6 +126,15 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
     has_default_work = not has_own_work and not job.skip_existing
     return replace(by_rows, has_default_work=has_default_work, images=images)
+
+
+def count_images(job: Job) -> int:
+    """The images of the job's rows by their files' footers, as if all had its defaults.
+
+    Raises Missing, BadInput, TryAgain.
+    """
+    rows, _ = _count_rows(job)
+    return rows * job.defaults.images_per_prompt
 
 
 def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:

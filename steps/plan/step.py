@@ -81,7 +81,8 @@ class PlanResult:
     `rejection_causes` is empty where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `space` is what the images need on the disk of the output; None for a plan that
-    existed.
+    existed. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
+    little to refuse the job.
     """
 
     plan: Plan
@@ -93,6 +94,7 @@ class PlanResult:
     rejection_causes: tuple[RejectionCause, ...] = ()
     moved_revisions: tuple[NamedRevision, ...] = ()
     space: SpaceNeeded | None = None
+    over_budget: str | None = None
 
 
 def make_plan(
@@ -148,12 +150,12 @@ def make_plan(
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
-            require_within_budget(job, time, terms, spot=is_spot_node())
+            over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
             space = require_space(job.output, estimate_bytes(draft, job.encoding))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())
-            result = replace(result, time=time, space=space)
+            result = replace(result, time=time, space=space, over_budget=over_budget)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
 

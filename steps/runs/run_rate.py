@@ -1,28 +1,36 @@
-"""What a finished run took, by which the next run of the same job is estimated."""
+"""What finished runs took, by which the next run of the same job is estimated."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import KilnError
+from imagekiln.steps.errors import KilnError, Missing
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prices import normalize_gpu
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import throughput_settings
 from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount
 from imagekiln.steps.runs.keys import RATE_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.registry import read_registry
+from imagekiln.steps.runs.registry import READERS, RunEntry, read_registry
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
-MAX_EARLIER_RUNS = 40  # of which all but one may be nights without images
+MAX_EARLIER_RUNS = 40  # which may all be nights of a few images, or of none
+ENOUGH_IMAGES = 256  # for a rate: older runs are not looked at
+MIN_FIRM_IMAGES = 100  # by a rate of fewer, no job is refused
+MIN_RATIO_SPREAD = 0.5  # from 0, where all runs have as many images a shard, to 1
+DEVICES_WITHOUT_GPU_NAME = ("cpu", "mps")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRate:
-    """The device-seconds of a run, for its work in pixels times steps and for its shards.
+    """The device-seconds of a run, for its images, their work in pixels times steps, its shards.
 
     `working_seconds` passed after loading, `loading_seconds` before: repeated work is in neither.
     """
@@ -32,23 +40,82 @@ class RunRate:
     dtype: Dtype
     speed: SpeedSettings
     device: str
+    images: Annotated[int, Field(ge=1, le=1e15)]
     work: Annotated[float, Field(ge=1, le=MAX_AMOUNT)]
     shards: Annotated[int, Field(ge=1, le=1e9)]
     working_seconds: Amount
     loading_seconds: Amount
 
-    @property
-    def source(self) -> str:
-        """Where an estimate by this run is from."""
-        return f"measured by run {self.run_id} on {self.device}"
-
-    def gpu_hours(self, work: float, shards: int) -> float:
-        """What other work takes: its drawing, and loading as often for each shard."""
-        seconds = self.working_seconds * work / self.work
-        return (seconds + self.loading_seconds * shards / self.shards) / 3600
-
 
 RATE_TYPE_ADAPTER: TypeAdapter[RunRate] = TypeAdapter(RunRate)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRate:
+    """What several runs on one device took together, so that each weighs as its images do.
+
+    `is_other_job`: they are of jobs of other names. `is_other_gpu`: the job's GPU is another.
+    """
+
+    runs: tuple[RunRate, ...]
+    is_other_job: bool = False
+    is_other_gpu: bool = False
+
+    @property
+    def device(self) -> str:
+        """What the runs drew on."""
+        return self.runs[0].device
+
+    @property
+    def images(self) -> int:
+        """The images that were drawn."""
+        return sum(run.images for run in self.runs)
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether it rests on enough images, and on the job's GPU, to refuse a job by it."""
+        return self.images >= MIN_FIRM_IMAGES and not self.is_other_gpu
+
+    @property
+    def source(self) -> str:
+        """Where an estimate by these runs is from."""
+        is_one = len(self.runs) == 1
+        runs = f"run {self.runs[0].run_id}" if is_one else f"{len(self.runs)} runs"
+        owner = ""
+        if self.is_other_job:
+            owner = " of another job" if is_one else " of other jobs"
+        images = pluralize(self.images, "image")
+        note = ", another GPU than the job's" if self.is_other_gpu else ""
+        return f"measured by {runs}{owner}, {images}, on {self.device}{note}"
+
+    def gpu_hours(self, work: float, shards: int) -> float:
+        """What other work takes: its drawing, and loading and warming up as often as shards."""
+        all_work = sum(run.work for run in self.runs)
+        all_shards = sum(run.shards for run in self.runs)
+        working = sum(run.working_seconds for run in self.runs)
+        loading = sum(run.loading_seconds for run in self.runs)
+        warming = _shard_seconds(self.runs)
+        drawing = working - warming * all_shards
+        seconds = drawing * work / all_work + (warming + loading / all_shards) * shards
+        return seconds / 3600
+
+
+def _shard_seconds(runs: Sequence[RunRate]) -> float:
+    """What each shard takes beside loading and its images, such as a first batch that warms up.
+
+    That is the least-squares fit of working seconds to shards and work, weighted by 1/work, so that
+    the sum of all runs is met. 0 where the runs are too much alike to tell the two apart.
+    """
+    work = sum(run.work for run in runs)
+    shards = sum(run.shards for run in runs)
+    seconds = sum(run.working_seconds for run in runs)
+    squares = sum(run.shards**2 / run.work for run in runs)
+    products = sum(run.shards * run.working_seconds / run.work for run in runs)
+    spread = squares * work - shards**2
+    if spread < MIN_RATIO_SPREAD * squares * work:
+        return 0.0
+    fitted = (products * work - shards * seconds) / spread
+    return fitted if 0 < fitted * shards < seconds else 0.0
 
 
 def write_run_rate(
@@ -57,11 +124,12 @@ def write_run_rate(
     device: str,
     work: float,
     *,
+    images: int,
     working_seconds: float,
     loading_seconds: float,
 ) -> None:
     """Write what a finished run took, unless it took nothing."""
-    if not work or not working_seconds:
+    if not images or not work or not working_seconds:
         return
     rate = RunRate(
         run_id=plan.run_id,
@@ -69,6 +137,7 @@ def write_run_rate(
         dtype=plan.job.model.dtype,
         speed=throughput_settings(plan.job.speed),
         device=device,
+        images=images,
         work=work,
         shards=len(plan.shards),
         working_seconds=working_seconds,
@@ -77,28 +146,72 @@ def write_run_rate(
     store.replace(RATE_KEY, RATE_TYPE_ADAPTER.dump_json(rate, indent=1) + b"\n")
 
 
-def find_earlier_rate(job: Job, digest: str) -> RunRate | None:
-    """What the latest run of a job of this name took that drew with the same model and settings.
+def find_earlier_rate(job: Job, digest: str, gpu: str | None = None) -> EarlierRate | None:
+    """What the latest runs took that drew with the job's model and settings on its device.
 
+    Of a job of this name, or else of others, and on a GPU of the name `gpu`, or else on another.
     None where there is none under the job's output, or it cannot be read.
     """
     try:
-        entries = [entry for entry in read_registry(job.output) if entry.name == job.name]
-        for entry in entries[: -MAX_EARLIER_RUNS - 1 : -1]:
-            rate = _read_rate(open_store(f"{job.output.rstrip('/')}/{entry.run_id}"))
-            if rate is not None and _is_alike(rate, job, digest):
-                return rate
+        entries = read_registry(job.output)
+        own_entries = [entry for entry in entries if entry.name == job.name]
+        other_entries = [entry for entry in entries if entry.name != job.name]
+        own = _read_alike(own_entries, job, digest)
+        gpu = gpu or job.batch.gpu
+        return (
+            _pool(own, job, gpu)
+            or _pool_others(_read_alike(other_entries, job, digest), job, gpu)
+            or _pool_other_gpus(own, job)
+        )
     except KilnError:  # an estimate by other figures is better than none
         return None
-    return None
 
 
-def _read_rate(store: Store) -> RunRate | None:
-    if not store.exists(RATE_KEY):
-        return None
+def _pool(rates: Sequence[RunRate], job: Job, gpu: str | None) -> EarlierRate | None:
+    """The newest runs on the device of the newest that is the job's, until they are enough."""
+    fitting = [rate for rate in rates if _is_on_device(rate.device, job.device, gpu)]
+    chosen: list[RunRate] = []
+    images = 0
+    for rate in fitting:
+        if rate.device == fitting[0].device and images < ENOUGH_IMAGES:
+            chosen.append(rate)
+            images += rate.images
+    return EarlierRate(tuple(chosen)) if chosen else None
+
+
+def _pool_others(rates: Sequence[RunRate], job: Job, gpu: str | None) -> EarlierRate | None:
+    pooled = _pool(rates, job, gpu)
+    return None if pooled is None else replace(pooled, is_other_job=True)
+
+
+def _pool_other_gpus(rates: Sequence[RunRate], job: Job) -> EarlierRate | None:
+    on_gpus = [rate for rate in rates if rate.device not in DEVICES_WITHOUT_GPU_NAME]
+    pooled = _pool(on_gpus, job, None)
+    return None if pooled is None else replace(pooled, is_other_gpu=True)
+
+
+def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
+    """Whether a job of this `device`, on a GPU of this name if it is known, draws as measured."""
+    if device in DEVICES_WITHOUT_GPU_NAME:
+        return measured == device
+    if gpu is not None:
+        return normalize_gpu(measured) == normalize_gpu(gpu)
+    return device == "auto" or measured not in DEVICES_WITHOUT_GPU_NAME
+
+
+def _read_alike(entries: Sequence[RunEntry], job: Job, digest: str) -> list[RunRate]:
+    """The rates of the latest entries that drew with the same model and settings, newest first."""
+    store = open_store(job.output)
+    latest = entries[: -MAX_EARLIER_RUNS - 1 : -1]
+    with ThreadPoolExecutor(READERS) as pool:
+        rates = pool.map(lambda entry: _read_rate(store, entry), latest)
+        return [rate for rate in rates if rate is not None and _is_alike(rate, job, digest)]
+
+
+def _read_rate(store: Store, entry: RunEntry) -> RunRate | None:
     try:
-        return RATE_TYPE_ADAPTER.validate_json(store.read(RATE_KEY))
-    except ValidationError:
+        return RATE_TYPE_ADAPTER.validate_json(store.read(f"{entry.run_id}/{RATE_KEY}"))
+    except (Missing, ValidationError):
         return None
 
 

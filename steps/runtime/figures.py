@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 KILO = 1000
+MAX_PERCENT_ERROR = 2.0
 BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -39,6 +40,14 @@ def format_percent(share: float) -> str:
     if percent == "100.0" and share < 1:
         return "over 99.9 %"
     return f"{percent.removesuffix('.0')} %"
+
+
+def format_estimate_error(error: float) -> str:
+    """By which share more, or less, a run took than was estimated; above 200 %, how many times."""
+    if error > MAX_PERCENT_ERROR:
+        return f"{format_number(1 + error)} times the estimate"
+    comparison = "less" if error < 0 else "more"
+    return f"{format_percent(abs(error))} {comparison} than estimated"
 
 
 def format_money(amount: float) -> str:

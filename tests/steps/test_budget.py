@@ -21,7 +21,7 @@ from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import IMAGES, fill, job, write_prompts
+from tests.runs import IMAGES, fill, job, write_prompts, write_rate
 
 NEXT_TO_NOTHING = {"gpu_hours": 1e-9}
 
@@ -62,7 +62,7 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_larger_one(
     # The next run of the same job is estimated by this one, without what was repeated.
     seconds = summary.spending.gpu_seconds
     again = estimate(job(prompts, output, run_id="next", price_per_hour=2.0))
-    assert again.time_source == f"measured by run {summary.run_id} on cpu"
+    assert again.time_source == f"measured by run {summary.run_id}, 20 images, on cpu"
     assert again.gpu_hours == pytest.approx((seconds.total - seconds.repeated) / 3600)
     assert again.cost == pytest.approx(2 * (again.gpu_hours or 0))
 
@@ -173,8 +173,31 @@ def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
     )
     with pytest.raises(BadInput) as refused:
         make_plan(limited)
-    assert "cost 5.00, where budget.cost is 4.90" in str(refused.value)
+    message = str(refused.value)
+    assert message.startswith("job tiny: exceeds its budget by the estimate: ")
+    assert "cost 5.00, where budget.cost is 4.90" in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_rate_of_few_images_or_of_another_device_refuses_no_job(
+    prompts: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "out")
+    limited = job(prompts, output, budget={"gpu_hours": 1e-3})
+    write_rate(limited, "first", images=20, seconds_per_image=10.0)
+    first = make_plan(limited)
+    assert first.time is not None
+    assert first.time.source == "measured by run first, 20 images, on cpu"
+    assert first.over_budget is not None
+    assert "where budget.gpu_hours is 0.001" in first.over_budget
+
+    write_rate(limited, "second", images=80, seconds_per_image=10.0)
+    renamed = limited.model_copy(update={"run_id": "again"})
+    with pytest.raises(BadInput, match="measured by 2 runs, 100 images, on cpu"):
+        make_plan(renamed)
+
+    on_gpu = make_plan(renamed.model_copy(update={"device": "cuda"}))
+    assert on_gpu.time is None
 
 
 def test_a_run_on_spot_nodes_is_expected_to_cost_their_price(

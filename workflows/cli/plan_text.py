@@ -26,6 +26,9 @@ MAX_SIZES = 5
 MAX_UNUSED_COLUMNS = 8
 MIN_NAME_WIDTH = 11
 BYTES_PER_GIGABYTE = 1e9
+NO_REFUSAL = (
+    "The estimate rests on too little to refuse the job, which stops when its budget is spent"
+)
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
@@ -35,7 +38,9 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
 
 
 def print_plan_warnings(result: "PlanResult") -> None:
-    """Print what may go wrong with a plan: the disk may not do, or checks are not tried."""
+    """Print what may go wrong: budget or disk may not do, or checks are not tried."""
+    if result.over_budget is not None:
+        print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
     print_short_space(result)
     print_untried_checks(result)
 
@@ -230,7 +235,8 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
     if result.cost is not None and result.price_per_hour is not None:
         lines["cost"] = _format_cost(result.cost, result.price_per_hour, result)
     if result.over_budget is not None:
-        lines["budget"] = f"exceeded: {result.over_budget}"
+        note = "" if result.is_firm else f". {NO_REFUSAL}"
+        lines["budget"] = f"exceeded: {result.over_budget}{note}"
     return lines
 
 

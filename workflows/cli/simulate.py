@@ -25,8 +25,8 @@ LABEL_WIDTH = 13
 @cloup.option(
     "--images",
     type=click.IntRange(1),
-    required=True,
-    help="The images of the run, each with the job's defaults. No prompts are read.",
+    help="The images of the run, each with the job's defaults. Default: those of the rows of its "
+    "Parquet prompts.",
 )
 @cloup.option(
     "--gpus", type=click.IntRange(1), help="GPUs. Default: those of cluster.parallelism pods."
@@ -69,7 +69,7 @@ LABEL_WIDTH = 13
 def simulate(
     job: str,
     settings: tuple[str, ...],
-    images: int,
+    images: int | None,
     gpus: int | None,
     losses: float,
     price: float | None,
@@ -87,7 +87,11 @@ def simulate(
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.profiles.loader import load_profile
     from imagekiln.workflows.simulation.run import Fleet
-    from imagekiln.workflows.simulation.scenario import Conditions, seconds_per_image
+    from imagekiln.workflows.simulation.scenario import (
+        Conditions,
+        count_job_images,
+        seconds_per_image,
+    )
     from imagekiln.workflows.simulation.scenario import simulate as simulate_job
 
     simulated_job = read_job(job, settings)
@@ -101,6 +105,7 @@ def simulate(
     )
     paid = simulated_job.price_per_hour if price is None else price
     conditions = Conditions(fleet, losses, paid, seed)
+    images = images or count_job_images(simulated_job)
     result = simulate_job(simulated_job, profile, images, conditions)
     print_result(result, output_format, format_simulation)
 

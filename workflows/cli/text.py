@@ -9,6 +9,7 @@ from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
+    format_estimate_error,
     format_money,
     format_number,
     format_percent,
@@ -84,9 +85,7 @@ def format_costs(result: "Summary") -> str:
     if result.cost is not None:
         parts.append(f"cost {format_money(result.cost)}")
     if result.estimate_error is not None:
-        comparison = "less" if result.estimate_error < 0 else "more"
-        error = format_percent(abs(result.estimate_error))
-        parts.append(f"{error} {comparison} than estimated")
+        parts.append(format_estimate_error(result.estimate_error))
     return ", ".join(parts)
 
 

@@ -63,7 +63,7 @@ def check_deadline(job: Job, profile: Profile) -> str:
         require_within_budget(job, time, terms, gpu=profile.gpu_name, spot=profile.spot)
     expected = _judge(time, profile, job.cluster.parallelism)
     if expected.remedy is not None:
-        raise BadInput(f"{job.name}: {expected.says} {expected.remedy}")
+        raise BadInput(f"job {job.name}: {expected.says} {expected.remedy}")
     small_disk = _explain_small_disk(time, profile)
     return f"{expected.says} {small_disk}" if small_disk else expected.says
 

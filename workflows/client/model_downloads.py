@@ -70,5 +70,5 @@ def check_downloads(job: Job, profile: Profile) -> str | None:
     shortage = None if size is None else explain_small_disk(job, profile, size)
     if shortage is not None:
         says, remedy = shortage
-        raise BadInput(f"{job.name}: {says} {remedy}")
+        raise BadInput(f"job {job.name}: {says} {remedy}")
     return describe_downloads(job, size)

@@ -12,7 +12,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.performance import TimeFigure
 from imagekiln.steps.plan.catalog import ImageGroup
-from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, default_figure
+from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, count_images, default_figure
 from imagekiln.steps.plan.sharding import MAX_SHARDS, Sharding, cut_shards
 from imagekiln.steps.runs.plan import max_batch_size
 from imagekiln.workflows.client.deadline import (
@@ -104,8 +104,23 @@ def seconds_per_image(job: Job) -> float:
     """
     size, figure = default_figure(job)
     if figure is None:
-        raise BadInput(f"{job.name}: the time of an image is unknown. {HOW_TO_MEASURE}.")
+        remedy = f"{HOW_TO_MEASURE[0].upper()}{HOW_TO_MEASURE[1:]}."
+        raise BadInput(f"job {job.name}: the time of an image is unknown. {remedy}")
     return figure.seconds_per_work * _work(job, size)
+
+
+def count_job_images(job: Job) -> int:
+    """The images of the job's prompts, by the footers of their files.
+
+    Raises BadInput where these are no Parquet files, or have no rows; Missing, TryAgain.
+    """
+    try:
+        images = count_images(job)
+    except BadInput as error:
+        raise BadInput(f"{error} Pass --images.") from error
+    if not images:
+        raise BadInput(f"job {job.name}: its prompts have no rows. Pass --images.")
+    return images
 
 
 def simulate(job: Job, profile: Profile, images: int, conditions: Conditions) -> Simulation:

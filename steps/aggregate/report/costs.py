@@ -7,6 +7,7 @@ from imagekiln.steps.aggregate.spending import DevicePrice, Spending
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.runtime.figures import (
     format_duration,
+    format_estimate_error,
     format_money,
     format_number,
     format_percent,
@@ -122,7 +123,6 @@ def _estimate_sentence(summary: Summary) -> Iterator[str]:
     if summary.estimate_error is None:
         yield f"{sentence}."
         return
-    error = format_percent(abs(summary.estimate_error))
-    comparison = "less" if summary.estimate_error < 0 else "more"
+    error = format_estimate_error(summary.estimate_error)
     hours = format_number(summary.device_hours)
-    yield f"{sentence}. The run took {hours} device-hours, {error} {comparison}."
+    yield f"{sentence}. The run took {hours} device-hours, {error}."

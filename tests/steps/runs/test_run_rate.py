@@ -1,11 +1,21 @@
-"""What a run took, as the next one reads it."""
+"""What runs took, as the next one reads it."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from imagekiln.steps.runs.run_rate import RATE_TYPE_ADAPTER
+from imagekiln.steps.models.resolve import resolve_model
+from imagekiln.steps.runs.run_rate import (
+    ENOUGH_IMAGES,
+    RATE_TYPE_ADAPTER,
+    EarlierRate,
+    RunRate,
+    find_earlier_rate,
+)
+from tests.runs import job, write_prompts, write_rate
 
 RATE = {
     "run_id": "postcards-1",
@@ -13,6 +23,7 @@ RATE = {
     "dtype": "bfloat16",
     "speed": {},
     "device": "NVIDIA L4",
+    "images": 64,
     "work": 1e9,
     "shards": 4,
     "working_seconds": 100.0,
@@ -20,8 +31,16 @@ RATE = {
 }
 
 
+def read_rate(**changes: object) -> RunRate:
+    return RATE_TYPE_ADAPTER.validate_json(json.dumps(RATE | changes))
+
+
+def source(rate: EarlierRate | None) -> str:
+    return "" if rate is None else rate.source
+
+
 def test_twice_the_work_in_as_many_shards_loads_as_often() -> None:
-    rate = RATE_TYPE_ADAPTER.validate_json(json.dumps(RATE))
+    rate = EarlierRate((read_rate(),))
     assert rate.gpu_hours(2e9, 4) == pytest.approx(240 / 3600)
 
 
@@ -32,3 +51,53 @@ def test_twice_the_work_in_as_many_shards_loads_as_often() -> None:
 def test_figures_that_no_run_takes_are_damage(damaged: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         RATE_TYPE_ADAPTER.validate_json(json.dumps(RATE | damaged))
+
+
+def test_a_run_of_one_image_weighs_as_one_image() -> None:
+    night = read_rate(images=64, work=64.0, shards=1, working_seconds=28.0, loading_seconds=1.0)
+    one = replace(night, images=1, work=1.0, working_seconds=2.8)
+    both = EarlierRate((one, night))
+    # Each shard warms up for 2.4 s, and an image takes 0.4 s.
+    assert both.gpu_hours(50_000, 100) == pytest.approx((20_000 + 340) / 3600)
+    assert EarlierRate((night,)).gpu_hours(64, 1) == pytest.approx(29 / 3600)
+
+
+def test_runs_that_are_much_alike_tell_no_warming_up() -> None:
+    first = read_rate(images=64, work=64.0, shards=1, working_seconds=64.0, loading_seconds=0.0)
+    slower = replace(first, images=40, work=40.0, working_seconds=56.0)
+    assert EarlierRate((first, slower)).gpu_hours(104, 50) == pytest.approx(120 / 3600)
+
+
+def test_the_latest_runs_count_until_they_are_enough(tmp_path: Path) -> None:
+    nightly = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
+    digest = resolve_model(nightly).facts.digest
+    write_rate(nightly, "old", images=500, seconds_per_image=1.0)
+    write_rate(nightly, "large", images=ENOUGH_IMAGES - 1, seconds_per_image=1.0)
+    write_rate(nightly, "small", images=1, seconds_per_image=9.0)
+    rate = find_earlier_rate(nightly, digest)
+    assert source(rate) == "measured by 2 runs, 256 images, on cpu"
+
+    write_rate(nightly, "newest", images=300, seconds_per_image=1.0)
+    assert (
+        source(find_earlier_rate(nightly, digest)) == "measured by run newest, 300 images, on cpu"
+    )
+
+
+def test_runs_of_other_jobs_and_gpus_count_where_there_are_no_nearer_ones(tmp_path: Path) -> None:
+    first = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"), device="cuda")
+    second = first.model_copy(update={"name": "second"})
+    digest = resolve_model(first).facts.digest
+    write_rate(second, "on-cpu", images=300, seconds_per_image=1.0)
+    assert find_earlier_rate(second, digest) is None
+
+    write_rate(first, "on-l4", images=300, seconds_per_image=1.0, device="NVIDIA L4")
+    other_job = find_earlier_rate(second, digest)
+    assert source(other_job) == "measured by run on-l4 of another job, 300 images, on NVIDIA L4"
+
+    other_gpu = find_earlier_rate(first, digest, "NVIDIA-H100-80GB-HBM3")
+    assert source(other_gpu).endswith("on NVIDIA L4, another GPU than the job's")
+    assert other_gpu is not None
+    assert not other_gpu.is_firm
+    same_gpu = find_earlier_rate(first, digest, "nvidia-l4")
+    assert same_gpu is not None
+    assert same_gpu.is_firm

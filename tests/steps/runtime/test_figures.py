@@ -5,6 +5,7 @@ import pytest
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
+    format_estimate_error,
     format_number,
     format_percent,
     pluralize,
@@ -71,3 +72,9 @@ def test_a_time_has_two_units_at_most(number: float, text: str) -> None:
 
 def test_one_is_singular() -> None:
     assert [pluralize(number, "image") for number in (1, 2000)] == ["1 image", "2,000 images"]
+
+
+def test_a_run_far_over_its_estimate_took_so_many_times_as_long() -> None:
+    assert format_estimate_error(33.003) == "34 times the estimate"
+    assert format_estimate_error(2.0) == "200 % more than estimated"
+    assert format_estimate_error(-0.05) == "5 % less than estimated"

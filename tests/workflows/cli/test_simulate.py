@@ -1,6 +1,8 @@
 """A job played through without a cluster: what is printed."""
 
-from tests.workflows.cli.commands import kiln, parse_json
+from pathlib import Path
+
+from tests.workflows.cli.commands import ROWS, kiln, parse_json
 
 QUICK = ("--images", "100000", "--gpus", "4", "--set", "shard.seconds_per_image=0.5")
 
@@ -25,4 +27,19 @@ def test_exceeded_limit_comes_with_what_to_set(job: str) -> None:
 def test_job_whose_images_take_nobody_knows_how_long_is_refused(job: str) -> None:
     done = kiln("simulate", job, "--images", "1000")
     assert done.exit_code == 2
+    assert "job tiny: the time of an image is unknown. Run `imagekiln tune JOB`" in done.stderr
     assert "shard.seconds_per_image" in done.stderr
+
+
+def test_images_are_those_of_the_prompts_where_their_rows_can_be_counted(
+    job: str, tmp_path: Path
+) -> None:
+    counted = kiln("simulate", job, *QUICK[2:], "--set", "defaults.images_per_prompt=2")
+    assert counted.exit_code == 0, counted.stderr
+    assert f"{2 * len(ROWS)} in " in counted.stdout
+
+    text = tmp_path / "prompts.csv"
+    text.write_text("prompt\na circle\n")
+    refused = kiln("simulate", job, *QUICK[2:], "--set", f"prompts={text}")
+    assert refused.exit_code == 2
+    assert "Pass --images." in refused.stderr

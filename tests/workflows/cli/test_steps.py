@@ -73,6 +73,7 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
         "rejection_causes",
         "time",
         "moved_revisions",
+        "over_budget",
         "space",
     }
     assert found["adopted"] is False
