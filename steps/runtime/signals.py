@@ -67,23 +67,25 @@ class Stop:
 
 @contextmanager
 def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
-    """A Stop that SIGTERM and Ctrl-C request during the block. A second Ctrl-C acts as usual.
+    """A Stop that SIGTERM and Ctrl-C request during the block. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
     has no effect, since the kubelet and Argo's executor may each send one; it has none after the
     block either, where it would spoil the exit code of a process about to end.
     """
     stop = Stop(immediate=at_once)
+    interrupts = 0
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     after = dict(before)
 
     def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupts
         stop.request()
         if number == signal.SIGTERM:
             after[signal.SIGTERM] = signal.SIG_IGN
         if number == signal.SIGINT:
-            signal.signal(number, before[signal.SIGINT])
-        if stop.immediate:
+            interrupts += 1
+        if stop.immediate or interrupts > 1:
             raise Stopped
         if number == signal.SIGINT:
             os.write(2, INTERRUPT_MESSAGE)  # print is unsafe in a signal handler

@@ -104,7 +104,7 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
-        except Stopped:
+        except (Stopped, KeyboardInterrupt):  # Ctrl-C before, in or after the command
             stopped = "Stopped. Run the same command again to resume."
             print_failure(stopped, TryAgain.exit_code)
             ctx.exit(TryAgain.exit_code)
