@@ -169,8 +169,8 @@ def _split_by_reader(runs: Sequence[CardRun]) -> tuple[list[CardRun], list[CardR
 
     `datasets` reads all configurations of a card with the reader of the first one.
     """
-    same_format = []
-    separate = []
+    same_format: list[CardRun] = []
+    separate: list[CardRun] = []
     for run in runs:
         is_same = run.plan.job.format == runs[-1].plan.job.format
         (same_format if is_same else separate).append(run)

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -12,6 +12,9 @@ from types import FrameType
 GRACE_SECONDS = 15.0
 COMMIT_RESERVE_SECONDS = 2.0  # set aside to encode and write the part
 INTERRUPT_MESSAGE = b"Stopping after the current part. Ctrl-C again stops at once.\n"
+
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Stopped(BaseException):
@@ -95,5 +98,11 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     try:
         yield stop
     finally:
-        for number, handler in after.items():
+        _replace_handler(handle, after)
+
+
+def _replace_handler(old: _Handler, handlers: Mapping[signal.Signals, _Handler]) -> None:
+    """Set these handlers where the old one is still set, and not that of a block within."""
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is old:
             signal.signal(number, handler)

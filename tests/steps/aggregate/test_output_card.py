@@ -86,8 +86,10 @@ def test_runs_of_every_format_load_as_the_card_says(tmp_path: Path, newest: str)
     order = [*(name for name in FORMATS if name != newest), newest]
     for count, name in enumerate(order, start=1):
         make_night(output, f"{name}-png", prompts(count), format=name, skip_existing=False)
-    jpeg = {"format": newest, "encoding": {"kind": "jpeg"}, "skip_existing": False}
-    make_night(output, f"{newest}-jpeg", prompts(4), **jpeg)
+    jpeg = {"kind": "jpeg"}
+    make_night(
+        output, f"{newest}-jpeg", prompts(4), format=newest, encoding=jpeg, skip_existing=False
+    )
 
     configs = [config["config_name"] for config in front_matter(output)["configs"]]
     loaded = {name: load(output, tmp_path, name).num_rows for name in configs}

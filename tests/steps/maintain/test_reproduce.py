@@ -19,7 +19,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
-from tests.runs import PROMPTS, fill, finished, job, not_ok, picture, planned, write_prompts
+from tests.runs import PROMPTS, Rows, fill, finished, job, not_ok, picture, planned, write_prompts
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_an_image_is_also_found_by_the_id_of_its_row(store: Store, tmp_path: Pat
 
 
 def test_the_id_of_a_row_with_several_images_is_refused_with_their_number(tmp_path: Path) -> None:
-    rows = [{"prompt": "a circle", "id": "circle", "images": 3}, {"prompt": "a box", "id": "box"}]
+    rows: Rows = [{"prompt": "a circle", "id": "circle", "images": 3}, {"prompt": "a", "id": "b"}]
     planned_run = planned(tmp_path, str(tmp_path / "out"), rows)
     fill(planned_run)
     aggregate(planned_run.uri)

@@ -83,6 +83,15 @@ def test_a_second_sigterm_after_the_block_does_not_spoil_the_exit_code(before: R
     assert before.numbers == []
 
 
+def test_a_second_sigterm_after_two_blocks_does_not_spoil_the_exit_code_either(
+    before: Recorder,
+) -> None:
+    with stop_on_signals(), stop_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert before.numbers == []
+
+
 @pytest.mark.parametrize("sent", [0, 1])
 def test_handlers_are_those_of_before_when_the_block_ends(sent: int, before: Recorder) -> None:
     def fails() -> None:
