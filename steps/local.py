@@ -19,12 +19,13 @@ from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 DEFAULT_PREVIEW_IMAGES = 24
+LOADING = Event("loading", {}, "Loading the model ...")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,6 +101,7 @@ def _generate_here(
     store: Store, plan: Plan, shards: Sequence[int], progress: Progress, stop: Stop
 ) -> None:
     """Make these shards in this process, with one loaded model."""
+    progress.show_event(LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
@@ -121,6 +123,7 @@ def _generate_in_workers(
     stop: Stop,
 ) -> None:
     """Make all shards with a process for each environment."""
+    progress.show_event(LOADING)
     with serve_worker_metrics(progress, plan) as (served_progress, variables):
         served_progress.start(plan.counts.images)
         shards = range(len(plan.shards))

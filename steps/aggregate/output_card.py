@@ -61,6 +61,16 @@ class Configuration:
     columns: pa.Schema
 
     @property
+    def format(self) -> str:
+        """The format of its runs."""
+        return self.runs[0].plan.job.format
+
+    @property
+    def images(self) -> int:
+        """The images of all its runs that are ok."""
+        return sum(run.summary.ok for run in self.runs)
+
+    @property
     def is_mixed(self) -> bool:
         """Whether the runs differ in their columns."""
         return any(run.columns != self.columns for run in self.runs)
@@ -69,7 +79,7 @@ class Configuration:
         """Add a run where it fits; False where it does not."""
         job = self.runs[0].plan.job
         other = run.plan.job
-        if (job.format, job.encoding.kind) != (other.format, other.encoding.kind):
+        if job.encoding.kind != other.encoding.kind:
             return False
         united = _unite(self.columns, run.columns)
         # Readers of the other formats take the columns of their first file for those of all.
@@ -136,7 +146,8 @@ def render_output_card(runs: Sequence[CardRun | None]) -> str:
     """The card of these runs, oldest first, as Markdown. None stands for one that is unreadable."""
     readable = [run for run in runs if run is not None]
     with_images = [run for run in readable if run.summary.ok]
-    configurations = _configurations(with_images or readable[-1:])
+    loadable, separate = _split_by_reader(with_images or readable[-1:])
+    configurations = _configurations(loadable)
     images = sum(run.summary.ok for run in readable)
     return card_template("output_card.md.j2").render(
         front=yaml.safe_dump(_front_matter(configurations, images), sort_keys=False),
@@ -146,9 +157,24 @@ def render_output_card(runs: Sequence[CardRun | None]) -> str:
         runs=readable[::-1][:MAX_LISTED_RUNS],
         run_count=len(readable),
         unreadable=len(runs) - len(readable),
-        others=[name for name, _ in configurations if name != "default"],
-        format=readable[-1].plan.job.format if readable else None,
+        default=configurations[0][1] if configurations else None,
+        others=[name for name, _ in configurations[1:]],
+        separate=separate[::-1],
+        max_names=MAX_LISTED_RUNS,
     )
+
+
+def _split_by_reader(runs: Sequence[CardRun]) -> tuple[list[CardRun], list[CardRun]]:
+    """The runs in the format of the newest, and those in another format.
+
+    `datasets` reads all configurations of a card with the reader of the first one.
+    """
+    same_format: list[CardRun] = []
+    separate: list[CardRun] = []
+    for run in runs:
+        is_same = run.plan.job.format == runs[-1].plan.job.format
+        (same_format if is_same else separate).append(run)
+    return same_format, separate
 
 
 def _configurations(runs: Sequence[CardRun]) -> list[tuple[str, Configuration]]:

@@ -31,7 +31,8 @@ def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     if count > max(1, len(names)):
         raise BadInput(
             f"--gpus {count}: {pluralize(len(names), 'GPU')} visible here. Ask for fewer, set "
-            f"{VISIBLE_DEVICES_VARIABLE}, or set device: cpu for so many processes on the CPU."
+            f"{VISIBLE_DEVICES_VARIABLE}, or set device: cpu for so many processes on the CPU. "
+            "That is another run, since its id depends on the device."
         )
     return gpu_environments(names[:count]) if names else [{}]
 

@@ -1,6 +1,7 @@
 """Draws one image of a run again, and compares it with the stored one."""
 
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -72,19 +73,16 @@ class ReproduceResult:
 def reproduce(uri: str, image_id: str, to: Path | None = None) -> ReproduceResult:
     """Draw an image of the run at `uri` again, in a batch of the same size, and write it to a file.
 
+    `image_id` may be the id of the image's row, where one image of the run has it.
     Without `to`, the file is named after the image and lies in the current folder. Raises BadInput
     where the run has no such image, Incomplete where it was never aggregated, and what loading a
     model raises.
     """
-    if not IMAGE_ID_PATTERN.fullmatch(image_id):
-        raise BadInput(
-            f"{image_id!r} is not an image_id. Copy its 32 digits from the manifest, "
-            "or from the link of a thumbnail in the report."
-        )
     run = open_run(uri)
     manifest_row = find_row(run, image_id)
     (image_row,) = image_rows(manifest_row)
     (stored,) = manifest_row.to_pylist()
+    image_id = stored["image_id"]
 
     stats = _original_stats(run.store, stored)
     batch = _original_batch(run.plan, image_row, stats)
@@ -105,23 +103,46 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> ReproduceResul
     )
 
 
-def find_row(run: Run, image_id: str) -> pa.Table:
-    """The manifest row of an image, as a table of one row.
+def find_row(run: Run, name: str) -> pa.Table:
+    """The manifest row of an image, by its `image_id` or its row's id, as a table of one row.
 
-    Reads nothing but ids until it is found. Raises BadInput where the run has no such image.
+    Reads nothing but ids until it is found. Raises BadInput where the run has no such image, or
+    several whose rows have this id.
     """
-    columns = map_ordered(lambda number: _read_image_ids(run.store, number), len(run.plan.shards))
+    if IMAGE_ID_PATTERN.fullmatch(name):
+        for row in _find_positions(run, "image_id", name):
+            return _read_row(run, row)
+    positions = list(_find_positions(run, "id", name))
+    if not positions:
+        raise BadInput(
+            f"{run.store.uri}: has no image {name!r}, neither as image_id nor as the id of a row. "
+            "Copy an image_id from its manifest, or from the link of a thumbnail in the report."
+        )
+    if len(positions) > 1:
+        raise BadInput(
+            f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Copy the image_id "
+            "of one from the manifest, or from the link of a thumbnail in the report."
+        )
+    return _read_row(run, positions[0])
+
+
+def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
+    """The shard and the row in its manifest of each image that has this value."""
+    columns = map_ordered(lambda number: _read_ids(run.store, number, column), len(run.plan.shards))
     with closing(columns):  # type: ignore[type-var]  # a generator
         for number, ids in enumerate(columns):
-            index = pc.index(ids, image_id).as_py()
-            if index >= 0:
-                return read_table(run.store, manifest_key(number)).slice(index, 1)
-    raise BadInput(f"{run.store.uri}: has no image {image_id}. Copy an image_id from its manifest.")
+            for index in pc.indices_nonzero(pc.equal(ids, value)).to_pylist():
+                yield number, index
 
 
-def _read_image_ids(store: Store, number: int) -> pa.Array:
+def _read_row(run: Run, position: tuple[int, int]) -> pa.Table:
+    number, index = position
+    return read_table(run.store, manifest_key(number)).slice(index, 1)
+
+
+def _read_ids(store: Store, number: int, column: str) -> pa.Array:
     try:
-        return read_column(store, manifest_key(number), "image_id")
+        return read_column(store, manifest_key(number), column)
     except Missing as error:
         raise Incomplete(
             f"{store.uri}: has no complete manifest. "

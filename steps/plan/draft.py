@@ -198,22 +198,34 @@ def _refuse_too_many_rejected(
         uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
         listing = f" All are listed in {uri}."
     causes = find_rejection_causes(inputs.files, catalog)
-    remedy = "Correct the input, or raise limits.rejected_share."
+    remedy = describe_excess(rejected, rows, inputs.job.limits.rejected_share)
     if all(cause.reason.startswith(NOT_UTF8) for cause in causes):
         remedy = "Save the file as UTF-8."
     raise BadInput(
         f"{causes[0].file}: {_describe_share(rejected, rows)} rejected: "
-        f"{describe_causes(causes)}. Rows are counted from 0, without a header. {remedy}{listing}"
+        f"{describe_causes(causes)} {remedy}{listing}"
+    )
+
+
+def describe_excess(rejected: int, rows: int, limit: float) -> str:
+    """The share of rejected rows and the limit that it exceeds, and the remedy, as sentences."""
+    remedy = "Correct the input, or raise limits.rejected_share."
+    share = rejected / rows
+    if share <= limit:  # all rows, which no limit allows
+        return remedy
+    return (
+        f"{100 * share:.3g} % of the rows are rejected, and the limit is {100 * limit:.3g} %. "
+        f"{remedy}"
     )
 
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
-    """The most frequent causes, as clauses."""
+    """The most frequent causes, and how rows are counted, as sentences."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
     if omitted:
         clauses.append(f"and {pluralize(omitted, 'other reason')}")
-    return "; ".join(clauses)
+    return f"{'; '.join(clauses)}. Rows are counted from 0, without a header."
 
 
 def _describe_share(rejected: int, rows: int) -> str:

@@ -25,7 +25,7 @@ from imagekiln.steps.plan.budget import (
     require_budget_left,
     require_within_budget,
 )
-from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
+from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
     InputFile,
@@ -266,10 +266,11 @@ def _adopt_plan(
 def _refuse_rejected_rows(store: Store, plan: Plan, job: Job) -> None:
     """Raise BadInput where the plan has more rejected rows than the job accepts now."""
     rejected = plan.counts.rejected_rows
-    if rejected > job.limits.rejected_share * plan.input.rows:
+    limit = job.limits.rejected_share
+    if rejected > limit * plan.input.rows:
         raise BadInput(
             f"{store.uri}: {rejected} of {plan.input.rows} rows were rejected when it was planned. "
-            "Correct the input, or raise limits.rejected_share."
+            f"{describe_excess(rejected, plan.input.rows, limit)}"
         )
 
 

@@ -5,6 +5,7 @@ import os
 import warnings
 
 VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
+GCSFS_DEBUG_VARIABLE = "GCSFS_DEBUG"
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 WAIT_POLICY_VARIABLE = "OMP_WAIT_POLICY"
 SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
@@ -20,6 +21,9 @@ def silence_libraries() -> None:
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
     )
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
+    if GCSFS_DEBUG_VARIABLE not in os.environ:
+        # It logs the traceback of each failed request, which we explain in a sentence.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
 
 def limit_spinning() -> None:

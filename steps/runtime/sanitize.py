@@ -9,6 +9,7 @@ from shlex import quote
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 RETURN_SYMBOL = " \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS} "
+TAB_SYMBOL = " \N{RIGHTWARDS ARROW TO BAR} "
 LINE_BREAK = re.compile(r"\r\n|\n|\r")
 # C0 and C1, such as those of ANSI escapes, and lone surrogates, which cannot be encoded.
 CONTROL_CHARS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
@@ -41,9 +42,10 @@ KNOWN_TOKEN = re.compile(
 def sanitize_page_text(text: str) -> str:
     """The text without control characters, for a page that escapes and isolates it.
 
-    It stays on one line: a line feed becomes a return symbol.
+    It stays on one line: a line feed becomes a return symbol, and a tab that of its key.
     """
-    return UNSAFE_IN_PAGE.sub(REPLACEMENT, LINE_BREAK.sub(RETURN_SYMBOL, text))
+    one_line = LINE_BREAK.sub(RETURN_SYMBOL, text).replace("\t", TAB_SYMBOL)
+    return UNSAFE_IN_PAGE.sub(REPLACEMENT, one_line)
 
 
 def sanitize_line(text: str) -> str:

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -12,6 +12,9 @@ from types import FrameType
 GRACE_SECONDS = 15.0
 COMMIT_RESERVE_SECONDS = 2.0  # set aside to encode and write the part
 INTERRUPT_MESSAGE = b"Stopping after the current part. Ctrl-C again stops at once.\n"
+
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Stopped(BaseException):
@@ -67,23 +70,25 @@ class Stop:
 
 @contextmanager
 def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
-    """A Stop that SIGTERM and Ctrl-C request during the block. A second Ctrl-C acts as usual.
+    """A Stop that SIGTERM and Ctrl-C request during the block. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
     has no effect, since the kubelet and Argo's executor may each send one; it has none after the
     block either, where it would spoil the exit code of a process about to end.
     """
     stop = Stop(immediate=at_once)
+    interrupts = 0
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     after = dict(before)
 
     def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupts
         stop.request()
         if number == signal.SIGTERM:
             after[signal.SIGTERM] = signal.SIG_IGN
         if number == signal.SIGINT:
-            signal.signal(number, before[signal.SIGINT])
-        if stop.immediate:
+            interrupts += 1
+        if stop.immediate or interrupts > 1:
             raise Stopped
         if number == signal.SIGINT:
             os.write(2, INTERRUPT_MESSAGE)  # print is unsafe in a signal handler
@@ -93,5 +98,11 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     try:
         yield stop
     finally:
-        for number, handler in after.items():
+        _replace_handler(handle, after)
+
+
+def _replace_handler(old: _Handler, handlers: Mapping[signal.Signals, _Handler]) -> None:
+    """Set these handlers where the old one is still set, and not that of a block within."""
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is old:
             signal.signal(number, handler)

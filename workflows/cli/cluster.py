@@ -44,7 +44,11 @@ def manifests(folder: Path, *, monitoring: bool) -> None:
     from imagekiln.workflows.cli.terminal import print_text
 
     write_manifests(folder, monitoring=monitoring)
-    print_text(f"Wrote {folder}. Next: kubectl apply -k {folder / 'overlays' / 'whole-cluster'}")
+    base = folder / "base"
+    print_text(
+        f"Wrote {folder}. Fill in secrets.example.yaml, artifacts.yaml and defaults.yaml "
+        f"in {base}. Next: kubectl apply -k {folder / 'overlays' / 'whole-cluster'}"
+    )
 
 
 @cloup.command(

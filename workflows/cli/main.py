@@ -1,13 +1,17 @@
 """The group of all commands: how they are listed, and how a failure becomes an exit code."""
 
 import os
+import sys
+from typing import Any
 
 import click
 import cloup
 
+from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.sanitize import redact_secrets
+from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from imagekiln.workflows.cli import cluster, local, maintain, schedules, simulate, steps
 from imagekiln.workflows.cli.terminal import print_failure, print_note
 
@@ -84,15 +88,21 @@ EXIT_CODES = (
 class KilnGroup(cloup.Group):
     """Commands whose failures are sentences, and whose exit codes say whether to try again."""
 
+    def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as click has it
+        """Run the command line. A request to stop has its exit code from here on."""
+        try:
+            with stop_on_signals(at_once=True):
+                return super().main(*args, **options)
+        except Stopped:
+            print_failure("Stopped. Run the same command again to resume.", TryAgain.exit_code)
+            sys.exit(TryAgain.exit_code)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
         with empty_log_context():
             return self._invoke(ctx)
 
     def _invoke(self, ctx: click.Context) -> object:
-        from imagekiln.steps.errors import KilnError, TryAgain
-        from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
-
         try:
             _note_ignored_variables()
             with stop_on_signals(at_once=True) as ctx.obj:
@@ -104,10 +114,6 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
-        except Stopped:
-            stopped = "Stopped. Run the same command again to resume."
-            print_failure(stopped, TryAgain.exit_code)
-            ctx.exit(TryAgain.exit_code)
 
 
 def _note_ignored_variables() -> None:

@@ -80,7 +80,9 @@ def retry(stop: "Stop", run: str, include_permanent: bool, output_format: str) -
     )
 )
 @run_argument
-@cloup.argument("image_id", metavar="IMAGE_ID", help="The image's id, as in the manifest.")
+@cloup.argument(
+    "image_id", metavar="IMAGE_ID", help="The image_id in the manifest, or its row's id."
+)
 @cloup.option(
     "--to",
     type=click.Path(dir_okay=False, path_type=Path),

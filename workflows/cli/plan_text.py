@@ -100,7 +100,7 @@ def _format_rejections(result: "PlanResult") -> str:
         return ""
     sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
     if result.rejection_causes:
-        sentence += f" Reasons: {describe_causes(result.rejection_causes)}."
+        sentence += f" Reasons: {describe_causes(result.rejection_causes)}"
     return f"\n{sanitize_line(sentence)}"
 
 
@@ -210,7 +210,7 @@ def _format_causes(result: "Estimate") -> str:
 
     if not result.rejection_causes:
         return ""
-    return f"\n{sanitize_line(f'Rejected: {describe_causes(result.rejection_causes)}.')}"
+    return f"\n{sanitize_line(f'Rejected: {describe_causes(result.rejection_causes)}')}"
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:

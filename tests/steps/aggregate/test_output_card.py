@@ -74,10 +74,34 @@ def test_runs_that_do_not_fit_are_configurations_of_their_own(tmp_path: Path) ->
     assert names == ["default", "texts"]
     assert load(output, tmp_path)["tag"][:] == [1]
     assert load(output, tmp_path, "texts")["tag"][:] == ["a"]
-    assert (
-        '`load_dataset("path/to/this/folder", NAME)`: ` texts `.'
-        in (output / "README.md").read_text()
+    assert "with one of these names: ` texts `." in (output / "README.md").read_text()
+
+
+FORMATS = ("parquet", "webdataset", "files")
+
+
+@pytest.mark.parametrize("newest", FORMATS)
+def test_runs_of_every_format_load_as_the_card_says(tmp_path: Path, newest: str) -> None:
+    output = tmp_path / "mixed"
+    order = [*(name for name in FORMATS if name != newest), newest]
+    for count, name in enumerate(order, start=1):
+        make_night(output, f"{name}-png", prompts(count), format=name, skip_existing=False)
+    jpeg = {"kind": "jpeg"}
+    make_night(
+        output, f"{newest}-jpeg", prompts(4), format=newest, encoding=jpeg, skip_existing=False
     )
+
+    configs = [config["config_name"] for config in front_matter(output)["configs"]]
+    loaded = {name: load(output, tmp_path, name).num_rows for name in configs}
+    assert loaded == {"default": 4, f"{newest}-png": 3}
+    folders = [load(output / f"{name}-png", tmp_path).num_rows for name in order]
+    assert folders == [1, 2, 3]
+
+    card = (output / "README.md").read_text()
+    assert f"This loads 4 of the 10 images, those of ` {newest}-jpeg `." in card
+    assert f"with one of these names: ` {newest}-png `." in card
+    separate = ", ".join(f"` {name}-png `" for name in order[1::-1])
+    assert f'`load_dataset("path/to/this/folder/RUN", split="train")`: {separate}.' in card
 
 
 def test_a_night_without_images_streams_as_an_empty_dataset(tmp_path: Path) -> None:

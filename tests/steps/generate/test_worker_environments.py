@@ -42,7 +42,9 @@ def test_more_gpus_than_there_are_is_a_mistake(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert choose_environments(_job("auto"), None) == [{}]
     assert choose_environments(_job("auto"), 1) == [{}]
-    with pytest.raises(BadInput, match=r"--gpus 3: 0 GPUs visible here\. .*device: cpu"):
+    with pytest.raises(
+        BadInput, match=r"--gpus 3: 0 GPUs visible here\. .*device: cpu .*another run"
+    ):
         choose_environments(_job("auto"), 3)
 
 

@@ -19,7 +19,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
-from tests.runs import PROMPTS, fill, finished, job, not_ok, picture, planned, write_prompts
+from tests.runs import PROMPTS, Rows, fill, finished, job, not_ok, picture, planned, write_prompts
 
 
 @pytest.fixture
@@ -116,6 +116,21 @@ def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_p
         "RuntimeError: cannot draw 'a red circle number 5'",
     )
     assert not (tmp_path / "none.png").exists()
+
+
+def test_an_image_is_also_found_by_the_id_of_its_row(store: Store, tmp_path: Path) -> None:
+    row = manifests(store.uri)[13]
+    result = reproduce(store.uri, str(row["id"]), tmp_path / "again.png")
+    assert (result.image_id, result.equal) == (row["image_id"], "bytes")
+
+
+def test_the_id_of_a_row_with_several_images_is_refused_with_their_number(tmp_path: Path) -> None:
+    rows: Rows = [{"prompt": "a circle", "id": "circle", "images": 3}, {"prompt": "a", "id": "b"}]
+    planned_run = planned(tmp_path, str(tmp_path / "out"), rows)
+    fill(planned_run)
+    aggregate(planned_run.uri)
+    with pytest.raises(BadInput, match=r"3 images have the id 'circle'\. Copy the image_id"):
+        reproduce(planned_run.uri, "circle")
 
 
 @pytest.mark.parametrize("name", ["0" * 32, "../../etc/passwd", "", "A" * 32])

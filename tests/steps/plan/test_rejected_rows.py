@@ -93,6 +93,7 @@ def test_refused_job_lists_all_rows_and_leaves_no_plan(tmp_path: Path) -> None:
         "prompt is blank (1 row; the first is row 2, id 'c', value ' '); "
         f"prompt is over 4000 characters (1 row; the first is row 3, id 'd', value '{'x' * 40}…'). "
         "Rows are counted from 0, without a header. "
+        "75 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share. "
         f"All are listed in {path}."
     )

@@ -134,6 +134,7 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
         "prompt is null (1 row; the first is row 8); "
         f"prompt is over 40 characters (1 row; the first is row 9, value '{'x' * 40}…'). "
         "Rows are counted from 0, without a header. "
+        "20 % of the rows are rejected, and the limit is 19 %. "
         "Correct the input, or raise limits.rejected_share. All are listed in "
     )
     assert (

@@ -1,10 +1,11 @@
 """What PyTorch's threads are told before it is imported."""
 
+import logging
 import os
 
 import pytest
 
-from imagekiln.steps.runtime.libraries import limit_spinning
+from imagekiln.steps.runtime.libraries import limit_spinning, silence_libraries
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
@@ -34,3 +35,19 @@ def test_threads_spin_briefly_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch
 def test_what_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "ACTIVE")
     assert _limits(monkeypatch, load=1e6) == {name: "ACTIVE"}
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_gcsfs_logs_failed_requests_only_when_asked_to(
+    monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    logger = logging.getLogger("gcsfs")
+    level = logger.level
+    logger.setLevel(logging.NOTSET)
+    monkeypatch.delenv("GCSFS_DEBUG", raising=False)
+    if debug:
+        monkeypatch.setenv("GCSFS_DEBUG", "1")
+    silence_libraries()
+    logs_errors = logger.isEnabledFor(logging.ERROR)
+    logger.setLevel(level)
+    assert logs_errors is debug

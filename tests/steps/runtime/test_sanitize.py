@@ -41,7 +41,7 @@ def test_control_characters_are_replaced_and_nothing_else_changes(
 
 def test_a_line_stays_a_line() -> None:
     assert sanitize_line("one\r\ntwo\tthree\n") == f"one{BAD}{BAD}two{BAD}three{BAD}"
-    assert sanitize_page_text("one\r\ntwo\nthree") == "one ↵ two ↵ three"
+    assert sanitize_page_text("one\r\ntwo\nthree\tfour") == "one ↵ two ↵ three ⇥ four"
     assert sanitize_lines("one\ntwo\r") == f"one\ntwo{BAD}"
 
 

@@ -58,11 +58,13 @@ def test_a_deferred_block_is_finished(before: Recorder) -> None:
     assert before.numbers == []
 
 
-def test_a_second_ctrl_c_acts_as_usual(before: Recorder) -> None:
-    with stop_on_signals():
+def test_each_further_ctrl_c_stops_at_once_and_deferred_blocks_too(before: Recorder) -> None:
+    with stop_on_signals() as stop, stop.deferred():
         os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-    assert before.numbers == [signal.SIGINT]
+        for _ in range(2):
+            with pytest.raises(Stopped):
+                os.kill(os.getpid(), signal.SIGINT)
+    assert before.numbers == []
 
 
 def test_a_second_sigterm_changes_nothing(before: Recorder) -> None:
@@ -76,6 +78,15 @@ def test_a_second_sigterm_changes_nothing(before: Recorder) -> None:
 
 def test_a_second_sigterm_after_the_block_does_not_spoil_the_exit_code(before: Recorder) -> None:
     with stop_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert before.numbers == []
+
+
+def test_a_second_sigterm_after_two_blocks_does_not_spoil_the_exit_code_either(
+    before: Recorder,
+) -> None:
+    with stop_on_signals(), stop_on_signals():
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     assert before.numbers == []

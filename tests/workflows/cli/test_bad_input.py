@@ -394,6 +394,7 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         "prompt is null (1 row; the first is row 0); "
         f"prompt is over 4000 characters (1 row; the first is row 3, value '{'x' * 40}…'). "
         "Rows are counted from 0, without a header. "
+        "100 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",
     ),
     "a bad row too many": (
@@ -401,6 +402,7 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         "prompts.parquet: 2 of 100 rows were rejected: "
         "steps is not between 1 and 1000 (2 rows; the first is row 98, value '0'). "
         "Rows are counted from 0, without a header. "
+        "2 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",
     ),
 }

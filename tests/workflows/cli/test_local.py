@@ -33,8 +33,9 @@ def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) ->
     ]
     assert re.fullmatch(r"Took:    [0-9.]+ s of device time", took)
     assert (run / "report" / "index.html").is_file()
-    plan, *progress = done.stderr.splitlines()
+    plan, loading, *progress = done.stderr.splitlines()
     assert plan == f"Planned 6 images in 2 shards: {run}"
+    assert json.loads(loading)["message"] == "Loading the model ..."
     assert [json.loads(line)["done"] for line in progress][-1] == 6
 
 
