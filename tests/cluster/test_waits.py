@@ -61,9 +61,17 @@ def test_wait_for_what_no_node_has_is_explained(
     with submitted(job_with_profile(tmp_path, profile, settings), argo) as name:
         status = wait_for_cause(name, step, cause, argo)
         assert status.stage == step
-        line = shell("list", "--namespace", kube.NAMESPACE).stdout
-        assert f"{name}: Running; {step}" in line
-        assert f" waits: {cause}" in line
+        wait_for_line(f"{name}: Running; {step}", f" waits: {cause}")
+
+
+def wait_for_line(*texts: str) -> None:
+    """Wait until a line of `list` has all of these: it says what Argo says, and asks for no events."""
+
+    def look() -> bool:
+        lines = shell("list", "--namespace", kube.NAMESPACE).stdout.splitlines()
+        return any(all(text in line for text in texts) for line in lines)
+
+    kube.wait_until(WAIT_SECONDS, f"a line with {texts}", look)
 
 
 def test_wait_for_the_quota_is_explained_and_ends_with_it(argo: ArgoApi) -> None:
