@@ -65,7 +65,7 @@ def test_wait_for_what_no_node_has_is_explained(
 
 
 def wait_for_line(*texts: str) -> None:
-    """Wait until a line of `list` has all of these: it says what Argo says, and asks for no events."""
+    """Wait until a line of `list` has all of these. It says what Argo says, not what events do."""
 
     def look() -> bool:
         lines = shell("list", "--namespace", kube.NAMESPACE).stdout.splitlines()
