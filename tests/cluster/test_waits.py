@@ -87,5 +87,10 @@ def test_wait_for_the_quota_is_explained_and_ends_with_it(argo: ArgoApi) -> None
 def test_image_that_cannot_be_pulled_is_explained(argo: ArgoApi) -> None:
     cluster = {"namespace": kube.NAMESPACE, "profile": "test", "gpu_image": "localhost/nothing:1"}
     with submitted(jobs.job(cluster=cluster), argo) as name:
-        status = wait_for_cause(name, "generate", "the image cannot be pulled", argo)
-        assert any("localhost/nothing:1" in wait.message for wait in status.waits)
+        wait_for_cause(name, "generate", "the image cannot be pulled", argo)
+
+        def names_image() -> bool:
+            waits = get_status(name, kube.NAMESPACE, argo).waits
+            return any("localhost/nothing:1" in wait.message for wait in waits)
+
+        kube.wait_until(WAIT_SECONDS, "the name of the image", names_image)

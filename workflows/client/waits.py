@@ -22,7 +22,8 @@ CAUSES = (
     (re.compile(r"didn't match Pod's|untolerated taint"), "no node fits the profile"),
     (
         re.compile(
-            r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspect"
+            r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspect|"
+            r"Failed to pull image"
         ),
         "the image cannot be pulled",
     ),
@@ -97,8 +98,11 @@ def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
     return replace(wait, cause=cause, message=message)
 
 
-def _event_order(event: Json) -> tuple[str, bool]:
-    """When an event came last, in UTC as Kubernetes writes it, and whether it is a warning."""
+def _event_order(event: Json) -> tuple[str, bool, int]:
+    """When an event came last, in UTC as Kubernetes writes it; then warnings, and long ones, first.
+
+    Of those in the same second, "Failed to pull image NAME: ..." says more than "ErrImagePull".
+    """
     series = cast("Json", event.get("series") or {})
     times = (
         series.get("lastObservedTime"),
@@ -106,7 +110,8 @@ def _event_order(event: Json) -> tuple[str, bool]:
         event.get("eventTime"),
         event.get("firstTimestamp"),
     )
-    return str(next(filter(None, times), "")), _is_warning(event)
+    when = str(next(filter(None, times), ""))
+    return when, _is_warning(event), len(str(event.get("message", "")))
 
 
 def _is_warning(event: Json) -> bool:
