@@ -38,7 +38,7 @@ test: lint ## Lint, types, API reference and every test but the slow ones: what 
 	@# Types and reference are checked beside the tests; what they print comes after. Processes that tests start
 	@# import the libraries again and again: their bytecode is kept. Idle workers take over what others have to do.
 	@$(MAKE) --no-print-directory types docs >build/checks.txt 2>&1 & checks=$$!; \
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(TESTS); \
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist worksteal $(TESTS); \
 	tests=$$?; wait $$checks; checks=$$?; cat build/checks.txt; \
 	test $$tests -eq 0 && test $$checks -eq 0
 
