@@ -61,10 +61,11 @@ def test_pod_that_generates_serves_metrics_under_labels_of_its_job_run_and_shard
     assert (labels["imagekiln.dev/job"], labels["imagekiln.dev/run"]) == (job.name, job.run_id)
 
     def look() -> Series | None:
-        text = kube.kubectl(
-            "exec", kube.name(pod), "--container", "main", "--", "python", "-c",
-            POD_READER,
-        )  # fmt: skip
+        command = ["exec", kube.name(pod), "--container", "main", "--", "python", "-c", POD_READER]
+        try:
+            text = kube.kubectl(*command)
+        except AssertionError:  # it does not listen yet
+            return None
         series = parse(text)
         is_at_work = series.get(("imagekiln_images_total", (("status", "ok"),)), 0) > 0
         return series if is_at_work else None
