@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder
@@ -45,16 +45,8 @@ class ReconciledShard:
 def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     """Compare one shard with its parts.
 
-    Raises BadInput where a part is damaged or holds other images than were planned, also when it is
-    read again: a store may answer wrongly once.
+    Raises BadInput where a part is damaged or holds other images than were planned.
     """
-    try:
-        return _reconcile_once(store, plan, number)
-    except BadInput:
-        return _reconcile_once(store, plan, number)
-
-
-def _reconcile_once(store: Store, plan: Plan, number: int) -> ReconciledShard:
     parts = read_shard(store, plan, number)
     outcomes = [_read_outcomes(store, part) for part in parts]
     part_format = format_of(plan.job)
