@@ -11,11 +11,9 @@ from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.objects import Json, object_metadata
-from imagekiln.workflows.templates.metrics import GPU_USES
+from imagekiln.workflows.templates.metrics import SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
-COST_FIGURE = "cost"
-SPENT_FIGURES = (*GPU_USES, COST_FIGURE)
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
 
 

@@ -8,7 +8,6 @@ from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.nodes import (
-    COST_FIGURE,
     ENDED_PHASES,
     PodAttempt,
     pending_groups,
@@ -20,6 +19,7 @@ from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_st
 from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
 from imagekiln.workflows.client.waits import StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, object_metadata
+from imagekiln.workflows.templates.metrics import COST
 
 FAILED_PHASES = ("Failed", "Error")
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
@@ -99,7 +99,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     stage = _stage(pods, phase, planned=images is not None)
     rate = _image_rate(images_done, shards, _generation_end(shards, stage, finished))
     spent = spent_figures(workflow)
-    cost = spent.pop(COST_FIGURE, None)
+    cost = spent.pop(COST, None)
     seconds_left = None
     if rate and images is not None:
         seconds_left = (images - images_done) / rate

@@ -12,10 +12,9 @@ from pathlib import Path
 from imagekiln.workflows.pod.outputs import write_parameters
 from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.metrics import (
-    COST,
-    GPU_USES,
     IMAGE_STATUSES,
     JOB_OUTPUT,
+    SPENT_FIGURES,
     UNKNOWN_JOB,
 )
 from imagekiln.workflows.templates.workflow import JOB_LABEL
@@ -49,7 +48,7 @@ def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, s
     values = {
         "seconds": max(0.0, now - created_at) if created_at else 0.0,
         "ended_at": now,
-        **dict.fromkeys((*IMAGE_STATUSES, *GPU_USES, COST), 0.0),
+        **dict.fromkeys((*IMAGE_STATUSES, *SPENT_FIGURES), 0.0),
         MISSING: planned,
         **figures,
     }
@@ -76,7 +75,7 @@ def _parse_figures(text: str) -> dict[str, float]:
         figures = json.loads(text)
     if not isinstance(figures, dict):
         return {}
-    names = (*IMAGE_STATUSES, *GPU_USES, COST)
+    names = (*IMAGE_STATUSES, *SPENT_FIGURES)
     return {name: figures[name] for name in names if isinstance(figures.get(name), int | float)}
 
 

@@ -25,9 +25,13 @@ from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.templates.metrics import COST, GPU_USES, WORKFLOW_UID_VARIABLE
+from imagekiln.workflows.templates.metrics import (
+    COST,
+    GPU_USES,
+    SPENT_FIGURES,
+    WORKFLOW_UID_VARIABLE,
+)
 
-NAMES = (*GPU_USES, COST)
 DECIMALS = 3
 MAX_TRIES = 20
 MAX_ENTRY_BYTES = 64 * 2**10
@@ -51,7 +55,7 @@ class Claims:
         others = {uid: claim for uid, claim in self.by_workflow.items() if uid != workflow}
         others_sum = _add(self.settled, *others.values())
         amounts: dict[str, float] = {}
-        for name in NAMES:
+        for name in SPENT_FIGURES:
             unclaimed = round(total.get(name, 0.0) - others_sum[name], DECIMALS)
             amounts[name] = max(earlier.get(name, 0.0), unclaimed, 0.0)
         if amounts == earlier or not any(amounts.values()):
@@ -136,7 +140,7 @@ def spending_of(summary: Summary) -> dict[str, float]:
 
 def _add(*terms: Amounts) -> dict[str, float]:
     """The sum of amounts by name, with a number for each name and no other names."""
-    return {name: sum(amounts.get(name, 0.0) for amounts in terms) for name in NAMES}
+    return {name: sum(amounts.get(name, 0.0) for amounts in terms) for name in SPENT_FIGURES}
 
 
 def _keep(claims: Claims) -> Claims:

@@ -17,6 +17,7 @@ UNKNOWN_JOB = "unknown"  # of a workflow that failed before its job was read
 IMAGE_STATUSES = ("ok", "blank", "filtered", "failed", "missing")
 GPU_USES = ("drawing", "loading", "idle", "repeated")
 COST = "cost"
+SPENT_FIGURES = (*GPU_USES, COST)  # GPU seconds by use, and what all of them cost
 # Of the pod that aggregates: by it, a further try is told from another workflow's.
 WORKFLOW_UID_VARIABLE = "IMAGEKILN_WORKFLOW_UID"
 # From a shard of ten seconds to a day, which is when a pod is stopped.
@@ -81,7 +82,7 @@ def outcome_metrics() -> list[RunMetric]:
 
 def run_outputs() -> tuple[str, ...]:
     """The output parameters of that pod, from which their values are taken."""
-    return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *GPU_USES, COST)
+    return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *SPENT_FIGURES)
 
 
 def shard_metrics() -> list[Histogram]:
