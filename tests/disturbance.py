@@ -8,6 +8,8 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
+from tests.servers import running
+
 READS = ("GET", "HEAD")
 HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
@@ -107,20 +109,11 @@ class Disturbance:
 def disturbance(endpoint: str) -> Iterator[Disturbance]:
     """A proxy before the server at `endpoint` while the block runs; at first, it spoils nothing."""
     proxy = Disturbance()
-    with _Server(proxy, endpoint.removeprefix("http://")) as server:
-        proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(_Server(proxy, endpoint.removeprefix("http://"))) as proxy.endpoint:
+        yield proxy
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def __init__(self, proxy: Disturbance, upstream: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.proxy = proxy

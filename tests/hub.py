@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests.servers import running
 
 MODEL = "kiln/shapes"
 GATED = "kiln/gated"
@@ -48,15 +49,8 @@ def hub(folder: Path) -> Iterator[Hub]:
         "first_answers": first_answers,
     }
     handler = type("Handler", (_Handler,), state)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            endpoint = f"http://127.0.0.1:{server.server_port}"
-            yield Hub(endpoint, requested_files, names, first_answers)
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as endpoint:
+        yield Hub(endpoint, requested_files, names, first_answers)
 
 
 @contextmanager

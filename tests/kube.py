@@ -1,7 +1,6 @@
 """A stand-in for the Kubernetes API on loopback: it serves a dictionary of objects."""
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts, object_name
 from imagekiln.workflows.objects import Json
+from tests.servers import running
 
 BASE = Path(__file__).parents[1] / "workflows/cluster/base"
 SPACE = "namespaces/imagekiln"
@@ -112,16 +112,8 @@ def put_repository(kube: Kube, endpoint: str, bucket: str, **settings: object) -
 @contextmanager
 def serving(kube: Kube) -> Iterator[Kube]:
     """The cluster, listening on loopback while the block runs."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(kube)) as server:
-        server.daemon_threads = True
-        kube.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield kube
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _handler(kube))) as kube.url:
+        yield kube
 
 
 Answer = tuple[int, Json]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
+from tests.servers import running
+
 # How a request fails: with an S3 error code and its HTTP status, with an answer that never arrives
 # although the request was carried out, with an answer cut off in its middle, or not at all.
 Fault = tuple[int, str] | Literal["lost", "cut", "none"]
@@ -32,16 +34,8 @@ class StubS3:
 def stub_s3(conditional: bool = True) -> Iterator[StubS3]:
     """A store on loopback while the block runs; without `conditional` it ignores If-None-Match."""
     store = StubS3(conditional)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(store)) as server:
-        server.daemon_threads = True
-        store.endpoint = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield store
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _handler(store))) as store.endpoint:
+        yield store
 
 
 def _handler(store: StubS3) -> type[BaseHTTPRequestHandler]:
