@@ -122,6 +122,14 @@ class Series:
     points: Sequence[tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert that fires."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
 class Prometheus:
     """A server's API."""
 
@@ -132,23 +140,31 @@ class Prometheus:
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """The samples that the expression gives now, or at so many seconds since 1970."""
         times = {} if at is None else {"time": str(at)}
-        result = self._get("query", query=expression, **times)
+        result = self._get("query", query=expression, **times)["result"]
         return [Sample(series["metric"], float(series["value"][1])) for series in result]
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """The series that the expression gives in these seconds since 1970."""
         times = {"start": str(start), "end": str(end), "step": str(step)}
-        result = self._get("query_range", query=expression, **times)
+        result = self._get("query_range", query=expression, **times)["result"]
         return [
             Series(series["metric"], [(float(at), float(value)) for at, value in series["values"]])
             for series in result
+        ]
+
+    def firing_alerts(self, name: str) -> list[Alert]:
+        """The alerts of this name that fire now."""
+        return [
+            Alert(alert["labels"], alert["annotations"])
+            for alert in self._get("alerts")["alerts"]
+            if alert["state"] == "firing" and alert["labels"]["alertname"] == name
         ]
 
     def _get(self, path: str, **parameters: str) -> Any:  # noqa: ANN401  # JSON
         response = requests.get(f"{self._url}/api/v1/{path}", params=parameters, timeout=30)
         answer = response.json()
         assert answer["status"] == "success", answer
-        return answer["data"]["result"]
+        return answer["data"]
 
 
 @contextmanager

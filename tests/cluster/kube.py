@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -74,6 +75,19 @@ def wait_until(seconds: float, what: str, look: Callable[[], T | None], every: f
             return value
         time.sleep(every)
     raise AssertionError(f"{what}: not within {seconds:.0f} s")
+
+
+def send_signal(pod: str, signal: str) -> None:
+    """Send a signal, such as SIGSTOP, to the process that generates in a pod, if it still runs."""
+    code = (
+        "import os,signal;"
+        "pids=[p for p in os.listdir('/proc') if p.isdigit()];"
+        "names={p:open(f'/proc/{p}/cmdline').read() for p in pids};"
+        "[os.kill(int(p),signal." + signal + ") for p,n in names.items()"
+        " if 'imagekiln' in n and 'generate' in n and 'argoexec' not in n]"
+    )
+    with suppress(AssertionError):  # the pod has ended
+        kubectl("exec", pod, "--container", "main", "--", "python", "-c", code)
 
 
 def inject_fault(*arguments: str) -> None:

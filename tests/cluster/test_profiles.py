@@ -40,7 +40,7 @@ def _patch(change: kube.Object) -> None:
     )
 
 
-def job_with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
+def job_with_profile(folder: Path, name: str, settings: str, /, **more: object) -> Job:
     """A job with a profile like `test`, of a user's own."""
     path = folder / f"{name}.yaml"
     path.write_text(f"like: test\ndescription: for a test\n{settings}\n")

@@ -10,7 +10,7 @@ from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
 from imagekiln.workflows.objects import object_metadata
 from tests.cluster import jobs, kube
-from tests.cluster.waiting import wait_for_end, wait_for_success
+from tests.cluster.waiting import wait_for_end, wait_for_firing, wait_for_success
 
 DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 
@@ -18,12 +18,9 @@ DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
     cron = schedule(job, "* * * * *", argo=argo)
-    labels = f"workflows.argoproj.io/cron-workflow={cron}"
-    workflow = kube.wait_until(
-        150, "a firing", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels)
-    )[0]
+    workflow = wait_for_firing(cron, argo)
     suspend(cron, kube.NAMESPACE, argo)
-    run = wait_for_success(str(object_metadata(workflow)["name"]), argo)
+    run = wait_for_success(workflow, argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.write_times(run)
     schedule(job, "* * * * *", argo=argo)
@@ -31,7 +28,8 @@ def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
         kube.get_field(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True
     ), "registering resumed it"
 
-    at = object_metadata(workflow)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
+    fired = argo.get("Workflow", kube.NAMESPACE, workflow)
+    at = object_metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
     again = wait_for_end(submit(job, at, "UTC", argo).name, argo)
     assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), (
         "the same date made something again"

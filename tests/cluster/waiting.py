@@ -7,6 +7,7 @@ from imagekiln.workflows.client.status import WorkflowStatus
 from tests.cluster import kube
 
 SECONDS = 900.0
+CRON_LABEL = "workflows.argoproj.io/cron-workflow"
 
 
 def wait_for_end(name: str, argo: ArgoApi) -> WorkflowStatus:
@@ -26,6 +27,15 @@ def submit_with_template(job: Job, argo: ArgoApi) -> str:
     """The name of the workflow of a job, whose template is brought up to date first."""
     apply(job, argo)
     return submit(job, argo=argo).name
+
+
+def wait_for_firing(cron: str, argo: ArgoApi) -> str:
+    """The name of the first workflow that a schedule of every minute starts."""
+    labels = f"{CRON_LABEL}={cron}"
+    started = kube.wait_until(
+        150, f"a firing of {cron}", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels)
+    )
+    return kube.name(started[0])
 
 
 def wait_for_pod(name: str, step: str, seconds: float = 300) -> kube.Object:
