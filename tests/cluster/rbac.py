@@ -125,14 +125,9 @@ def new_object(kind: str) -> Json:
         "WorkflowTemplate": waits,
         "CronWorkflow": {"schedules": ["0 0 1 1 *"], "workflowSpec": waits},
         "WorkflowEventBinding": {"event": {"selector": "false"}},
-        "WorkflowTaskResult": {},
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind,
-        "metadata": _new_metadata(),
-        "spec": specs[kind],
-    }
+    manifest: Json = {"apiVersion": API_VERSION, "kind": kind, "metadata": _new_metadata()}
+    return {**manifest, "spec": specs[kind]} if kind in specs else manifest
 
 
 def _new_metadata() -> Json:

@@ -64,7 +64,9 @@ def account(argo: ArgoApi) -> Iterator[Account]:
     apply(jobs.job(), argo)
     argo.apply(build_event_binding(load_profile("test"), kube.NAMESPACE))
     kube.apply([_test_object("ServiceAccount"), POD])
-    kube.kubectl("wait", "pod", ACCOUNT, "--for=jsonpath={.status.phase}=Succeeded")
+    kube.kubectl(
+        "wait", "pod", ACCOUNT, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s"
+    )
     try:
         yield Account()
     finally:
