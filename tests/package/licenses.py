@@ -33,7 +33,7 @@ SPDX = {
 
 def stated_license(package: metadata.PackageMetadata) -> str:
     """The license that a package states: its expression, or a classifier or name that we know."""
-    expression = package.get("License-Expression")
+    expression = _field(package, "License-Expression")
     if expression:
         return expression
     classifiers = [
@@ -41,10 +41,15 @@ def stated_license(package: metadata.PackageMetadata) -> str:
         for value in package.get_all("Classifier") or ()
         if value.startswith("License :: ") and not value.endswith("OSI Approved")
     ]
-    for name in (*classifiers, (package.get("License") or "").strip()):
+    license_text = _field(package, "License")
+    for name in (*classifiers, license_text):
         if name in SPDX.keys() | SPDX.values():
             return SPDX.get(name, name)
-    return (package.get("License") or "").strip().partition("\n")[0][:40] or UNKNOWN
+    return license_text.partition("\n")[0][:40] or UNKNOWN
+
+
+def _field(package: metadata.PackageMetadata, name: str) -> str:
+    return str(package[name]).strip() if name in package else ""
 
 
 def write() -> None:
@@ -66,7 +71,7 @@ def _license(
 ) -> str:
     """What is stated, as an expression; else what the list had, which somebody looked up."""
     if name in installed:
-        expression = installed[name].get("License-Expression")
+        expression = _field(installed[name], "License-Expression")
         if expression or name not in known:
             return expression or stated_license(installed[name])
     return known.get(name, UNKNOWN)
