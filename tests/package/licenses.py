@@ -36,7 +36,7 @@ def stated_license(package: metadata.PackageMetadata) -> str:
     expression = _field(package, "License-Expression")
     if expression:
         return expression
-    classifiers = [
+    classifiers: list[str] = [
         value.rpartition(" :: ")[2]
         for value in package.get_all("Classifier") or ()
         if value.startswith("License :: ") and not value.endswith("OSI Approved")
