@@ -9,13 +9,14 @@ LOCK := requirements/lock.txt
 PIP := $(BIN)/uv pip
 INTO := --quiet --python $(BIN)/python
 COMPILE := $(PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-header \
-	--annotation-style line --all-extras --group dev --output-file $(LOCK)
+	--generate-hashes --annotation-style line --all-extras --group dev --output-file $(LOCK)
 SHIPPED := steps workflows datasets
 TESTS := tests/steps tests/workflows tests/package
 
 # Programs that only a release needs, run in environments of their own.
 TWINE := twine@7.0.0
 CYCLONEDX := cyclonedx-bom==7.5.0
+AUDIT := pip-audit==2.10.1
 
 # Console scripts hold the path of the environment, so that a copied checkout would run the original's code.
 ifneq ($(shell cat $(VENV)/home 2>/dev/null),$(CURDIR))
@@ -25,8 +26,8 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index bench-tail lint types docs format install lock upgrade wheel sbom release \
-	clean FORCE
+	bench-plan bench-aggregate bench-index bench-tail lint types docs format install lock upgrade licenses audit wheel \
+	sbom release clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -107,16 +108,24 @@ lock: $(VENV)/uv ## Lock what pyproject.toml asks for, keeping versions that sti
 upgrade: $(VENV)/uv ## Lock the newest versions
 	@$(COMPILE) --upgrade pyproject.toml
 
+licenses: $(VENV)/dev ## List the license of each locked package, from those that are installed
+	@$(BIN)/python -m tests.package.licenses
+
+# Strict: otherwise it calls packages sound that nobody answers about.
+audit: $(VENV)/uv ## Look for known vulnerabilities in the locked versions, by the network
+	@$(BIN)/uv tool run --quiet --from $(AUDIT) pip-audit --strict --require-hashes --disable-pip --requirement $(LOCK)
+
 # By way of the source distribution: setuptools would put leftovers of an earlier build/ into the wheel.
 wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
-		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints $(LOCK)
+		$(BIN)/uv build --quiet --python $(BIN)/python --require-hashes --build-constraints $(LOCK)
 
 # What the GPU image holds of Python, from packages that are installed: requirements name no licences.
 sbom: wheel ## List the packages that a full installation has, with licences, in dist/ as CycloneDX
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sbom
-	@$(BIN)/uv pip install --quiet --python build/sbom --constraints $(LOCK) \
-		"$$(ls dist/*.whl)[generate,fp8,c2pa,gcs,azure]"
+	@$(BIN)/uv pip install --quiet --python build/sbom --require-hashes --constraints $(LOCK) \
+		--requirements pyproject.toml --extra generate --extra fp8 --extra c2pa
+	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps dist/*.whl
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv tool run --quiet --from $(CYCLONEDX) \
 		cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 		--output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
@@ -138,15 +147,15 @@ clean: ## Remove what was built and installed
 define dependencies
 	@backend="$(TORCH_BACKEND)"; \
 	if [ -z "$$backend" ]; then if nvidia-smi -L >/dev/null 2>&1; then backend=auto; else backend=cpu; fi; fi; \
-	grep -vE '^(cuda|nvidia|triton)' $(LOCK) >$(VENV)/any-cuda.txt; \
-	own="--torch-backend $$backend --constraints $(VENV)/any-cuda.txt"; \
+	awk -f requirements/own-torch.awk $(LOCK) >$(VENV)/own-torch.txt; \
+	own="--torch-backend $$backend --constraints $(VENV)/own-torch.txt"; \
 	wanted="--requirements pyproject.toml $(1)"; \
 	if [ "$$(uname -s)" = Linux ] && echo torch | UV_HTTP_TIMEOUT=5 UV_HTTP_RETRIES=0 \
 		$(PIP) compile --quiet --no-deps $$own --output-file $(VENV)/torch.txt - 2>/dev/null && \
 		echo "PyTorch: its own build for '$$backend'" && $(PIP) install $(INTO) $$own $$wanted; then :; \
 	else \
 		echo "PyTorch: the default registry's build" && \
-		$(PIP) install $(INTO) --constraints $(LOCK) $$wanted; \
+		$(PIP) install $(INTO) --require-hashes --constraints $(LOCK) $$wanted; \
 	fi
 endef
 
@@ -158,7 +167,8 @@ $(VENV)/home:
 	@echo '$(CURDIR)' >$@
 
 $(VENV)/uv: $(VENV)/home
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(LOCK) uv
+	@awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' $(LOCK) >$(VENV)/uv.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
 	@touch $@
 
 $(VENV)/generate: pyproject.toml $(LOCK) | $(VENV)/uv

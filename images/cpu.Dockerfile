@@ -7,19 +7,20 @@ ARG PYTHON=python:3.11-slim
 FROM ${PYTHON} AS dependencies
 WORKDIR /source
 COPY pyproject.toml ./
-COPY requirements/lock.txt requirements/lock.txt
+COPY requirements/lock.txt requirements/
 # Further extras, by their names: --build-arg EXTRAS="gcs azure" reads and writes gs:// and abfs://.
 ARG EXTRAS=""
 # hadolint ignore=SC2046  # an option for each name
-RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
+RUN awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' requirements/lock.txt >uv.txt \
+    && python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement uv.txt \
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints requirements/lock.txt --requirements pyproject.toml --extra report \
+        --require-hashes --constraints requirements/lock.txt --requirements pyproject.toml --extra report \
         $(for extra in ${EXTRAS}; do printf -- '--extra %s ' "${extra}"; done)
 
 FROM dependencies AS ours
 COPY . .
-RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel \
+RUN uv build --wheel --no-cache --require-hashes --build-constraints requirements/lock.txt --out-dir /wheel \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python --no-deps --no-index \
         --prefix /ours /wheel/*.whl
 

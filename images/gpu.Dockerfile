@@ -11,29 +11,30 @@ ARG PYTHON=python:3.11-slim
 FROM ${PYTHON} AS dependencies
 WORKDIR /source
 COPY pyproject.toml ./
-COPY requirements/lock.txt requirements/lock.txt
+COPY requirements/lock.txt requirements/own-torch.awk requirements/
 # Empty for PyPI's torch, which is locked; cu130 and the like for PyTorch's own build for another CUDA, which brings CUDA
 # libraries of other versions than those locked.
 ARG TORCH_BACKEND=
 # Further extras, by their names: --build-arg EXTRAS="gcs azure" reads and writes gs:// and abfs://.
 ARG EXTRAS=""
 # hadolint ignore=SC2046  # an option for each name
-RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
+RUN awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' requirements/lock.txt >uv.txt \
+    && python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement uv.txt \
     && python -m venv --without-pip /opt/imagekiln \
-    && lock=requirements/lock.txt \
+    && lock="--require-hashes --constraints requirements/lock.txt" \
     && if [ -n "${TORCH_BACKEND}" ]; then \
-        grep -vE '^(cuda|nvidia|triton)' "$lock" >any-cuda.txt; \
-        lock=any-cuda.txt; \
+        awk -f requirements/own-torch.awk requirements/lock.txt >own-torch.txt; \
+        lock="--constraints own-torch.txt"; \
         export UV_TORCH_BACKEND="${TORCH_BACKEND}"; \
     fi \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints "$lock" --requirements pyproject.toml \
+        ${lock} --requirements pyproject.toml \
         --extra generate --extra fp8 --extra c2pa \
         $(for extra in ${EXTRAS}; do printf -- '--extra %s ' "${extra}"; done)
 
 FROM dependencies AS ours
 COPY . .
-RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel \
+RUN uv build --wheel --no-cache --require-hashes --build-constraints requirements/lock.txt --out-dir /wheel \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python --no-deps --no-index \
         --prefix /ours /wheel/*.whl
 

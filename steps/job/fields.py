@@ -36,6 +36,9 @@ NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
 
+# Also a folder, a label of pods and a text in Argo's manifests: never more than these characters.
+RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
 # A registry, a path, a tag and a digest; the first and the last two may be missing.
 IMAGE_PATTERN = (
     r"([a-zA-Z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"

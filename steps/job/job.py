@@ -12,6 +12,7 @@ from imagekiln.steps.job.adapters import (
 )
 from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.fields import (
+    RUN_ID_PATTERN,
     Dtype,
     HubReference,
     ImageReference,
@@ -308,7 +309,7 @@ class Job(Settings):
     )
     run_id: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        pattern=RUN_ID_PATTERN,
         description=(
             "At most 100 letters, digits, dots, hyphens and underscores, a letter or digit first."
         ),

@@ -20,6 +20,7 @@ from pydantic import (
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.columns import MAX_SIDE
+from imagekiln.steps.job.fields import RUN_ID_PATTERN
 from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
@@ -107,7 +108,7 @@ class Plan:
     """
 
     schema_version: int
-    run_id: str
+    run_id: Annotated[str, Field(pattern=RUN_ID_PATTERN)]
     created_at: AwareDatetime
     job: Annotated[Job, WrapSerializer(_dump_without_cluster)]
     width: Side

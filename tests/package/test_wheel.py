@@ -1,5 +1,7 @@
 """The wheel that users install: what it holds, and that its light half works without torch."""
 
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,13 +15,16 @@ LOCK = ROOT / "requirements" / "lock.txt"
 SHIPPED = ("steps", "workflows", "datasets")
 FRONT = "imagekiln/workflows/api/"  # is the package itself
 KEPT = ROOT / "datasets" / "scripts"  # how data came to be
+COMMIT_TIME = "1700000000"
+LONG_AGO = 1_500_000_000
 
 
-def _run(*command: str | Path) -> str:
+def _run(*command: str | Path, **environment: str) -> str:
     """Run a command away from the sources and return what it printed, errors included."""
     done = subprocess.run(
         command,
         cwd=ROOT.anchor,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -29,8 +34,16 @@ def _run(*command: str | Path) -> str:
     return done.stdout
 
 
-def _uv(*arguments: str | Path) -> str:
-    return _run(sys.executable, "-m", "uv", *arguments)
+def _uv(*arguments: str | Path, **environment: str) -> str:
+    return _run(sys.executable, "-m", "uv", *arguments, **environment)
+
+
+def _build(source: Path, folder: Path, **environment: str) -> Path:
+    """Build the wheel as a release does: from the source distribution, at the commit's time."""
+    chosen = ("--python", sys.executable, "--require-hashes", "--build-constraints", LOCK)
+    times = {"SOURCE_DATE_EPOCH": COMMIT_TIME}
+    _uv("build", "--quiet", *chosen, "--out-dir", folder, source, **times, **environment)
+    return next(folder.glob("*.whl"))
 
 
 def _sources() -> Iterator[str]:
@@ -47,11 +60,8 @@ def _sources() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as a release does: from the source distribution."""
-    folder = tmp_path_factory.mktemp("dist")
-    chosen = ("--python", sys.executable, "--build-constraints", LOCK)
-    _uv("build", "--quiet", *chosen, "--out-dir", folder, ROOT)
-    return next(folder.glob("*.whl"))
+    """The wheel of these sources."""
+    return _build(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +80,24 @@ def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
     assert names == set(_sources())
     assert (KEPT / "make_prompts.py").is_file()
     assert {"imagekiln/steps/py.typed", "imagekiln/workflows/py.typed"} <= names
+
+
+def test_same_sources_give_the_same_wheel_wherever_and_whenever_it_is_built(
+    wheel: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "a checkout of somebody else"
+    for name in ("LICENSE", "pyproject.toml", "setup.py", "docs/pypi.md"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    for name in SHIPPED:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "workflows/cluster/base/secrets.yaml").write_text("key: secret")  # filled in
+    for path in copy.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)  # as under another umask
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    again = _build(copy, tmp_path / "dist", TZ="Asia/Tokyo", LANG="C")
+    assert again.name == wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def test_wheel_carries_the_licence_and_a_page_for_the_index(wheel: Path) -> None:

@@ -20,8 +20,7 @@ RESULT_RIGHTS = tuple(
     AccessRight(verb, "workflowtaskresults", ARGO_GROUP) for verb in ("create", "patch")
 )
 CHILD_WORKFLOW_RIGHTS = tuple(
-    AccessRight(verb, "workflows", ARGO_GROUP)
-    for verb in ("create", "get", "list", "patch", "watch")
+    AccessRight(verb, "workflows", ARGO_GROUP) for verb in ("create", "get", "patch")
 )
 POD_ACCOUNT = "imagekiln"
 ACCOUNT_RIGHTS = {

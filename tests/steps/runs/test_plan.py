@@ -101,6 +101,10 @@ def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"run_id": ""},
+        {"run_id": "../other"},
+        {"run_id": "a'}\n    serviceAccountName: imagekiln-further #"},  # for Argo's manifests
+        {"run_id": "{{=sprig.repeat(9, 'a')}}"},
         {"part_images": 0},
         {"part_images": -8},
         {"part_images": 10**12},

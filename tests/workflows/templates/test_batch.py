@@ -1,7 +1,5 @@
 """A batch as one task of somebody else's workflow."""
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from imagekiln.workflows.templates.workflow_template import (
 )
 from tests.workflows.argo_pods import containers, pods
 from tests.workflows.argo_schemas import mistakes
+from tests.workflows.argo_variables import fill_in_template
 from tests.workflows.goldens import JOB, NAMESPACE, ODD, example_pipeline
 
 FILE = Path(__file__).parents[3] / "workflows/cluster/base/batch.yaml"
@@ -100,7 +99,8 @@ def test_workflow_of_a_batch_reads_as_it_is_meant_whatever_a_text_holds(text: st
     inputs = dict.fromkeys(WORKFLOW_PARAMETERS, text)
     inputs |= {"name": "images", "template": "imagekiln-gpu", "priority-class": ""}
     inputs |= {"parallelism": "8", "priority": "-10"}
-    workflow = yaml.safe_load(_fill_in(BATCH["resource"]["manifest"], inputs))
+    filled = fill_in_template(BATCH, {"workflow.name": "nightly"}, inputs)
+    workflow = yaml.safe_load(filled["resource"]["manifest"])
 
     assert mistakes(workflow) == []
     assert workflow["metadata"]["name"] == "nightly-images"
@@ -154,13 +154,3 @@ def _arguments(task: BatchTask) -> dict[str, str]:
     built: dict[str, Any] = as_object(workflow.build())
     (rendered,) = built["spec"]["templates"][0]["dag"]["tasks"]
     return {item["name"]: item["value"] for item in rendered["arguments"]["parameters"]}
-
-
-def _fill_in(manifest: str, inputs: dict[str, str]) -> str:
-    """The manifest as Argo fills it in: plain names by their text, toJson by its JSON."""
-    plain = {f"inputs.parameters.{name}": value for name, value in inputs.items()}
-    values = plain | {"workflow.name": "nightly"}
-    for name, value in inputs.items():
-        values[f"=toJson(inputs.parameters.{name})"] = json.dumps(value)
-        values[f"=toJson(inputs.parameters['{name}'])"] = json.dumps(value)
-    return re.sub(r"\{\{(.+?)\}\}", lambda match: values[match[1]], manifest)

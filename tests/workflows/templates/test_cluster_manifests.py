@@ -15,6 +15,7 @@ from imagekiln.workflows.doctor.pod_requests import resources_by_step
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml
+from tests.cluster.rbac import OPERATIONS, shipped_rights
 from tests.workflows.argo_pods import containers, pods
 from tests.workflows.argo_schemas import mistakes
 
@@ -36,6 +37,37 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
     others = [manifest for manifest in manifests if manifest not in argo]
     file.write_text(yaml.safe_dump_all(others), encoding="utf-8")
     _require_valid(file)
+
+
+def test_every_verb_of_a_role_has_an_operation_that_needs_it() -> None:
+    rights = list(shipped_rights())
+    assert {right.key for right in rights} == set(OPERATIONS)
+    assert len(rights) == len(OPERATIONS), "a right is granted twice"
+
+
+def test_no_role_reads_secrets_runs_commands_in_pods_or_grants_rights() -> None:
+    refused = {
+        "*",
+        "secrets",
+        "pods/exec",
+        "pods/attach",
+        "pods/portforward",
+        "serviceaccounts/token",
+    }
+    for right in shipped_rights():
+        assert right.resource not in refused
+        assert right.verb not in ("*", "bind", "escalate", "impersonate")
+        assert right.group != "rbac.authorization.k8s.io"
+
+
+@pytest.mark.parametrize("file", ["tune.yaml", "warm-node.yaml"])
+def test_pod_that_asks_nothing_of_kubernetes_has_no_token(file: str) -> None:
+    (pod,) = (
+        manifest["spec"]["template"]["spec"]
+        for manifest in read_gpu_manifests(file)
+        if manifest["kind"] in ("Job", "Deployment")
+    )
+    assert pod["automountServiceAccountToken"] is False
 
 
 def test_settings_of_a_controller_are_those_that_argo_3_6_starts_with() -> None:
