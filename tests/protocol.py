@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -37,13 +37,20 @@ from imagekiln.steps.errors import BadInput, Incomplete, KilnError
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain import gc as gc_module
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
-from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUCCESS_KEY, manifest_key
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    PLAN_KEY,
+    REPORT_KEY,
+    SUCCESS_KEY,
+    manifest_key,
+)
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.readback import read_image_bytes
 from imagekiln.steps.runs.rounds import Round, open_run
@@ -77,8 +84,9 @@ Outcome = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a history is about."""
+    """What a history is about: how many nights, and their jobs."""
 
+    nights: int
     format: str
     failed_share: float
     skip_existing: bool
@@ -232,9 +240,9 @@ def check_whole(store: Store) -> None:
 def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
     """What the images of each night are where nothing is in the way, by a table of its own."""
     folder = models.scratch("undisturbed")
-    alone = Setting(setting.format, setting.failed_share, skip_existing=False)
+    alone = replace(setting, skip_existing=False)
     results = []
-    for night in range(len(ROWS_OF_NIGHTS)):
+    for night in range(setting.nights):
         job = alone.job(folder, night)
         plan = finish_night(job)
         results.append(outcomes(open_store(f"{job.output}/{plan.run_id}"), plan))
@@ -242,7 +250,9 @@ def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
 
 
 class Protocol(RuleBasedStateMachine):
-    """Histories of the runs under one output."""
+    """Histories of the runs under one output; `histories` counts them all."""
+
+    histories = 0
 
     def __init__(self) -> None:
         """Begin with nothing planned."""
@@ -258,12 +268,15 @@ class Protocol(RuleBasedStateMachine):
         self._interleaving.__enter__()
 
     @initialize(
+        nights=st.integers(1, 2),
         format_name=st.sampled_from(("parquet", "webdataset", "files")),
         failed_share=st.sampled_from((0.3, 1.0)),
         skip_existing=st.booleans(),
     )
-    def begin(self, format_name: str, failed_share: float, skip_existing: bool) -> None:
-        self.setting = Setting(format_name, failed_share, skip_existing)
+    def begin(
+        self, nights: int, format_name: str, failed_share: float, skip_existing: bool
+    ) -> None:
+        self.setting = Setting(nights, format_name, failed_share, skip_existing)
         self.expected = undisturbed(self.setting)
 
     # --- Processes
@@ -271,6 +284,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: len(self.processes) < MAX_PROCESSES)
     @rule(night=st.integers(0, 1))
     def plan(self, night: int) -> None:
+        night %= self.setting.nights
         self._start(f"plan {night}", partial(make_plan, self.setting.job(self.folder, night)))
 
     @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
@@ -288,11 +302,11 @@ class Protocol(RuleBasedStateMachine):
     def aggregate(self, run: int) -> None:
         self._start("aggregate", partial(aggregate, self._run(run)))
 
-    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @precondition(lambda self: not self.processes and self.runs())
     @rule()
     def collect_garbage(self) -> None:
         self.is_collected = True
-        self._start("gc", partial(gc, str(self.output), -1, remove=True))
+        self._start("gc", partial(gc, str(self.output), 0, remove=True))
 
     # --- Time
 
@@ -335,9 +349,10 @@ class Protocol(RuleBasedStateMachine):
                 process.kill()
             self._interleaving.__exit__(None, None, None)
             shutil.rmtree(self.folder, ignore_errors=True)
+            Protocol.histories += 1
 
     def _finish(self) -> None:
-        nights = range(len(ROWS_OF_NIGHTS))
+        nights = range(self.setting.nights)
         plans = [finish_night(self.setting.job(self.folder, night)) for night in nights]
         self._check_nights(plans)
         for process in self.processes:
@@ -420,12 +435,20 @@ def write_no_report(store: Store, *_: object) -> None:
     store.replace(REPORT_KEY, b"<html></html>\n")
 
 
+def write_no_card(store: Store, *_: object) -> None:
+    """Leave an empty card."""
+    store.replace(CARD_KEY, b"---\n---\n")
+
+
 def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool = True) -> None:
     """Try so many histories, each of at most so many rules; shorten one that breaks a promise."""
     machine = seeded(seed)(Protocol)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(aggregate_step, "write_report", write_no_report)
+        patch.setattr(aggregate_step, "write_card", write_no_card)
+        patch.setattr(aggregate_step, "update_output_card", lambda _: None)
+        patch.setattr(gc_module, "REMOVE_BATCH", 1)
         run_state_machine_as_test(
             machine,
             settings=settings(
@@ -447,7 +470,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--as-it-is", action="store_true", help="do not shorten what is found")
     options = parser.parse_args()
-    check_protocol(options.examples, options.seed, options.steps, shrinks=not options.as_it_is)
+    try:
+        check_protocol(options.examples, options.seed, options.steps, shrinks=not options.as_it_is)
+    finally:
+        print(f"{Protocol.histories} histories")  # noqa: T201
 
 
 if __name__ == "__main__":

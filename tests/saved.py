@@ -1,4 +1,4 @@
-"""Finished runs of each release, which every later release must read: tests/saved/VERSION.tar.xz.
+"""Finished runs of each release, which later ones must read: tests/saved_runs/VERSION.tar.xz.
 
 Before a release, `python -m tests.saved` saves one of this version: six tiny images in one shard,
 of which a round of `retry` mended one and left another as failed, in the format `parquet`.
@@ -19,7 +19,7 @@ from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.protocol import make_round, work, write_no_report
 
-FOLDER = Path(__file__).parent / "saved"
+FOLDER = Path(__file__).parent / "saved_runs"
 SAVED_RUNS = sorted(FOLDER.glob("*.tar.xz"))
 RUN_ID = "saved"
 OUTPUT = "out"

@@ -5,7 +5,7 @@ folder's name.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -116,16 +116,22 @@ def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
         return
     if run.is_finished:
         return
-    store = TurnStore(run.store)  # no aggregation that began before will finish the run
-    if not store.exists(SUCCESS_KEY):
-        remove_run(store)
+    turn = TurnStore(run.store)  # no aggregation that began before will finish the run
+    if not run.is_finished:
+        remove_run(run.store, turn.require_turn)
 
 
-def remove_run(store: Store) -> None:
-    """Remove a run, its success marker first and its plan last: no rest of it looks finished."""
+def remove_run(store: Store, check: Callable[[], None] = lambda: None) -> None:
+    """Remove a run, its success marker first and its plan last: no rest of it looks finished.
+
+    `check` is called now and then, and may raise to leave the rest.
+    """
+    check()
     with suppress(Missing):
         store.remove(SUCCESS_KEY)
-    _remove_objects(store, (entry for entry in walk_objects(store) if not _is_last(entry)))
+    objects = (entry for entry in walk_objects(store) if not _is_last(entry))
+    _remove_objects(store, objects, check)
+    check()
     _remove_objects(store, store.list_folder(TURNS_FOLDER))
     with suppress(Missing):
         store.remove(PLAN_KEY)
@@ -251,8 +257,13 @@ def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[Ob
             yield entry
 
 
-def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
-    """Remove objects, several at a time. Those that are gone already do not matter."""
+def _remove_objects(
+    store: Store, objects: Iterable[ObjectInfo], check: Callable[[], None] = lambda: None
+) -> None:
+    """Remove objects, several at a time. Those that are gone already do not matter.
+
+    `check` is called before each thousand.
+    """
 
     def remove(entry: ObjectInfo) -> None:
         with suppress(Missing):
@@ -261,6 +272,7 @@ def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
     remaining = iter(objects)
     with ThreadPoolExecutor(REMOVE_THREADS) as pool:
         while batch := list(islice(remaining, REMOVE_BATCH)):
+            check()
             list(pool.map(remove, batch))
 
 

@@ -39,20 +39,21 @@ class TurnStore(RelayedStore):
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
-        self._require_turn()
+        self.require_turn()
         return super().create(key, data)
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-        self._require_turn()
+        self.require_turn()
         super().replace(key, data)
 
     def remove(self, key: str) -> None:
         """Delete the object."""
-        self._require_turn()
+        self.require_turn()
         super().remove(key)
 
-    def _require_turn(self) -> None:
+    def require_turn(self) -> None:
+        """Raise TryAgain where another process has taken a turn since."""
         if self._store.exists(turn_key(self._number + 1)):
             raise TryAgain(
                 f"{self.uri}: another process has begun to aggregate, retry or remove this run. "

@@ -1,6 +1,6 @@
 """What each of many nights costs with `skip_existing`, as earlier nights add up under one output.
 
-Example: python tests/bench/nights.py --nights 1000 --latency 0.02
+Example: python tests/bench/nights.py --nights 1 100 1000 --latency 0.02
 
 Every night, the table of prompts has a few more rows. Pictures are drawn by no model. On some
 nights the steps are measured: requests to the store, bytes, and seconds where each request takes
@@ -147,12 +147,6 @@ def copy_night(first: Path, earlier: Sequence[str], name: str) -> None:
     append_run_entry(str(first.parent), RunEntry(name, plan["job"]["name"]))
 
 
-def measured_nights(nights: int) -> set[int]:
-    """The nights to measure: 1, 3, 10, 30 and so on, and the last."""
-    powers = (factor * 10**power for power in range(6) for factor in (1, 3))
-    return {night - 1 for night in powers if night <= nights} | {nights - 1}
-
-
 def measure(meter: Meter, night: int, name: str, step: Callable[[], object]) -> tuple[object, ...]:
     """Run a step, and what it took as the cells of a row."""
     meter.start()
@@ -176,14 +170,14 @@ def measure(meter: Meter, night: int, name: str, step: Callable[[], object]) -> 
     )
 
 
-def simulate(nights: int, latency: float) -> Iterator[tuple[object, ...]]:
+def simulate(measured: Sequence[int], latency: float) -> Iterator[tuple[object, ...]]:
     """The rows of the nights that are measured. The others are copies of the first."""
     with scratch_folder() as scratch, metering(scratch / "out", latency) as meter:
         output = str(scratch / "out")
         names: list[str] = []
-        for night in range(nights):
+        for night in range(max(measured)):
             names.append(f"nightly-{night:012d}")
-            if night not in measured_nights(nights):
+            if night and night + 1 not in measured:
                 copy_night(scratch / "out" / names[0], names[:-1], names[-1])
                 continue
             job = night_job(scratch, night, names[-1])
@@ -198,7 +192,7 @@ def simulate(nights: int, latency: float) -> Iterator[tuple[object, ...]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nights", type=int, default=100)
+    parser.add_argument("--nights", type=int, nargs="+", default=[1, 10, 100], help="to measure")
     parser.add_argument("--latency", type=float, default=0.02, help="seconds a request")
     options = parser.parse_args()
     for row in simulate(options.nights, options.latency):

@@ -123,9 +123,14 @@ def test_many_entries_are_read_in_few_requests(
     for number, night in enumerate(nights[:-1]):
         store.create(registry_key(number), b'{"run_id": "%s", "name": "nightly"}' % _id(night))
     append_run_entry(output, nights[-1])
-    reads = []
-    read = LocalStore.read
-    monkeypatch.setattr(LocalStore, "read", lambda *key: reads.append(key) or read(*key))
+    reads: list[str] = []
+    original = LocalStore.read
+
+    def read(store: LocalStore, key: str) -> bytes:
+        reads.append(key)
+        return original(store, key)
+
+    monkeypatch.setattr(LocalStore, "read", read)
     assert read_entries(output) == nights
     assert len(reads) <= 3 + 1 + READERS
     later = entry(3 * BLOCK_ENTRIES)
