@@ -5,6 +5,7 @@ history. A killed process touches no store any more, whatever it still does to c
 for a later turn (`steps/runs/turns.py`) and then to write is one step: no store has a way between.
 """
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ class Process:
         self.next_access = ("", "")  # the operation, and the name of the object
         self._work = work
         self._is_killed = False
+        self._accesses_left = 0.0
         self._resumed = threading.Semaphore(0)
         self._paused = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -51,16 +53,18 @@ class Process:
 
     def step(self, accesses: int = 1) -> None:
         """Make so many accesses, or fewer where the work ends before."""
-        for _ in range(accesses):
-            if self.is_done:
-                return
-            self._resumed.release()
-            self._paused.acquire()
+        self._run_for(accesses)
 
     def finish(self) -> None:
         """Run to the end."""
-        while not self.is_done:
-            self.step()
+        self._run_for(math.inf)
+
+    def _run_for(self, accesses: float) -> None:
+        if self.is_done:
+            return
+        self._accesses_left = accesses - 1
+        self._resumed.release()
+        self._paused.acquire()
 
     def kill(self, torn: bool = False) -> None:
         """End the process before its next access; `torn`: in the middle of it, if it writes."""
@@ -78,13 +82,18 @@ class Process:
         looked_for_turn = (
             self.next_access[0] == "exists" and f"/{TURNS_FOLDER}/" in self.next_access[1]
         )
-        is_one_step = looked_for_turn and operation in WRITES
-        if not self._is_killed and not is_one_step:
-            self.next_access = (operation, name)
-            self._paused.release()
-            self._resumed.acquire()
+        self.next_access = (operation, name)
+        if not self._is_killed and not (looked_for_turn and operation in WRITES):
+            self._wait()
         if self._is_killed:
             raise Killed
+
+    def _wait(self) -> None:
+        if self._accesses_left > 0:
+            self._accesses_left -= 1
+            return
+        self._paused.release()
+        self._resumed.acquire()
 
     def _run(self) -> None:
         _running.process = self
@@ -105,7 +114,7 @@ def _leave_temporary_file(path: Path) -> None:
 
 @contextmanager
 def interleaving(root: Path, note: Callable[[str, str], None]) -> Iterator[None]:
-    """Have processes pause before each access to stores below `root`, and use no other threads.
+    """Have processes pause before each access to stores below `root`; nobody uses other threads.
 
     `note` is called with each operation that writes, and the path of its object, once it is done.
     """
@@ -113,7 +122,7 @@ def interleaving(root: Path, note: Callable[[str, str], None]) -> Iterator[None]
         for operation in OPERATIONS:
             original = getattr(LocalStore, operation)
             patch.setattr(LocalStore, operation, _pausing(original, operation, str(root), note))
-        patch.setattr(ThreadPoolExecutor, "submit", _submitting(ThreadPoolExecutor.submit))
+        patch.setattr(ThreadPoolExecutor, "submit", _submit_at_once)
         patch.setattr(generate_step, "consume_in_thread", _consume_at_once)
         patch.setattr(generate_step, "prefetch", _fetch_at_once)
         patch.setattr(os, "fsync", lambda _: None)  # nobody cuts the power
@@ -127,9 +136,10 @@ def _pausing(
     def call(store: LocalStore, key: str, *arguments: Any) -> T:  # noqa: ANN401  # those of any operation
         process: Process | None = getattr(_running, "process", None)
         name = store.uri_of(key)
-        if process is None or not name.startswith(root):
+        if not name.startswith(root):
             return original(store, key, *arguments)
-        process.pause(operation, name)
+        if process is not None:
+            process.pause(operation, name)
         result = original(store, key, *arguments)
         if operation in WRITES and result is not False:
             note(operation, name)
@@ -138,24 +148,18 @@ def _pausing(
     return call
 
 
-def _submitting(original: Callable[..., Future[T]]) -> Callable[..., Future[T]]:
-    @wraps(original)
-    def submit(
-        pool: ThreadPoolExecutor,
-        work: Callable[..., T],
-        *arguments: Any,  # noqa: ANN401  # those of any work
-        **named: Any,  # noqa: ANN401
-    ) -> Future[T]:
-        if getattr(_running, "process", None) is None:
-            return original(pool, work, *arguments, **named)
-        future: Future[T] = Future()
-        try:
-            future.set_result(work(*arguments, **named))
-        except BaseException as error:  # noqa: BLE001  # raised to who asks for the result
-            future.set_exception(error)
-        return future
-
-    return submit
+def _submit_at_once(
+    _: ThreadPoolExecutor,
+    work: Callable[..., T],
+    *arguments: Any,  # noqa: ANN401  # those of any work
+    **named: Any,  # noqa: ANN401
+) -> Future[T]:
+    future: Future[T] = Future()
+    try:
+        future.set_result(work(*arguments, **named))
+    except BaseException as error:  # noqa: BLE001  # raised to who asks for the result
+        future.set_exception(error)
+    return future
 
 
 def _consume_at_once(

@@ -9,6 +9,7 @@ end. `python -m tests.protocol --examples 1000 --seed 7` looks for a history tha
 import argparse
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ from imagekiln.steps.runs.keys import (
     PLAN_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
+    TURNS_FOLDER,
     manifest_key,
 )
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -262,6 +264,7 @@ class Protocol(RuleBasedStateMachine):
         self.processes: list[Process] = []
         self.is_collected = False
         self.is_changed = False
+        self.inputs_at_turn: dict[int, frozenset[str]] = {}
         self.inputs_at_success: dict[str, frozenset[str]] = {}
         self.broken: str | None = None
         self._interleaving = interleaving(self.output, self._note)
@@ -421,13 +424,20 @@ class Protocol(RuleBasedStateMachine):
 
     def _note(self, operation: str, name: str) -> None:
         self.is_changed = True
-        if not name.endswith(f"/{SUCCESS_KEY}"):
+        run = self.output / Path(name).relative_to(self.output).parts[0]
+        if f"/{TURNS_FOLDER}/" in name:
+            self.inputs_at_turn[threading.get_ident()] = _parts_of(run)
+        if name != f"{run}/{SUCCESS_KEY}":
             return
-        inputs = frozenset(str(path) for path in Path(name).parent.glob("**/*-*.parquet"))
         if operation != "remove":
-            self.inputs_at_success[name] = inputs
-        elif self.inputs_at_success.get(name) == inputs and not self.is_collected:
+            self.inputs_at_success[name] = self.inputs_at_turn[threading.get_ident()]
+        elif self.inputs_at_success.get(name) == _parts_of(run) and not self.is_collected:
             self.broken = f"{name} was removed, and nothing was made since it was written"
+
+
+def _parts_of(run: Path) -> frozenset[str]:
+    """The parts that a run and its rounds have now."""
+    return frozenset(str(path) for path in run.glob("**/*-*.parquet"))
 
 
 def write_no_report(store: Store, *_: object) -> None:
