@@ -46,7 +46,6 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
 from imagekiln.steps.runs.keys import (
-    CARD_KEY,
     PLAN_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
@@ -445,18 +444,12 @@ def write_no_report(store: Store, *_: object) -> None:
     store.replace(REPORT_KEY, b"<html></html>\n")
 
 
-def write_no_card(store: Store, *_: object) -> None:
-    """Leave an empty card."""
-    store.replace(CARD_KEY, b"---\n---\n")
-
-
 def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool = True) -> None:
     """Try so many histories, each of at most so many rules; shorten one that breaks a promise."""
     machine = seeded(seed)(Protocol)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(aggregate_step, "write_report", write_no_report)
-        patch.setattr(aggregate_step, "write_card", write_no_card)
         patch.setattr(aggregate_step, "update_output_card", lambda _: None)
         patch.setattr(gc_module, "REMOVE_BATCH", 1)
         run_state_machine_as_test(
