@@ -43,6 +43,10 @@ class StorageRefused(BadInput):
     """A store refuses requests as they are. What it holds is unknown, not wrong."""
 
 
+class NewerVersion(BadInput):
+    """A newer Imagekiln has written an object of a run. It is neither wrong nor understood."""
+
+
 class NotInstalled(BadInput):
     """What was asked for needs a library that is not installed."""
 
@@ -61,6 +65,14 @@ class TryAgain(KilnError):
     """Nothing is wrong with the job: storage, disk, device or time ran out."""
 
     exit_code = 75
+
+
+def newer_version_error(where: str, version: object, known_version: int) -> NewerVersion:
+    """The error for an object of a run that a newer Imagekiln has written."""
+    return NewerVersion(
+        f"{where}: was written by a newer Imagekiln (version {version} of its format, and this one "
+        f"reads {known_version}). Update Imagekiln, also in the images of pods."
+    )
 
 
 def explain_failures(function: Callable[P, T]) -> Callable[P, T]:

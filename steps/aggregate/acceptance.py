@@ -1,11 +1,10 @@
 """What a person accepts of a run: a share of images that are not ok, and gates over their limit."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from imagekiln.steps.aggregate.summary import AcceptancePolicy, load_summary
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.aggregate.summary import AcceptancePolicy, Summary, load_summary
+from imagekiln.steps.errors import BadInput, NewerVersion
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.rounds import Run
@@ -48,8 +47,8 @@ def _current_policy(run: Run) -> AcceptancePolicy:
     terms = read_terms(run.store, job)
     failed_share = job.limits.failed_share if terms.failed_share is None else terms.failed_share
     if run.is_finished:
-        with suppress(BadInput):  # an unreadable summary is about to be rewritten
-            summary = load_summary(run.store)
+        summary = _readable_summary(run)
+        if summary is not None:
             price = summary.price_per_hour if terms.all_prices.is_empty else terms.price_per_hour
             return AcceptancePolicy(
                 max(failed_share, summary.failed_share),
@@ -58,6 +57,16 @@ def _current_policy(run: Run) -> AcceptancePolicy:
                 terms.prices,
             )
     return AcceptancePolicy(failed_share, (), terms.price_per_hour, terms.prices)
+
+
+def _readable_summary(run: Run) -> Summary | None:
+    """The run's summary; None where it is damaged, since it is about to be written again."""
+    try:
+        return load_summary(run.store)
+    except NewerVersion:
+        raise
+    except BadInput:
+        return None
 
 
 def format_aggregate_command(

@@ -7,7 +7,7 @@ no step relies on it: where it cannot be written, the run is still a success.
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.parquet_features import part_features
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.registry import read_registry
+from imagekiln.steps.runs.registry import iter_successful, read_entries
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
@@ -109,9 +109,9 @@ def update_output_card(output: str) -> None:
 def _write_current_card(store: Store, output: str) -> None:
     if not _is_own_card(store):
         return
-    entries = read_registry(output)
+    entries = read_entries(output)
     while True:
-        names = [entry.run_id for entry in entries]
+        names = [entry.run_id for entry in iter_successful(output, entries)]
         with ThreadPoolExecutor(READERS) as pool:
             runs = list(pool.map(partial(_read_run, output), names))
 
@@ -119,7 +119,7 @@ def _write_current_card(store: Store, output: str) -> None:
         content = card.encode(errors="replace")
         store.replace(CARD_KEY, content)
         # Of two runs that end at once, the one that writes last may have read the registry first.
-        current = read_registry(output)
+        current = read_entries(output)
         if current == entries:
             return
         entries = current
@@ -137,7 +137,9 @@ def _read_run(output: str, run_id: str) -> CardRun | None:
     try:
         store = open_store(f"{output}/{run_id}")
         plan = load_plan(store)
-        return CardRun(plan, load_summary(store), read_row_schema(store, plan))
+        columns = read_row_schema(store, plan)
+        # Each of a thousand nights names all nights before it: together, that is half a million.
+        return CardRun(replace(plan, existing_runs=()), load_summary(store), columns)
     except (BadInput, Missing):
         return None
 

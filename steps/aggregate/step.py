@@ -45,6 +45,7 @@ from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runs.terms import replace_prices
+from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
@@ -83,6 +84,7 @@ def aggregate_run(
     new_prices = resolve_prices(price, prices)
     if not new_prices.is_empty:
         replace_prices(run.store, new_prices)
+    run = replace(run, store=TurnStore(run.store))
     policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)
     summary = _summarize_safely(run, reconciler, policy)

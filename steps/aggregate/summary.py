@@ -20,7 +20,7 @@ from imagekiln.steps.aggregate.throughput import (
     summarize_throughput,
     summarize_usage,
 )
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, newer_version_error
 from imagekiln.steps.job.prices import GpuPrice, Prices
 from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.expectation import Expectation
@@ -36,6 +36,8 @@ from imagekiln.steps.runs.stats import (
 )
 from imagekiln.steps.storage.store import Store, confirm_damage
 
+# Raise it when an older Imagekiln would misread a summary. One without it is of version 1.
+SUMMARY_SCHEMA_VERSION = 1
 MAX_LISTED = 100
 
 
@@ -85,6 +87,7 @@ class Summary:
     spending: Spending = field(default_factory=Spending)
     work: float = 0.0
     expected: Expectation | None = None
+    schema_version: int = SUMMARY_SCHEMA_VERSION
 
     @property
     def estimate_error(self) -> float | None:
@@ -167,18 +170,29 @@ class AcceptancePolicy:
     prices: tuple[GpuPrice, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryVersion:
+    """The part of summary.json that all versions share."""
+
+    schema_version: int = 1
+
+
 SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
+SUMMARY_VERSION_ADAPTER: TypeAdapter[SummaryVersion] = TypeAdapter(SummaryVersion)
 
 
 @confirm_damage
 def load_summary(store: Store) -> Summary:
     """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
+    where = store.uri_of(SUMMARY_KEY)
     try:
-        return SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
+        content = store.read(SUMMARY_KEY)
+        version = SUMMARY_VERSION_ADAPTER.validate_json(content).schema_version
+        if version <= SUMMARY_SCHEMA_VERSION:
+            return SUMMARY_ADAPTER.validate_json(content)
     except ValidationError as error:
-        raise BadInput(
-            f"{store.uri_of(SUMMARY_KEY)}: cannot be read. Aggregate the run again."
-        ) from error
+        raise BadInput(f"{where}: cannot be read. Aggregate the run again.") from error
+    raise newer_version_error(where, version, SUMMARY_SCHEMA_VERSION)
 
 
 class SummaryBuilder:

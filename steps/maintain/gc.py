@@ -5,26 +5,29 @@ folder's name.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
 from imagekiln.steps.errors import Missing
-from imagekiln.steps.maintain.run_list import iter_runs, require_output
+from imagekiln.steps.maintain.run_list import READERS, iter_runs, require_output
 from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
     SUCCESS_KEY,
+    TURNS_FOLDER,
     manifest_key,
     round_folder,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
+from imagekiln.steps.runs.turns import TurnStore
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import ObjectInfo, Store
 
@@ -71,7 +74,8 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
 
     With `remove`, it is removed. A run loses its plan last, so that the rest of an interrupted
     removal is found again. Raises Missing where there is no such folder, BadInput where it is not
-    the output of any job, TryAgain where storage fails.
+    the output of any job, NewerVersion where a run may need others in ways that are unknown here,
+    TryAgain where storage fails.
     """
     store = open_store(output)
     now = time.time()
@@ -82,38 +86,63 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
 
     # Later runs skipped the images of these, which may be the only copies: whatever their state.
     needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
-    found: list[Garbage] = []
-    for run in runs:
+
+    def find_garbage(index: int) -> Garbage | None:
+        run = runs[index]
         finished = run.is_finished
         if run.plan.run_id in needed_ids and not finished:
-            continue
-        garbage = _find_garbage(run, finished, now, cutoff)
-        if garbage is None:
-            continue
-        found.append(garbage)
-        if remove:
-            remove_garbage(run, garbage, cutoff)
+            return None
+        return _find_garbage(run, finished, now, cutoff)
+
+    found: list[Garbage] = []
+    all_garbage = map_ordered(find_garbage, len(runs), READERS)
+    with closing(all_garbage):  # type: ignore[type-var]  # a generator
+        for run, garbage in zip(runs, all_garbage, strict=True):
+            if garbage is None:
+                continue
+            found.append(garbage)
+            if remove:
+                remove_garbage(run, garbage, cutoff)
     return GcResult(store.uri, tuple(found), remove)
 
 
 def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
-    """Remove what was found, unless the run has been finished since."""
+    """Remove what was found, unless the run has been finished since.
+
+    Raises TryAgain where an unfinished run is aggregated meanwhile.
+    """
     if garbage.reason == "leftovers":
         _remove_objects(run.store, _objects_before(_leftovers(run), cutoff))
-    elif not run.is_finished:
-        remove_run(run.store)
+        return
+    if run.is_finished:
+        return
+    turn = TurnStore(run.store)  # no aggregation that began before will finish the run
+    if not run.is_finished:
+        remove_run(run.store, turn.require_turn)
 
 
-def remove_run(store: Store) -> None:
-    """Remove a run, its success marker first and its plan last: no rest of it looks finished."""
+def remove_run(store: Store, check: Callable[[], None] = lambda: None) -> None:
+    """Remove a run, its success marker first and its plan last: no rest of it looks finished.
+
+    `check` is called now and then, and may raise to leave the rest.
+    """
+    check()
     with suppress(Missing):
         store.remove(SUCCESS_KEY)
-    _remove_objects(store, (entry for entry in walk_objects(store) if entry.key != PLAN_KEY))
+    objects = (entry for entry in walk_objects(store) if not _is_last(entry))
+    _remove_objects(store, objects, check)
+    check()
+    _remove_objects(store, store.list_folder(TURNS_FOLDER))
     with suppress(Missing):
         store.remove(PLAN_KEY)
     for folder in _nested_folders(store, ""):
         store.remove_folder(folder)
     store.remove_folder("")
+
+
+def _is_last(entry: ObjectInfo) -> bool:
+    """Whether an object is removed after all others: what says whose turn it is, and the plan."""
+    return entry.key == PLAN_KEY or entry.key.startswith(f"{TURNS_FOLDER}/")
 
 
 def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
@@ -130,7 +159,7 @@ def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbag
 
     Where a store does not tell how old an object is, the object counts as new.
     """
-    objects = _objects_before(_leftovers(run), cutoff) if finished else walk_objects(run.store)
+    objects = _objects_before(_leftovers(run), cutoff) if finished else _run_objects(run.store)
     count = 0
     size = 0
     newest = 0.0
@@ -142,6 +171,13 @@ def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbag
         return None
     days = (now - newest) / DAY_SECONDS
     return Garbage(run.store.uri, "leftovers" if finished else "unfinished", count, size, days)
+
+
+def _run_objects(store: Store) -> Iterator[ObjectInfo]:
+    """The objects of a run, without those that say whose turn it was: a removal writes one too."""
+    for entry in walk_objects(store):
+        if not entry.key.startswith(f"{TURNS_FOLDER}/"):
+            yield entry
 
 
 def _leftovers(run: Run) -> Iterator[ObjectInfo]:
@@ -221,8 +257,13 @@ def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[Ob
             yield entry
 
 
-def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
-    """Remove objects, several at a time. Those that are gone already do not matter."""
+def _remove_objects(
+    store: Store, objects: Iterable[ObjectInfo], check: Callable[[], None] = lambda: None
+) -> None:
+    """Remove objects, several at a time. Those that are gone already do not matter.
+
+    `check` is called before each thousand.
+    """
 
     def remove(entry: ObjectInfo) -> None:
         with suppress(Missing):
@@ -231,6 +272,7 @@ def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
     remaining = iter(objects)
     with ThreadPoolExecutor(REMOVE_THREADS) as pool:
         while batch := list(islice(remaining, REMOVE_BATCH)):
+            check()
             list(pool.map(remove, batch))
 
 

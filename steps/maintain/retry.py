@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,12 +17,20 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
-from imagekiln.steps.runs.keys import manifest_key, round_folder, shard_key
+from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
 from imagekiln.steps.runs.permanence import permanent_mask
-from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, create_plan, creation_time
+from imagekiln.steps.runs.plan import (
+    Plan,
+    PlanCounts,
+    Shard,
+    creation_time,
+    load_plan,
+    plan_to_json,
+)
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.tables import read_columns, to_parquet
+from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.sanitize import format_command
@@ -142,14 +151,21 @@ def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False
             return retry_round
         number = retry_round.plan.round + 1
 
-    round_store = open_store(f"{store.uri}/{round_folder(number)}")
     rows_to_retry = _rows_to_retry(store, plan, include_permanent)
-    shards = [
-        _write_shard(round_store, shard_number, rows)
-        for shard_number, rows in enumerate(_group_into_shards(rows_to_retry, plan))
-    ]
-    if not shards:
+    groups = _group_into_shards(rows_to_retry, plan)
+    first = next(groups, None)
+    if first is None:
         return None
+    round_store = open_store(f"{store.uri}/{round_folder(number)}")
+    return Round(round_store, _plan_round(round_store, plan, number, chain([first], groups)))
+
+
+def _plan_round(store: Store, plan: Plan, number: int, groups: Iterator[_RetryRows]) -> Plan:
+    """Write the shards of a round and its plan; where another process has done so, read that."""
+    own_store = TurnStore(store)  # whoever began to plan this round before writes no more of it
+    if store.exists(PLAN_KEY):
+        return load_plan(store)
+    shards = [_write_shard(own_store, place, rows) for place, rows in enumerate(groups)]
     round_plan = replace(
         plan,
         created_at=creation_time(),
@@ -164,7 +180,8 @@ def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False
         source_shards=tuple(planned.source_shards for planned in shards),
         sample_images=0,
     )
-    return Round(round_store, create_plan(round_store, round_plan))
+    is_first = own_store.create(PLAN_KEY, plan_to_json(round_plan))
+    return round_plan if is_first else load_plan(store)
 
 
 def _finish_run(run: Run) -> Summary:

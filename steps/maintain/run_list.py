@@ -1,5 +1,6 @@
 """The runs under one output: which there are, and how each ended."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from typing import Literal
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.aggregate.verdict import gate_results
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, NewerVersion
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
 
+log = logging.getLogger(__name__)
+READERS = 16
 RunState = Literal["succeeded", "incomplete", "unfinished"]
 
 
@@ -53,26 +57,42 @@ def list_runs(output: str) -> list[RunOverview]:
     TryAgain where storage fails.
     """
     store = open_store(output)
-    runs = [_describe(run) for run in iter_runs(store)]
+    runs = list(iter_runs(store, skips_newer=True))
     if not runs:
         require_output(store)
-    return sorted(runs, key=lambda run: (run.created_at, run.run_id))
+    overviews = map_ordered(lambda index: _describe(runs[index]), len(runs), READERS)
+    return sorted(overviews, key=lambda run: (run.created_at, run.run_id))
 
 
-def iter_runs(store: Store) -> Iterator[Run]:
-    """The runs under an output. Folders of others, or of another version, are skipped."""
-    for entry in store.list_folder(""):
-        if not entry.is_folder:
-            continue
-        folder = open_store(f"{store.uri}/{entry.key}")
-        if not folder.exists(PLAN_KEY):
-            continue
-        try:
-            plan = load_plan(folder)
-        except BadInput:
-            continue
-        if plan.run_id == entry.key and plan.round == 0:
-            yield Run(folder, plan)
+def iter_runs(store: Store, *, skips_newer: bool = False) -> Iterator[Run]:
+    """The runs under an output. Folders of others, or of an older version, are skipped.
+
+    Runs of a newer version are skipped with a warning, or raise NewerVersion unless `skips_newer`.
+    """
+    names = [entry.key for entry in store.list_folder("") if entry.is_folder]
+
+    def open_folder(index: int) -> Run | None:
+        return _open_run_or_none(store, names[index], skips_newer=skips_newer)
+
+    for run in map_ordered(open_folder, len(names), READERS):
+        if run is not None:
+            yield run
+
+
+def _open_run_or_none(store: Store, name: str, *, skips_newer: bool) -> Run | None:
+    folder = open_store(f"{store.uri}/{name}")
+    if not folder.exists(PLAN_KEY):
+        return None
+    try:
+        plan = load_plan(folder)
+    except NewerVersion as error:
+        if not skips_newer:
+            raise
+        log.warning("%s It is not listed.", error)
+        return None
+    except BadInput:
+        return None
+    return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None
 
 
 def require_output(store: Store) -> None:

@@ -22,6 +22,7 @@ IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
+TURNS_FOLDER = "turns"
 PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
 MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
@@ -93,6 +94,11 @@ def claims_key(number: int) -> str:
     return f"exported/{number:06d}.json"
 
 
+def turn_key(number: int) -> str:
+    """An entry on a process that began to replace objects of a run, numbered from 0."""
+    return f"{TURNS_FOLDER}/{number:06d}.json"
+
+
 def manifest_key(shard_number: int) -> str:
     """One row for each planned image of the shard."""
     return f"manifest/{shard_number:05d}.parquet"
@@ -141,6 +147,11 @@ def round_folder(number: int) -> str:
 def registry_key(number: int) -> str:
     """An entry in the log of successful runs, under the output rather than the run."""
     return f"{REGISTRY_FOLDER}/{number:06d}.json"
+
+
+def registry_block_key(number: int) -> str:
+    """A hundred entries of that log in one object, numbered from 0."""
+    return f"{REGISTRY_FOLDER}/block-{number:04d}.json"
 
 
 def compiled_code_key(digest: str) -> str:

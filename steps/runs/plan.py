@@ -18,7 +18,7 @@ from pydantic import (
     WrapSerializer,
 )
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.fields import RUN_ID_PATTERN
 from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
@@ -248,6 +248,8 @@ def parse_plan(content: bytes, where: str) -> Plan:
             return plan
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
+    if version > PLAN_SCHEMA_VERSION:
+        raise newer_version_error(where, version, PLAN_SCHEMA_VERSION)
     raise BadInput(
         f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. "
         "Use the Imagekiln that planned the run, or run the job again under another run_id."
@@ -270,4 +272,9 @@ def _require_consistent_counts(plan: Plan, where: str) -> None:
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
     first = error.errors()[0]
     setting = ".".join(map(str, first["loc"])) or "the whole"
+    if first["type"] == "extra_forbidden":
+        return BadInput(
+            f"{where}: has a setting that this Imagekiln does not know ({setting}). "
+            "If a newer one planned the run, update Imagekiln; or else restore the plan."
+        )
     return BadInput(f"{where}: is not a readable plan ({setting}: {first['msg']}). Restore it.")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -16,7 +17,7 @@ from imagekiln.steps.job.tuning_file import throughput_settings
 from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount
 from imagekiln.steps.runs.keys import RATE_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.registry import READERS, RunEntry, read_registry
+from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -153,7 +154,7 @@ def find_earlier_rate(job: Job, digest: str, gpu: str | None = None) -> EarlierR
     None where there is none under the job's output, or it cannot be read.
     """
     try:
-        entries = read_registry(job.output)
+        entries = read_entries(job.output)
         own_entries = [entry for entry in entries if entry.name == job.name]
         other_entries = [entry for entry in entries if entry.name != job.name]
         own = _read_alike(own_entries, job, digest)
@@ -202,7 +203,7 @@ def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
 def _read_alike(entries: Sequence[RunEntry], job: Job, digest: str) -> list[RunRate]:
     """The rates of the latest entries that drew with the same model and settings, newest first."""
     store = open_store(job.output)
-    latest = entries[: -MAX_EARLIER_RUNS - 1 : -1]
+    latest = list(islice(iter_successful(job.output, entries[::-1]), MAX_EARLIER_RUNS))
     with ThreadPoolExecutor(READERS) as pool:
         rates = pool.map(lambda entry: _read_rate(store, entry), latest)
         return [rate for rate in rates if rate is not None and _is_alike(rate, job, digest)]

@@ -12,6 +12,8 @@ from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
 
+# Raise it when older versions would misread statistics. Those of a newer version do not count.
+STATS_SCHEMA_VERSION = 1
 # Bounds of what is read: figures beyond them are damage, and would break sums and plots.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
@@ -88,6 +90,7 @@ class ShardStats:
     repeated_images: Count = 0
     spot: bool = False
     energy_joules: Annotated[float, Field(ge=0, le=1e15)] | None = None
+    schema_version: Annotated[int, Field(ge=1, le=STATS_SCHEMA_VERSION)] = STATS_SCHEMA_VERSION
 
     @property
     def images_per_second(self) -> float:

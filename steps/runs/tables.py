@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store, confirm_damage
@@ -104,6 +104,10 @@ DICTIONARY_COLUMNS = (
     "error",
     "part",
 )
+# Raise it when an older Imagekiln would misread tables of a run, and write it to their metadata:
+# those without it are of version 1. What `aggregate` writes may be newer than the plan.
+TABLE_SCHEMA_VERSION = 1
+SCHEMA_VERSION_METADATA = b"imagekiln.schema_version"
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 
@@ -195,6 +199,7 @@ def open_parquet(store: Store, key: str, *, pre_buffer: bool = True) -> Iterator
             with pq.ParquetFile(
                 file, page_checksum_verification=True, pre_buffer=pre_buffer
             ) as parquet:
+                _require_version(parquet, store.uri_of(key))
                 yield parquet
         except (*DAMAGE_ERRORS, KeyError) as error:
             if is_storage_error(error):
@@ -207,9 +212,18 @@ def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet object in memory. Raises BadInput where the block finds it damaged."""
     try:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
+            _require_version(parquet, where)
             yield parquet
     except (*DAMAGE_ERRORS, KeyError) as error:
         raise damage_error(where, error) from error
+
+
+def _require_version(parquet: pq.ParquetFile, where: str) -> None:
+    metadata = parquet.metadata.metadata or {}
+    version = metadata.get(SCHEMA_VERSION_METADATA)
+    if version is not None and version != b"%d" % TABLE_SCHEMA_VERSION:
+        number = version.decode(errors="replace")
+        raise newer_version_error(where, number, TABLE_SCHEMA_VERSION)
 
 
 def damage_error(where: str, error: Exception) -> BadInput:

@@ -11,17 +11,65 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, Store
 
 
-class StagedStore:
+class RelayedStore:
+    """Passes everything on to another store: for what does one thing differently."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the other store."""
+        self.uri = store.uri
+        self._store = store
+
+    def uri_of(self, key: str) -> str:
+        """The full name of an object, for messages."""
+        return self._store.uri_of(key)
+
+    def read(self, key: str) -> bytes:
+        """The whole object. Raises Missing."""
+        return self._store.read(key)
+
+    def open(self, key: str) -> AbstractContextManager[BinaryIO]:
+        """The object for reading in pieces. Raises Missing."""
+        return self._store.open(key)
+
+    def read_prefix(self, key: str, most: int) -> bytes:
+        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
+        return self._store.read_prefix(key, most)
+
+    def exists(self, key: str) -> bool:
+        """Whether the object exists now."""
+        return self._store.exists(key)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write the object on condition that it does not exist; False where it does."""
+        return self._store.create(key, data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write the object whole, in place of an earlier one."""
+        self._store.replace(key, data)
+
+    def remove(self, key: str) -> None:
+        """Delete the object."""
+        self._store.remove(key)
+
+    def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
+        """The objects and folders in a folder."""
+        return self._store.list_folder(folder)
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete an empty folder, if the store has folders."""
+        self._store.remove_folder(folder)
+
+
+class StagedStore(RelayedStore):
     """A store that reads as if objects were replaced, while their new bytes wait in a folder.
 
     Bytes equal to those that are stored do not wait: the object stays as it is. Objects that are
-    created or removed are so at once.
+    created or removed are so at once, and listings show what the store has now.
     """
 
     def __init__(self, store: Store, folder: Path) -> None:
         """Begin without replacements. The folder must exist, be empty, and have room for them."""
-        self.uri = store.uri
-        self._store = store
+        super().__init__(store)
         self._folder = folder
         self._staged: dict[str, Path] = {}
 
@@ -41,40 +89,32 @@ class StagedStore:
         for _ in map_ordered(write, len(staged)):
             pass
 
-    def uri_of(self, key: str) -> str:
-        """The full name of an object, for messages."""
-        return self._store.uri_of(key)
-
     def read(self, key: str) -> bytes:
-        """The whole object. Raises Missing."""
+        """The whole object, as it is to be. Raises Missing."""
         path = self._staged.get(key)
         if path is None:
-            return self._store.read(key)
+            return super().read(key)
         with translate_errors(str(path)):
             return path.read_bytes()
 
     def open(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """The object for reading in pieces. Raises Missing."""
+        """The object, as it is to be, for reading in pieces. Raises Missing."""
         path = self._staged.get(key)
         if path is None:
-            return self._store.open(key)
+            return super().open(key)
         with translate_errors(str(path)):
             return path.open("rb")
 
     def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
         if key not in self._staged:
-            return self._store.read_prefix(key, most)
+            return super().read_prefix(key, most)
         with self.open(key) as file:
             return file.read(most)
 
     def exists(self, key: str) -> bool:
         """Whether the object exists, or is to be written."""
-        return key in self._staged or self._store.exists(key)
-
-    def create(self, key: str, data: bytes) -> bool:
-        """Write the object at once, on condition that it does not exist; False where it does."""
-        return self._store.create(key, data)
+        return key in self._staged or super().exists(key)
 
     def replace(self, key: str, data: bytes) -> None:
         """Have the object replaced later, where it has other bytes. Raises TryAgain."""
@@ -86,18 +126,6 @@ class StagedStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         self._staged[key] = path
-
-    def remove(self, key: str) -> None:
-        """Delete the object at once."""
-        self._store.remove(key)
-
-    def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """The objects and folders that a folder of the store has now."""
-        return self._store.list_folder(folder)
-
-    def remove_folder(self, folder: str) -> None:
-        """Delete an empty folder, if the store has folders."""
-        self._store.remove_folder(folder)
 
     def _is_stored(self, key: str, data: bytes) -> bool:
         try:

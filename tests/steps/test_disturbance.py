@@ -62,7 +62,7 @@ def content(store: Store, folder: str = "") -> dict[str, bytes]:
     for info in store.list_folder(folder):
         if info.is_folder:
             objects |= content(store, info.key)
-        elif not info.key.startswith(("stats/", "account/", "work/")):
+        elif not info.key.startswith(("stats/", "account/", "work/", "turns/")):
             objects[info.key] = store.read(info.key)
     return objects
 

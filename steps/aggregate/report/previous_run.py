@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, TypeVar
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.registry import RunEntry, read_registry
+from imagekiln.steps.runs.registry import RunEntry, iter_successful, read_entries
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
@@ -48,8 +49,9 @@ def load_previous_summary(store: Store, plan: Plan) -> Summary | None:
     if folder != plan.run_id:
         return None
     try:
-        entries = _earlier_entries(read_registry(output), RunEntry(plan.run_id, plan.job.name))
-        summaries = (load_summary(open_store(f"{output}/{entry.run_id}")) for entry in entries)
+        entries = _earlier_entries(read_entries(output), RunEntry(plan.run_id, plan.job.name))
+        latest = islice(iter_successful(output, entries), MAX_EARLIER_RUNS)
+        summaries = (load_summary(open_store(f"{output}/{entry.run_id}")) for entry in latest)
         return next((summary for summary in summaries if summary.images), None)
     except KilnError:
         return None
@@ -73,10 +75,10 @@ def compare_summaries(current: Summary, previous: Summary) -> list[FigureChange]
 
 
 def _earlier_entries(entries: Sequence[RunEntry], entry: RunEntry) -> list[RunEntry]:
-    """The latest entries of this name before this one, or of all where it has no entry yet."""
+    """The entries of this name before this one, or all where it has none yet; newest first."""
     earlier = entries[: entries.index(entry)] if entry in entries else entries
     same_name = [candidate for candidate in earlier if candidate.name == entry.name]
-    return same_name[: -MAX_EARLIER_RUNS - 1 : -1]
+    return same_name[::-1]
 
 
 def _rate_changes(current: Summary, previous: Summary) -> list[FigureChange]:

@@ -158,7 +158,7 @@ def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     (out / "stranger").mkdir()
     (out / "stranger" / "shards").write_bytes(b"mine")
     (out / "odd").mkdir()
-    (out / "odd" / "plan.json").write_bytes(b'{"schema_version": 99}')
+    (out / "odd" / "plan.json").write_bytes(b'{"schema_version": 1}')
     (out / "plan.json").write_bytes(b"{}")
     (tmp_path / "elsewhere").mkdir()
     shutil.copytree(planned_run.uri, tmp_path / "elsewhere" / "linked")

@@ -2,14 +2,23 @@
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_key
-from imagekiln.steps.runs.registry import READERS, RunEntry, append_run_entry, read_registry
+from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
+from imagekiln.steps.runs.registry import (
+    BLOCK_ENTRIES,
+    READERS,
+    RunEntry,
+    append_run_entry,
+    read_entries,
+    read_registry,
+)
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from tests.registry import entry, succeed
 from tests.s3 import S3Server, log_in
 from tests.stub_s3 import Fault, stub_s3
@@ -103,6 +112,55 @@ def test_store_that_fails_is_not_taken_for_the_end_of_the_log(
         store.faults.extend([(400, "ExpiredToken")] * READERS)
         with pytest.raises(TryAgain):
             read_registry("s3://bucket/out")
+
+
+def test_many_entries_are_read_in_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = str(tmp_path)
+    store = open_store(output)
+    nights = [entry(number) for number in range(3 * BLOCK_ENTRIES)]
+    for number, night in enumerate(nights[:-1]):
+        store.create(registry_key(number), b'{"run_id": "%s", "name": "nightly"}' % _id(night))
+    append_run_entry(output, nights[-1])
+    reads: list[str] = []
+    original = LocalStore.read
+
+    def read(store: LocalStore, key: str) -> bytes:
+        reads.append(key)
+        return original(store, key)
+
+    monkeypatch.setattr(LocalStore, "read", read)
+    assert read_entries(output) == nights
+    assert len(reads) <= 3 + 1 + READERS
+    later = entry(3 * BLOCK_ENTRIES)
+    append_run_entry(output, later)
+    assert read_entries(output) == [*nights, later]
+
+
+def test_block_that_a_killed_process_did_not_write_is_written_by_the_next(tmp_path: Path) -> None:
+    output = str(tmp_path)
+    store = open_store(output)
+    nights = [entry(number) for number in range(BLOCK_ENTRIES)]
+    for number, night in enumerate(nights):
+        store.create(registry_key(number), b'{"run_id": "%s", "name": "nightly"}' % _id(night))
+    assert read_entries(output) == nights
+    assert not store.exists(registry_block_key(0))
+    append_run_entry(output, nights[0])
+    assert store.exists(registry_block_key(0))
+    store.remove(registry_key(0))
+    assert read_entries(output) == nights
+
+
+@pytest.mark.parametrize("content", [b"[]\n", b"{", b'[{"run_id": "../elsewhere", "name": "x"}]'])
+def test_block_that_is_damaged_is_refused(tmp_path: Path, content: bytes) -> None:
+    open_store(str(tmp_path)).replace(registry_block_key(0), content)
+    with pytest.raises(BadInput, match=r"_runs/block-0000\.json: is damaged\. Delete it"):
+        read_registry(str(tmp_path))
+
+
+def _id(run: RunEntry) -> bytes:
+    return run.run_id.encode()
 
 
 def test_entry_is_frozen() -> None:

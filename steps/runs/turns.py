@@ -1,0 +1,79 @@
+"""Turns: of several processes that replace or remove objects of a run, the last to begin does so.
+
+What an earlier one has read may be out of date: it was frozen, or Argo believes its pod dead. Each
+takes a turn by creating the next entry, and looks for a later one before it writes. No store can
+rule out that a process is frozen between this look and the write that follows.
+"""
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.keys import turn_key
+from imagekiln.steps.storage.staging import RelayedStore
+from imagekiln.steps.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Who took a turn, and when, in seconds since 1970."""
+
+    writer: str
+    at: float
+
+
+TURN_TYPE_ADAPTER: TypeAdapter[Turn] = TypeAdapter(Turn)
+
+
+class TurnStore(RelayedStore):
+    """A folder into which this process writes until another takes a turn: TryAgain from then on."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the next turn in `store`."""
+        super().__init__(store)
+        self._number = _take_turn(store)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write the object on condition that it does not exist; False where it does."""
+        self.require_turn()
+        return super().create(key, data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write the object whole, in place of an earlier one."""
+        self.require_turn()
+        super().replace(key, data)
+
+    def remove(self, key: str) -> None:
+        """Delete the object."""
+        self.require_turn()
+        super().remove(key)
+
+    def require_turn(self) -> None:
+        """Raise TryAgain where another process has taken a turn since."""
+        if self._store.exists(turn_key(self._number + 1)):
+            raise TryAgain(
+                f"{self.uri}: another process has begun to aggregate, retry or remove this run. "
+                "Run the command again once it has ended."
+            )
+
+
+def _take_turn(store: Store) -> int:
+    """Create the next entry, and return its number. Raises TryAgain where storage fails."""
+    writer = uuid.uuid4().hex
+    content = TURN_TYPE_ADAPTER.dump_json(Turn(writer, time.time())) + b"\n"
+    number = count_entries(store, turn_key)
+    # Where an answer was lost, a second request meets the entry of the first.
+    while not store.create(turn_key(number), content) and not _is_of(store, number, writer):
+        number += 1
+    return number
+
+
+def _is_of(store: Store, number: int, writer: str) -> bool:
+    try:
+        return TURN_TYPE_ADAPTER.validate_json(store.read(turn_key(number))).writer == writer
+    except ValidationError:
+        return False

@@ -1,0 +1,483 @@
+"""A model of the commit protocol: any interleaving of a run's processes ends in the same dataset.
+
+The processes run the real code on a local disk; only the pictures are no model's. They plan, make
+shards and help with others, aggregate, retry and collect garbage, each any number of times at once.
+Any of them may be killed or fall asleep before any access to the store, and wake up at the very
+end. `python -m tests.protocol --examples 1000 --seed 7` looks for a history that breaks a promise.
+"""
+
+import argparse
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from imagekiln.steps.aggregate import step as aggregate_step
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.step import generate_and_help, generate_shard
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain import gc as gc_module
+from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
+from imagekiln.steps.runs.keys import (
+    PLAN_KEY,
+    REPORT_KEY,
+    SUCCESS_KEY,
+    TURNS_FOLDER,
+    manifest_key,
+)
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.rounds import Round, open_run
+from imagekiln.steps.runs.shard import read_shard_rows
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests import jobs, models
+from tests.interleaving import Process, interleaving
+
+SIDE = 64
+PROMPTS = (
+    "a circle",
+    "a square that fails at first",
+    "a star",
+    "a flat sky, at first",
+    "a triangle",
+    "a cross that always fails",
+    "a ring",
+    "a line",
+    "a moon",
+)
+ROWS_OF_NIGHTS = (5, 9)  # how many of the prompts each night's table has
+MAX_ROUNDS = 6
+MAX_PROCESSES = 6
+# What an image is in the end: its status, and the hashes of its file and its pixels.
+Outcome = tuple[str, str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a history is about: how many nights, and their jobs."""
+
+    nights: int
+    format: str
+    failed_share: float
+    skip_existing: bool
+
+    def job(self, folder: Path, night: int) -> Job:
+        """The job of a night, whose runs lie in `folder`/out."""
+        prompts = PROMPTS[: ROWS_OF_NIGHTS[night]]
+        table = folder / f"{night}.parquet"
+        if not table.exists():
+            jobs.write(table, {"prompt": prompts, "id": [f"row-{n}" for n in range(len(prompts))]})
+        return jobs.job(
+            folder,
+            prompts=str(table),
+            name="nightly",
+            run_id=f"night-{night}",
+            format=self.format,
+            defaults={"steps": 1, "width": SIDE, "height": SIDE, "seed": 7},
+            limits={"failed_share": self.failed_share},
+            skip_existing=self.skip_existing,
+            batch={"images": 1},
+            part={"images": 1},
+            shard={"images": 3},
+            device="cpu",
+            threads=1,
+        )
+
+
+class Painter(Denoiser):
+    """Draws pictures that follow from an image's id; some prompts fail, or come out flat."""
+
+    def __init__(self, is_retry: bool) -> None:
+        """Take what drawing needs, but no prompt is given to the model."""
+        super().__init__(models.pipe("shapes"))
+        self._is_retry = is_retry
+
+    def draw(
+        self,
+        rows: Sequence[ImageRow],
+        size: int,  # noqa: ARG002  # as of every denoiser
+        check: Callable[[], None],
+    ) -> Sequence[DrawnImage]:
+        check()
+        return [self._draw(row) for row in rows]
+
+    def _draw(self, row: ImageRow) -> DrawnImage:
+        prompt = row.parameters.prompt
+        if "always" in prompt:
+            error = ValueError if "always fails" in prompt else RuntimeError
+            raise error(f"cannot draw {prompt!r}")
+        if "fails at first" in prompt and not self._is_retry:
+            raise RuntimeError(f"cannot draw {prompt!r}")
+        dice = np.random.default_rng(int(row.image_id, 16))
+        rgb = np.full((SIDE, SIDE, 3), dice.integers(0, 256, 3), np.uint8)
+        if "at first" not in prompt or self._is_retry:
+            rgb[0] = dice.integers(0, 256, (SIDE, 3), np.uint8)
+        return DrawnImage(row.index_in_part, rgb)
+
+
+@cache
+def painter(is_retry: bool) -> Painter:
+    """The one for the run itself, or for its rounds."""
+    return Painter(is_retry)
+
+
+# --- What processes do ----------------------------------------------------------------------------
+
+
+def work(uri: str, shard: int) -> None:
+    """Make a shard of a run, then help with others."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    number = shard % max(1, len(plan.shards))
+    generate_and_help(store, plan, number, lambda: painter(False), NoProgress(), Stop())
+
+
+def retry(uri: str, include_permanent: bool) -> None:
+    """Make a round of a run, or what is left of it."""
+    run = open_run(uri)
+    retry_round = plan_next_round(run.store, run.plan, include_permanent=include_permanent)
+    if retry_round is None:
+        aggregate(uri)
+        return
+    make_round(retry_round)
+    aggregate(retry_round.store.uri)
+
+
+def make_round(retry_round: Round) -> None:
+    """Make what is missing of a round."""
+    store = retry_round.store
+    for number in range(len(retry_round.plan.shards)):
+        generate_shard(store, retry_round.plan, number, lambda: painter(True), NoProgress(), Stop())
+
+
+def finish_night(job: Job) -> Plan:
+    """Do all that a night needs, with nothing in the way."""
+    run = make_plan(job)
+    store = open_store(run.uri)
+    for shard in range(len(run.plan.shards)):
+        work(run.uri, shard)
+    for _ in range(MAX_ROUNDS):
+        with suppress(Incomplete):
+            aggregate(run.uri)
+        retry_round = plan_next_round(store, run.plan)
+        if retry_round is None:
+            break
+        make_round(retry_round)
+    aggregate(run.uri)
+    return run.plan
+
+
+# --- What must hold -------------------------------------------------------------------------------
+
+
+def manifest_of(store: Store, plan: Plan) -> pa.Table:
+    """The rows of all shards."""
+    tables = [read_table(store, manifest_key(number)) for number in range(len(plan.shards))]
+    return pa.concat_tables(tables)
+
+
+def outcomes(store: Store, plan: Plan) -> dict[str, Outcome]:
+    """What each image of a run is by its manifest."""
+    if not plan.shards:
+        return {}
+    rows = manifest_of(store, plan).to_pylist()
+    return {row["image_id"]: (row["status"], row["sha256"], row["pixels_sha256"]) for row in rows}
+
+
+def check_whole(store: Store) -> None:
+    """Fail unless a run that claims to be finished has every planned image, as it says."""
+    plan = load_plan(store)
+    summary = load_summary(store)
+    ok_ids: list[str] = []
+    for number in range(len(plan.shards)):
+        manifest = read_table(store, manifest_key(number))
+        planned = read_shard_rows(store, plan, number)
+        assert manifest["image_id"].equals(planned["image_id"])
+        for row in manifest.to_pylist():
+            assert row["status"] in ("ok", "failed", "blank"), row
+            if row["status"] == "ok":
+                read_image_bytes(store, row)
+                ok_ids.append(row["image_id"])
+    assert (summary.images, summary.ok) == (plan.counts.images, len(ok_ids))
+    assert summary.not_ok <= summary.failed_share * summary.images
+    assert store.read(SUCCESS_KEY) == f"{summary.ok} of {summary.images} images\n".encode()
+    index = [image_id for chunk in iter_index_chunks(store) for image_id in chunk.tolist()]
+    expected = sorted(ids_from_hex(pa.array(ok_ids, pa.string())).tolist()) if ok_ids else []
+    assert index == expected
+
+
+@cache
+def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
+    """What the images of each night are where nothing is in the way, by a table of its own."""
+    folder = models.scratch("undisturbed")
+    alone = replace(setting, skip_existing=False)
+    results = []
+    for night in range(setting.nights):
+        job = alone.job(folder, night)
+        plan = finish_night(job)
+        results.append(outcomes(open_store(f"{job.output}/{plan.run_id}"), plan))
+    return tuple(results)
+
+
+class Protocol(RuleBasedStateMachine):
+    """Histories of the runs under one output; `histories` counts them all."""
+
+    histories = 0
+
+    def __init__(self) -> None:
+        """Begin with nothing planned."""
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="imagekiln-protocol-"))
+        self.output = self.folder / "out"
+        self.processes: list[Process] = []
+        self.is_collected = False
+        self.is_changed = False
+        self.inputs_at_turn: dict[int, frozenset[str]] = {}
+        self.inputs_at_success: dict[str, frozenset[str]] = {}
+        self.broken: str | None = None
+        self._interleaving = interleaving(self.output, self._note)
+        self._interleaving.__enter__()
+
+    @initialize(
+        nights=st.integers(1, 2),
+        format_name=st.sampled_from(("parquet", "webdataset", "files")),
+        failed_share=st.sampled_from((0.3, 1.0)),
+        skip_existing=st.booleans(),
+    )
+    def begin(
+        self, nights: int, format_name: str, failed_share: float, skip_existing: bool
+    ) -> None:
+        self.setting = Setting(nights, format_name, failed_share, skip_existing)
+        self.expected = undisturbed(self.setting)
+
+    # --- Processes
+
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES)
+    @rule(night=st.integers(0, 1))
+    def plan(self, night: int) -> None:
+        night %= self.setting.nights
+        self._start(f"plan {night}", partial(make_plan, self.setting.job(self.folder, night)))
+
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @rule(run=st.integers(0, 1), shard=st.integers(0, 2))
+    def work(self, run: int, shard: int) -> None:
+        self._start(f"work {shard}", partial(work, self._run(run), shard))
+
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @rule(run=st.integers(0, 1), include_permanent=st.booleans())
+    def retry(self, run: int, include_permanent: bool) -> None:
+        self._start("retry", partial(retry, self._run(run), include_permanent))
+
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @rule(run=st.integers(0, 1))
+    def aggregate(self, run: int) -> None:
+        self._start("aggregate", partial(aggregate, self._run(run)))
+
+    @precondition(lambda self: not self.processes and self.runs())
+    @rule()
+    def collect_garbage(self) -> None:
+        self.is_collected = True
+        self._start("gc", partial(gc, str(self.output), 0, remove=True))
+
+    # --- Time
+
+    @precondition(lambda self: self.processes)
+    @rule(process=st.integers(0, MAX_PROCESSES - 1), accesses=st.integers(1, 60))
+    def step(self, process: int, accesses: int) -> None:
+        self._process(process).step(accesses)
+        self._bury()
+
+    @precondition(lambda self: self.processes)
+    @rule(process=st.integers(0, MAX_PROCESSES - 1))
+    def finish(self, process: int) -> None:
+        self._process(process).finish()
+        self._bury()
+
+    @precondition(lambda self: self.processes)
+    @rule(process=st.integers(0, MAX_PROCESSES - 1), torn=st.booleans())
+    def kill(self, process: int, torn: bool) -> None:
+        self._process(process).kill(torn)
+        self._bury()
+
+    # --- Promises
+
+    @invariant()
+    def what_claims_to_be_finished_is_whole(self) -> None:
+        assert self.broken is None, self.broken
+        if not self.is_changed:
+            return
+        self.is_changed = False
+        for store in self.finished_runs():
+            check_whole(store)
+
+    def teardown(self) -> None:
+        """Finish with nothing in the way; then wake whoever still sleeps."""
+        try:
+            if hasattr(self, "setting"):
+                self._finish()
+        finally:
+            for process in self.processes:
+                process.kill()
+            self._interleaving.__exit__(None, None, None)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            Protocol.histories += 1
+
+    def _finish(self) -> None:
+        nights = range(self.setting.nights)
+        plans = [finish_night(self.setting.job(self.folder, night)) for night in nights]
+        self._check_nights(plans)
+        for process in self.processes:
+            process.finish()
+            self._judge(process)
+            if not self.is_collected:
+                for store in self.finished_runs():
+                    check_whole(store)
+        assert self.broken is None, self.broken
+        self._check_nights(plans)
+
+    def _check_nights(self, plans: Sequence[Plan]) -> None:
+        results = {}
+        for plan in plans:
+            store = open_store(f"{self.output}/{plan.run_id}")
+            check_whole(store)
+            verify(store.uri)
+            results[plan.run_id] = outcomes(store, plan)
+        for plan, expected in zip(plans, self.expected, strict=True):
+            ok_before = {
+                image_id: outcome
+                for run_id in plan.existing_runs
+                for image_id, outcome in results[run_id].items()
+                if outcome[0] == "ok"
+            }
+            assert {**ok_before, **results[plan.run_id]}.items() >= expected.items()
+
+    # --- Helpers
+
+    def runs(self) -> list[str]:
+        """The URIs of planned runs."""
+        return sorted(str(path.parent) for path in self.output.glob(f"*/{PLAN_KEY}"))
+
+    def finished_runs(self) -> list[Store]:
+        """The runs that claim to be finished."""
+        return [
+            open_store(str(path.parent)) for path in sorted(self.output.glob(f"*/{SUCCESS_KEY}"))
+        ]
+
+    def _run(self, number: int) -> str:
+        runs = self.runs()
+        return runs[number % len(runs)]
+
+    def _process(self, number: int) -> Process:
+        return self.processes[number % len(self.processes)]
+
+    def _start(self, name: str, work: Callable[[], object]) -> None:
+        self.processes.append(Process(name, work))
+        self._bury()
+
+    def _bury(self) -> None:
+        """Judge the processes that are done."""
+        for process in self.processes:
+            if process.is_done:
+                self._judge(process)
+        self.processes = [process for process in self.processes if not process.is_done]
+
+    def _judge(self, process: Process) -> None:
+        error = process.error
+        if error is None:
+            return
+        if not isinstance(error, KilnError):
+            raise AssertionError(f"{process.name} raised {error!r}") from error  # noqa: TRY004
+        if isinstance(error, BadInput) and not self.is_collected:
+            raise AssertionError(f"{process.name} ended with: {error}") from error
+
+    def _note(self, operation: str, name: str) -> None:
+        self.is_changed = True
+        run = self.output / Path(name).relative_to(self.output).parts[0]
+        if f"/{TURNS_FOLDER}/" in name:
+            self.inputs_at_turn[threading.get_ident()] = _parts_of(run)
+        if name != f"{run}/{SUCCESS_KEY}":
+            return
+        if operation != "remove":
+            self.inputs_at_success[name] = self.inputs_at_turn[threading.get_ident()]
+        elif self.inputs_at_success.get(name) == _parts_of(run) and not self.is_collected:
+            self.broken = f"{name} was removed, and nothing was made since it was written"
+
+
+def _parts_of(run: Path) -> frozenset[str]:
+    """The parts that a run and its rounds have now."""
+    return frozenset(str(path) for path in run.glob("**/*-*.parquet"))
+
+
+def write_no_report(store: Store, *_: object) -> None:
+    """Leave a page without pictures: reports are no part of the protocol."""
+    store.replace(REPORT_KEY, b"<html></html>\n")
+
+
+def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool = True) -> None:
+    """Try so many histories, each of at most so many rules; shorten one that breaks a promise."""
+    machine = seeded(seed)(Protocol)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
+        patch.setattr(aggregate_step, "write_report", write_no_report)
+        patch.setattr(aggregate_step, "update_output_card", lambda _: None)
+        patch.setattr(gc_module, "REMOVE_BATCH", 1)
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=steps,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+def main() -> None:
+    """Look for a history that breaks a promise."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--examples", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--as-it-is", action="store_true", help="do not shorten what is found")
+    options = parser.parse_args()
+    try:
+        check_protocol(options.examples, options.seed, options.steps, shrinks=not options.as_it_is)
+    finally:
+        print(f"{Protocol.histories} histories")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
