@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +22,12 @@ PORTS = 8
 # The shell ends the server when its standard input closes, so also when the test process dies.
 # It sends SIGKILL, because SeaweedFS otherwise takes 20 s to end, and its data is not needed.
 SUPERVISOR = '"$@" & read _; kill -9 $!; wait'
+
+
+# For a test of what stands on the stores, of which others nearby run on both.
+S3_AMONG_SLOW = pytest.mark.parametrize(
+    "store_uri", ["disk", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +60,20 @@ class S3Server:
     def make_bucket(self) -> str:
         """A new, empty bucket's name."""
         name = f"test-{uuid4().hex[:12]}"
-        files = fsspec.filesystem(
-            "s3",
-            endpoint_url=self.endpoint,
-            key=WRITER.key,
-            secret=WRITER.secret,
-            skip_instance_cache=True,
-        )
-        files.mkdir(name)
+        _administration(self.endpoint).mkdir(name)
         return name
+
+
+@cache
+def _administration(endpoint: str) -> fsspec.AbstractFileSystem:
+    """A connection of its own, which no test that logs in or out changes."""
+    return fsspec.filesystem(
+        "s3",
+        endpoint_url=endpoint,
+        key=WRITER.key,
+        secret=WRITER.secret,
+        skip_instance_cache=True,
+    )
 
 
 def log_in(server: S3Server, monkeypatch: pytest.MonkeyPatch, login: Login = WRITER) -> None:

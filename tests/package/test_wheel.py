@@ -109,6 +109,7 @@ def test_wheel_carries_the_licence_and_a_page_for_the_index(wheel: Path) -> None
     assert (ROOT / "docs" / "pypi.md").read_text() in metadata
 
 
+@pytest.mark.slow
 def test_light_install_has_the_command_line_without_torch_and_matplotlib(installed: Path) -> None:
     assert "Usage: imagekiln" in _run(installed / "imagekiln", "--help")
     assert "Usage: python -m imagekiln" in _run(installed / "python", "-m", "imagekiln", "--help")

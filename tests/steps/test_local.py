@@ -21,6 +21,7 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, write_prompts
+from tests.s3 import S3_AMONG_SLOW
 
 ROWS = PROMPTS[:10]  # shards of 8 and 2 images, in parts of 4
 
@@ -76,6 +77,7 @@ def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) 
     assert (found.ok, found.bytes) == (10, done.summary.bytes)
 
 
+@S3_AMONG_SLOW
 def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> None:
     first = run(job(prompts, store_uri), NoProgress(), Stop())
     before, progress = _objects(first.uri), RecordedProgress()
@@ -86,6 +88,7 @@ def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> Non
     assert _objects(first.uri) == before
 
 
+@S3_AMONG_SLOW
 def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
     prompts: Path, store_uri: str
 ) -> None:
@@ -176,6 +179,7 @@ def _kill_a_worker() -> None:
             return
 
 
+@pytest.mark.slow
 def test_two_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: Path) -> None:
     rows = [{"prompt": f"a red circle number {place}"} for place in range(20)]
     prompts = write_prompts(tmp_path / "prompts.parquet", rows)

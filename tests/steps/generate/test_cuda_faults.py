@@ -38,7 +38,12 @@ from tests.runs import PROMPTS, planned
 Pixels: TypeAlias = dict[str, tuple[str, str]]  # by image id: status, and SHA-256 of the pixels
 KEYS = [part_key(0, number) for number in range(3)]
 # Where in a shard the fault strikes, as a share of its calls: from the first to the last.
-MOMENTS = (0.0, 0.1, 0.3, 0.5, 0.75, 0.95, 1.0)
+MOMENTS = [
+    0.0,
+    0.3,
+    1.0,
+    *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0.1, 0.5, 0.75, 0.95)),
+]
 
 
 @pytest.fixture(scope="module")

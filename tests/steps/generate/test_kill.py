@@ -19,6 +19,7 @@ from imagekiln.steps.storage.local import LocalStore
 from tests.kills import Dataset, finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.models import scratch
 from tests.processes import Begun, Child, command
+from tests.s3 import S3_AMONG_SLOW
 
 IMAGES = 60
 KILLS = 6
@@ -138,6 +139,7 @@ def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
     assert (stats.attempts, stats.parts, stats.images) == (1, 0, 0)
 
 
+@S3_AMONG_SLOW
 def test_killed_retry_ends_as_an_undisturbed_one(
     tmp_path: Path, store_uri: str, undisturbed: Dataset
 ) -> None:

@@ -26,6 +26,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import models
 from tests.runs import PROMPTS, planned
+from tests.s3 import S3_AMONG_SLOW
 from tests.texts import chance
 
 SHARDS = 3
@@ -121,6 +122,7 @@ def test_whoever_is_late_the_parts_are_the_same(seed: int, run: PlanResult, tmp_
     assert sum(shard.repeated_images for shard in recorded) <= drawn.total() - len(PROMPTS)
 
 
+@S3_AMONG_SLOW
 def test_a_process_that_is_done_makes_what_a_stuck_one_does_not(
     tmp_path: Path, store_uri: str
 ) -> None:

@@ -100,6 +100,7 @@ def test_metrics_of_a_shard_add_up_to_its_statistics(
     assert value(last, "shard_info", **info) == 1
 
 
+@pytest.mark.slow
 def test_metrics_of_several_processes_are_added_up(tmp_path: Path, port: int) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS)
     progress = ScrapingProgress(port)

@@ -79,7 +79,7 @@ def test_plan_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "statement",
     [
-        "import imagekiln; imagekiln.generate(run, 0)",
+        pytest.param("import imagekiln; imagekiln.generate(run, 0)", marks=pytest.mark.slow),
         "from imagekiln.workflows.cli.main import main; "
         "main(['generate', run, '--shard', '0'], standalone_mode=False)",
     ],

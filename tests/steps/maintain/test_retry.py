@@ -25,6 +25,7 @@ from imagekiln.workflows.cli.text import format_retry
 from tests.faults import failing, image, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, begin_round, fill, finished, job, not_ok, planned, write_prompts
+from tests.s3 import S3_AMONG_SLOW
 from tests.texts import HOSTILE, chance
 
 IMAGES = 200
@@ -196,6 +197,7 @@ def test_only_failed_images_are_generated_again_and_the_others_stay_byte_for_byt
     assert [row["sha256"] for row in after] == [row["sha256"] for row in manifests(whole.uri)]
 
 
+@S3_AMONG_SLOW
 def test_a_retry_of_a_retry_holds_only_what_the_first_one_left(failed: str) -> None:
     with failing(TEXTS[9]), pytest.raises(Incomplete, match="1 of 20 images are not ok"):
         retry(failed)
@@ -265,6 +267,7 @@ def test_a_run_that_was_never_aggregated_has_to_be_finished_first(tmp_path: Path
     assert not (Path(planned_run.uri) / "retry-1").exists()
 
 
+@S3_AMONG_SLOW
 def test_a_stopped_retry_resumes_its_round(failed: str) -> None:
     stop = Stop()
 
@@ -282,6 +285,7 @@ def test_a_stopped_retry_resumes_its_round(failed: str) -> None:
     assert not store.exists("retry-2/plan.json")
 
 
+@S3_AMONG_SLOW
 def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
     done = retry(failed)
     store = open_store(failed)
@@ -291,6 +295,7 @@ def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(faile
     assert store.exists(SUCCESS_KEY)
 
 
+@S3_AMONG_SLOW
 def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
     with failing(TEXTS[9]), pytest.raises(Incomplete):
         retry(failed)
@@ -299,6 +304,7 @@ def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
     assert aggregate(f"{failed}/retry-1").rounds == 2
 
 
+@S3_AMONG_SLOW
 def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
     before = load_summary(open_store(failed))
     done = retry(failed).summary

@@ -26,6 +26,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
 from tests.runs import PROMPTS, fill, not_ok
+from tests.s3 import S3_AMONG_SLOW
 
 Rows = Sequence[Mapping[str, object]]
 
@@ -100,6 +101,7 @@ def test_only_what_is_new_is_planned(store_uri: str, tmp_path: Path) -> None:
     assert (second.plan.counts.images, second.plan.counts.existing_images) == (3, 4)
 
 
+@S3_AMONG_SLOW
 def test_night_with_nothing_new_ends_well_with_nothing(store_uri: str, tmp_path: Path) -> None:
     over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
     job = night(tmp_path, store_uri, PROMPTS[:4], run_id="quiet")
@@ -189,6 +191,7 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
     assert jobs.files(Path(first.uri)) == before
 
 
+@S3_AMONG_SLOW
 def test_planning_cut_short_chooses_the_same_images_again(store_uri: str, tmp_path: Path) -> None:
     job = night(tmp_path, store_uri, PROMPTS[:6])
     first_plan = make_plan(job)

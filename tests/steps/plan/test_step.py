@@ -17,6 +17,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import resolve_path
 from tests.jobs import files, image_rows, job, plan, write
+from tests.s3 import S3_AMONG_SLOW
 from tests.texts import HOSTILE, chance
 
 COLUMNS = {
@@ -127,6 +128,7 @@ def test_run_has_the_same_name_wherever_its_output_lies(tmp_path: Path) -> None:
     assert one.plan.run_id == two.plan.run_id
 
 
+@S3_AMONG_SLOW
 def test_plan_that_is_there_is_adopted_and_left_as_it_is(tmp_path: Path, store_uri: str) -> None:
     one = plan(tmp_path, COLUMNS, output=store_uri)
     content = open_store(one.uri).read(PLAN_KEY)

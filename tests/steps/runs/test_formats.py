@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import get_args
 
 import pyarrow as pa
@@ -191,8 +192,10 @@ def test_commit_comes_last(tmp_path: Path, format_name: str) -> None:
 def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
     tmp_path: Path, format_name: str, others: list[EncodedImage]
 ) -> None:
+    original = plan_of(tmp_path, format_name, rows=4)
     for writes in range(8):
-        planned_run = plan_of(tmp_path / str(writes), format_name, rows=4)
+        planned_run = replace(original, uri=str(tmp_path / str(writes)))
+        copytree(original.uri, planned_run.uri)
         store = open_store(planned_run.uri)
         part = first_part(planned_run)
         part_format = format_of(planned_run.plan.job)

@@ -19,6 +19,7 @@ from imagekiln.steps.runs.plan import (
 )
 from imagekiln.steps.storage import open_store
 from tests.jobs import plan
+from tests.s3 import S3_AMONG_SLOW
 
 
 def refusal(content: bytes) -> str:
@@ -48,6 +49,7 @@ def test_sizes_have_their_tuned_batches_and_other_sizes_the_largest(tmp_path: Pa
     assert tuned.batch_size(768, 512) == tuned.max_batch_size == 6
 
 
+@S3_AMONG_SLOW
 def test_folder_without_a_plan_says_what_to_run_first(store_uri: str) -> None:
     with pytest.raises(Missing) as error:
         load_plan(open_store(f"{store_uri}/run"))

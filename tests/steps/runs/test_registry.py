@@ -20,7 +20,7 @@ from imagekiln.steps.runs.registry import (
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.registry import entry, succeed
-from tests.s3 import S3Server, log_in
+from tests.s3 import S3_AMONG_SLOW, S3Server, log_in
 from tests.stub_s3 import Fault, stub_s3
 
 
@@ -46,6 +46,7 @@ def test_run_is_registered_once_however_often_it_is_aggregated(store_uri: str) -
     assert not open_store(store_uri).exists(registry_key(2))
 
 
+@S3_AMONG_SLOW
 def test_run_whose_success_is_gone_does_not_count(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1))
     open_store(store_uri).remove(f"{entry(0).run_id}/{SUCCESS_KEY}")
@@ -88,6 +89,7 @@ def test_registering_whose_answer_was_lost_is_no_second_entry(
 @pytest.mark.parametrize(
     "content", [b"", b"{", b'{"run_id": "../elsewhere", "name": "x"}', b'{"run_id": "a\\nb"}']
 )
+@S3_AMONG_SLOW
 def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> None:
     open_store(store_uri).replace(registry_key(0), content or b"\n")
     refusal = r"_runs/000000\.json: is not the entry of a run"
@@ -97,6 +99,7 @@ def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> N
         append_run_entry(store_uri, entry(0))
 
 
+@S3_AMONG_SLOW
 def test_entry_of_a_later_imagekiln_is_read(store_uri: str) -> None:
     values = b'{"run_id": "nightly-0", "name": "nightly", "new": 1}'
     open_store(store_uri).replace(registry_key(0), values)

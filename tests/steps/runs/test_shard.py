@@ -19,7 +19,7 @@ from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
-from tests.s3 import S3Server, log_in
+from tests.s3 import S3_AMONG_SLOW, S3Server, log_in
 from tests.stub_s3 import EXPIRED, stub_s3
 
 IMAGES = 22  # in shards of 10, 10 and 2, in parts of 4
@@ -41,6 +41,7 @@ def missing_keys(store: Store, parts: Sequence[Part]) -> list[str]:
     return [part.key for part in missing_parts(store, parts)]
 
 
+@S3_AMONG_SLOW
 def test_parts_of_all_shards_are_the_planned_images_in_order(
     tmp_path: Path, store_uri: str
 ) -> None:
@@ -94,6 +95,7 @@ def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri
     assert missing_parts(store, parts) == []
 
 
+@S3_AMONG_SLOW
 def test_part_with_images_of_another_plan_is_refused(tmp_path: Path, store_uri: str) -> None:
     result = planned(tmp_path, store_uri)
     store = open_store(result.uri)
@@ -105,6 +107,7 @@ def test_part_with_images_of_another_plan_is_refused(tmp_path: Path, store_uri: 
         missing_parts(store, [first, second])
 
 
+@S3_AMONG_SLOW
 def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
     result = planned(tmp_path, store_uri)
     store = open_store(result.uri)

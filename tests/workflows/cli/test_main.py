@@ -170,6 +170,7 @@ def generating(job: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_pod_with_75_and_what_was_made_is_kept(
     generating: tuple[str, subprocess.Popen[str]],
 ) -> None:

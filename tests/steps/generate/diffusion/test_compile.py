@@ -154,6 +154,7 @@ def test_the_blocks_of_every_denoiser_that_is_compiled_by_them_exist_in_diffuser
         assert [each for each in classes if each in source]
 
 
+@pytest.mark.slow
 def test_pytorch_s_own_limit_of_recompilations_does_not_count() -> None:
     denoiser = Denoiser(_one_block(), ON)
     with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
@@ -178,6 +179,7 @@ def test_shapes_beyond_the_most_that_are_compiled_are_drawn_plainly(
     assert denoiser.compiled_pipeline.clock.count == count
 
 
+@pytest.mark.slow
 def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     last = _rows(width=24, height=32)
     alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
@@ -202,7 +204,7 @@ def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings(models.FLUX_WARNS)
-@pytest.mark.parametrize("kind", ["flux", "sd3"])
+@pytest.mark.parametrize("kind", [pytest.param("flux", marks=pytest.mark.slow), "sd3"])
 def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
     tmp_path: Path, kind: adapters.Controlled
 ) -> None:
@@ -304,6 +306,7 @@ def test_fetching_and_unpacking_code_is_no_part_of_the_first_step() -> None:
     assert clock.seconds.first_step <= elapsed - 0.5
 
 
+@pytest.mark.slow
 def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     shared, pipe = Shared(), _one_block()
     denoiser = Denoiser(pipe, ON, cast("CompileCache", shared))
@@ -321,6 +324,7 @@ def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.Monkey
     assert len([shape for shape in shared.asked if not shape.startswith("decoder")]) == 2
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> None:
     pipe = _one_block()
     denoiser = Denoiser(pipe, ON)
@@ -446,6 +450,7 @@ class WatchedTexts:
         self.encode_prompt = watched
 
 
+@pytest.mark.slow
 def test_where_decoding_is_compiled_anew_after_memory_ran_out_no_text_is_encoded_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,9 +36,9 @@ def test_an_image_has_the_same_bytes_after_any_sampler_as_alone(tmp_path: Path) 
     ("kind", "dtype"),
     [
         ("sd", "float32"),
-        ("sdxl", "float32"),
+        pytest.param("sdxl", "float32", marks=pytest.mark.slow),
         ("sdxl", "float16"),  # encodes and decodes in float32
-        ("sd3", "float32"),
+        pytest.param("sd3", "float32", marks=pytest.mark.slow),
         ("sd3-control", "float32"),
         ("flux", "float32"),
     ],
@@ -51,6 +51,7 @@ def test_an_image_has_the_same_bytes_after_any_other_setting_as_alone(
     assert histories.changed_by_history(model, variants, all_pairs=False) == []
 
 
+@pytest.mark.slow
 def test_an_image_has_the_same_bytes_after_batches_that_ran_out_of_memory_as_alone(
     tmp_path: Path,
 ) -> None:
@@ -64,6 +65,7 @@ def test_an_image_has_the_same_bytes_after_batches_that_ran_out_of_memory_as_alo
     assert changed == []
 
 
+@pytest.mark.slow
 def test_the_first_image_from_an_image_and_odd_steps_change_no_later_image(tmp_path: Path) -> None:
     """Stable Diffusion's pipelines rewrite settings of the scheduler that they are made with."""
     model = histories.plan_model(tmp_path, "sd with dpmpp_sde")
