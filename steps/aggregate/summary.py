@@ -34,7 +34,7 @@ from imagekiln.steps.runs.stats import (
     first_start,
     last_end,
 )
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 
 MAX_LISTED = 100
 
@@ -174,7 +174,7 @@ SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
 def load_summary(store: Store) -> Summary:
     """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
     try:
-        return SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
+        return SUMMARY_ADAPTER.validate_json(read_small(store, SUMMARY_KEY))
     except ValidationError as error:
         raise BadInput(
             f"{store.uri_of(SUMMARY_KEY)}: cannot be read. Aggregate the run again."
