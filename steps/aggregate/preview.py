@@ -14,7 +14,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import open_folder
 
 MAX_CAUSES = 3
 
@@ -48,7 +48,7 @@ def judge_first_shard(uri: str) -> Preview:
     policy = resolve_policy(run)
     summary = builder.build(plan, [stats] if stats else [], policy)
 
-    target = open_store(f"{run.store.uri}/{PREVIEW_FOLDER}")
+    target = open_folder(run.store, PREVIEW_FOLDER)
     preview = Preview(run.store.uri, target.uri_of(REPORT_KEY), run.plan.counts.images, summary)
     verdict = judge_preview(preview, job)
     target.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(summary, indent=1) + b"\n")

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS
-from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder
+from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder, shard_key
 from imagekiln.steps.runs.parts import (
     Part,
     PartOutcomes,
@@ -116,7 +116,11 @@ class RunReconciler:
         manifest = planned.manifest
         for index, retry_round in enumerate(self.rounds):
             for shard in retry_round.shards_covering(number):
-                manifest = overlay(manifest, self._round_manifest((index, shard)))
+                later = self._round_manifest((index, shard))
+                if later.schema != manifest.schema:
+                    where = retry_round.store.uri_of(shard_key(shard))
+                    raise BadInput(f"{where}: has other columns than the run. Restore it.")
+                manifest = overlay(manifest, later)
 
         keys = dict(
             zip(self._missing_part_numbers(planned.manifest), planned.missing_parts, strict=True)

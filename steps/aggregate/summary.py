@@ -34,7 +34,7 @@ from imagekiln.steps.runs.stats import (
     first_start,
     last_end,
 )
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 
 # Raise it when an older Imagekiln would misread a summary. One without it is of version 1.
 SUMMARY_SCHEMA_VERSION = 1
@@ -186,7 +186,7 @@ def load_summary(store: Store) -> Summary:
     """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
     where = store.uri_of(SUMMARY_KEY)
     try:
-        content = store.read(SUMMARY_KEY)
+        content = read_small(store, SUMMARY_KEY)
         version = SUMMARY_VERSION_ADAPTER.validate_json(content).schema_version
         if version <= SUMMARY_SCHEMA_VERSION:
             return SUMMARY_ADAPTER.validate_json(content)

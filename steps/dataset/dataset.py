@@ -19,7 +19,7 @@ from imagekiln.steps.dataset.runs import (
     RunSource,
     find_runs,
     manifest_slices,
-    read_manifest,
+    read_run_manifest,
     unite_columns,
 )
 from imagekiln.steps.errors import BadInput
@@ -150,8 +150,10 @@ class Dataset:
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
         """A manifest with the columns of all runs, null where this one lacks them."""
-        store = open_store(self.runs[run].uri)
-        manifest = read_manifest(store, shard)
+        manifest = read_run_manifest(self.runs[run], shard)
+        for field in self.manifest_columns:
+            if field.name in manifest.column_names:
+                _require_type(self.runs[run], manifest.schema.field(field.name), field)
         arrays = [
             manifest[field.name]
             if field.name in manifest.column_names
@@ -175,6 +177,15 @@ class Dataset:
         manifest = self._read_manifest(run, shard)
         rows = self._select_rows(manifest)
         return int(rows.num_rows)
+
+
+def _require_type(run: RunSource, stored: pa.Field, expected: pa.Field) -> None:
+    """Raise BadInput where a column of a manifest has not the type that its run's shards have."""
+    if stored.type != expected.type:
+        raise BadInput(
+            f"{run.uri}: a manifest has the column {stored.name} as {stored.type} and not as "
+            f"{expected.type}. Aggregate the run again."
+        )
 
 
 def open_dataset(

@@ -9,6 +9,7 @@ from itertools import chain
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.readback import read_range
 from imagekiln.steps.storage.store import Store, confirm_damage
 
 MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
@@ -72,8 +73,7 @@ def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int,
     start = group[0].offset
     length = group[-1].end - start
     with store.open(group[0].part) as file:
-        file.seek(start)
-        content = memoryview(file.read(length))
+        content = memoryview(read_range(file, start, length))
     if len(content) < length:
         raise BadInput(
             f"{store.uri_of(group[0].part)}: is shorter than the manifest says. "

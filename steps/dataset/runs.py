@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.output import file_suffix
-from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import read_registry
 from imagekiln.steps.runs.rounds import resolve_run
@@ -17,10 +18,8 @@ from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
     OUTCOME_SCHEMA,
-    read_table,
 )
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 
 READERS = 16
 
@@ -96,10 +95,11 @@ def manifest_slices(runs: tuple[RunSource, ...]) -> Iterator[ManifestSlice]:
                 yield ManifestSlice(run_number, shard, start, rows)
 
 
-def read_manifest(store: Store, shard: int) -> pa.Table:
+def read_run_manifest(run: RunSource, shard: int) -> pa.Table:
     """The manifest of one shard. Raises Incomplete where the run was not aggregated, BadInput."""
+    store = open_store(run.uri)
     try:
-        return read_table(store, manifest_key(shard))
+        return read_manifest(store, shard, run.shard_images[shard])
     except Missing as error:
         raise Incomplete(f"{store.uri}: has no complete manifest. Aggregate it first.") from error
 

@@ -1,5 +1,6 @@
 """The settings of the quality gates: which images they mark, and how many marks fail the run."""
 
+import sys
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -67,6 +68,14 @@ class UserCheckGate(Gate):
         max_length=200,
         description="The function, as package.module:function.",
     )
+
+    @field_validator("entry")
+    @classmethod
+    def _require_own_function(cls, entry: str) -> str:
+        # A plan, which somebody else may have written, names what is imported and called.
+        if entry.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
+            raise ValueError(f'is "{entry}", which belongs to Python; name a function of your own')
+        return entry
 
     @field_validator("name")
     @classmethod

@@ -1,7 +1,8 @@
 """Garbage collection: what unfinished runs and killed writers left under an output.
 
 Listed, and removed only on request, and only in folders of runs: those whose plan bears the
-folder's name.
+folder's name. There, only objects with the key of one that a run writes are removed: what somebody
+else put beside them stays, with its folder.
 """
 
 import time
@@ -18,6 +19,7 @@ from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
+    RUN_KEY_PATTERN,
     SUCCESS_KEY,
     TURNS_FOLDER,
     manifest_key,
@@ -135,7 +137,7 @@ def remove_run(store: Store, check: Callable[[], None] = lambda: None) -> None:
     _remove_objects(store, store.list_folder(TURNS_FOLDER))
     with suppress(Missing):
         store.remove(PLAN_KEY)
-    for folder in _nested_folders(store, ""):
+    for folder in _nested_folders(store):
         store.remove_folder(folder)
     store.remove_folder("")
 
@@ -145,13 +147,18 @@ def _is_last(entry: ObjectInfo) -> bool:
     return entry.key == PLAN_KEY or entry.key.startswith(f"{TURNS_FOLDER}/")
 
 
-def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
-    """Every object in a folder and its subfolders; the names of one folder are in memory."""
-    for entry in store.list_folder(folder):
-        if entry.is_folder:
-            yield from walk_objects(store, entry.key)
-        else:
-            yield entry
+def walk_objects(store: Store) -> Iterator[ObjectInfo]:
+    """Every object of the run in a store, and none that somebody else put beside them.
+
+    The names of one folder are in memory, however many there are.
+    """
+    folders = [""]
+    while folders:
+        for entry in store.list_folder(folders.pop()):
+            if entry.is_folder:
+                folders.append(entry.key)
+            elif RUN_KEY_PATTERN.fullmatch(entry.key):
+                yield entry
 
 
 def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbage | None:
@@ -276,9 +283,9 @@ def _remove_objects(
             list(pool.map(remove, batch))
 
 
-def _nested_folders(store: Store, parent: str) -> Iterator[str]:
-    """The folders within one, the innermost first."""
-    for entry in list(store.list_folder(parent)):
-        if entry.is_folder:
-            yield from _nested_folders(store, entry.key)
-            yield entry.key
+def _nested_folders(store: Store) -> Iterator[str]:
+    """The folders within a store, each before the one that it is in."""
+    folders = [""]
+    for folder in folders:
+        folders += [entry.key for entry in store.list_folder(folder) if entry.is_folder]
+    return reversed(folders[1:])

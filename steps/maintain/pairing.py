@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.rounds import Run
-from imagekiln.steps.runs.tables import read_columns, read_table
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 
@@ -111,7 +110,7 @@ def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[Manif
         by_shard[location.shard].add(location)
     shards = sorted(by_shard)
     manifests = map_ordered(
-        lambda index: read_table(run.store, manifest_key(shards[index])),
+        lambda index: read_manifest(run.store, shards[index], _image_count(run, shards[index])),
         len(shards),
     )
 
@@ -144,7 +143,7 @@ def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
 
     def read_shard(shard: int) -> pa.Table:
         try:
-            manifest = read_columns(run.store, manifest_key(shard), columns)
+            manifest = read_manifest_columns(run.store, shard, _image_count(run, shard), columns)
         except Missing as error:
             raise Incomplete(
                 f"{run.store.uri}: has no complete manifest. Aggregate it first."
@@ -154,6 +153,10 @@ def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         return manifest.append_column("number", numbers)
 
     return map_ordered(read_shard, len(run.plan.shards))
+
+
+def _image_count(run: Run, shard: int) -> int:
+    return run.plan.shards[shard].images
 
 
 def _count_pairs(database: Database, sample_size: int) -> Pairing:

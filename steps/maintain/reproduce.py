@@ -19,11 +19,13 @@ from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.performance import limit_batch_pixels
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import manifest_key, parse_part_key, round_folder
+from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.rounds import Run, open_run
+from imagekiln.steps.runs.row_checks import check_loras
 from imagekiln.steps.runs.stats import ShardStats, load_stats
-from imagekiln.steps.runs.tables import read_column, read_table
+from imagekiln.steps.runs.tables import damage_error, read_column
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
@@ -137,7 +139,13 @@ def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, in
 
 def _read_row(run: Run, position: tuple[int, int]) -> pa.Table:
     number, index = position
-    return read_table(run.store, manifest_key(number)).slice(index, 1)
+    manifest = read_manifest(run.store, number, run.plan.shards[number].images)
+    row = manifest.slice(index, 1)
+    try:
+        check_loras(row, run.plan.job.model.loras)
+    except ValueError as error:
+        raise damage_error(run.store.uri_of(manifest_key(number)), error) from error
+    return row
 
 
 def _read_ids(store: Store, number: int, column: str) -> pa.Array:

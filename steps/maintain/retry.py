@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
+from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import (
     Plan,
@@ -29,13 +30,13 @@ from imagekiln.steps.runs.plan import (
 )
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
 from imagekiln.steps.runs.shard import read_shard_rows
-from imagekiln.steps.runs.tables import read_columns, to_parquet
+from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store
 
 RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # not `filtered`, which is no fault
@@ -156,7 +157,7 @@ def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False
     first = next(groups, None)
     if first is None:
         return None
-    round_store = open_store(f"{store.uri}/{round_folder(number)}")
+    round_store = open_folder(store, round_folder(number))
     return Round(round_store, _plan_round(round_store, plan, number, chain([first], groups)))
 
 
@@ -217,10 +218,15 @@ def _rows_to_retry(store: Store, plan: Plan, include_permanent: bool) -> Iterato
     def read(number: int) -> pa.Table | None:
         return _shard_rows_to_retry(store, plan, number, include_permanent)
 
+    schema: pa.Schema | None = None
     tables = map_ordered(read, len(sizes))
     for number, table in enumerate(tables):
         if table is None:
             continue
+        schema = schema or table.schema
+        if table.schema != schema:
+            where = store.uri_of(shard_key(number))
+            raise BadInput(f"{where}: has other columns than shards before it. Restore it.")
         # The last shard may be short: an image of it is no more work for that.
         full_size = max(sizes[-2:]) if number == last else sizes[number]
         yield _RetryRows((table,), table.num_rows, table.num_rows / full_size, number, number)
@@ -231,7 +237,9 @@ def _shard_rows_to_retry(
 ) -> pa.Table | None:
     key = manifest_key(number)
     try:
-        manifest = read_columns(store, key, ["status", "error"]).combine_chunks()
+        images = plan.shards[number].images
+        manifest = read_manifest_columns(store, number, images, ["status", "error"])
+        manifest = manifest.combine_chunks()
     except Missing as error:
         raise Incomplete(
             f"{store.uri_of(key)}: is missing, so it is unknown what is left. Run the job, or "

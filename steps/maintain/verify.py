@@ -42,7 +42,7 @@ from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.tables import count_rows, read_column, read_table
+from imagekiln.steps.runs.tables import count_rows, read_bounds, read_column, read_table
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
@@ -312,10 +312,8 @@ def _check_row_list(store: Store, key: str, expected: int, input_rows: int) -> s
     count = count_rows(store, key)
     if count != expected:
         return f"{store.uri_of(key)}: has {count} rows and not {expected}, as planned"
-    if not count:
-        return None
-    bounds = pc.min_max(read_column(store, key, "input_row")).as_py()
-    if bounds["min"] is None or bounds["min"] < 0 or bounds["max"] >= input_rows:
+    bounds = read_bounds(store, key, "input_row")
+    if bounds is not None and not 0 <= bounds[0] <= bounds[1] < input_rows:
         return f"{store.uri_of(key)}: names rows that the input does not have"
     return None
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import configuration_folder, is_hub_id, read_json, weights_digest
+from imagekiln.steps.models.component_files import require_data_component
+from imagekiln.steps.models.facts import configuration_folder, is_hub_id, weights_digest
 from imagekiln.steps.models.families import ImageEncoderClass, variants_of
 from imagekiln.steps.models.hub import download_file, download_snapshot, require_revision
+from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
@@ -192,6 +194,7 @@ def _require_controlnet(model: ModelSettings, controlnet: ControlNetSettings, ki
     denoiser = read_json(configuration_folder(model) / component / CONFIG_FILE, model.id)
     if mismatch := controlnet_mismatch(kind, config, denoiser):
         raise BadInput(f"{setting}: {controlnet.id} {mismatch}. Choose another.")
+    require_data_component(path.parent, setting)
 
 
 # As transformers' configurations name them: the encoder alone, and as half of a model that also
@@ -227,6 +230,7 @@ def require_ip_adapter_files(
     """
     setting = adapter.setting_path
     encoder_config = read_json(folder / adapter.image_encoder / CONFIG_FILE, setting)
+    require_data_component(folder / adapter.image_encoder, setting)
     kind = encoder_config.get("model_type")
     if kind not in ENCODER_MODEL_TYPES[encoder]:
         raise BadInput(

@@ -1,17 +1,23 @@
 """What a plan records of a model, without loading it: its pipeline, its sizes and its digest."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.models.component_files import (
+    MODEL_INDEX_FILE,
+    read_model_index,
+    require_data_only,
+)
 from imagekiln.steps.models.families import family_of, unsupported_reason
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
+from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
     checkpoint_file,
@@ -27,9 +33,9 @@ TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
 DENOISER_COMPONENTS = ("unet", "transformer", "prior")
 DEFAULT_SAMPLE_SIZE = 128  # of latents, where a configuration states none
 DEFAULT_VAE_SCALE_FACTOR = 8
+MAX_VAE_BLOCKS = 16
 MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
 
-Config = dict[str, object]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
@@ -71,12 +77,17 @@ def _read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
     )
     family = family_of(pipeline)
     side = family.default_size or side
+    multiple = family.size_multiple or multiple
+    if not (1 <= side <= MAX_SIDE and 1 <= multiple <= MAX_SIDE):
+        raise BadInput(
+            f"{model.id}: its configuration states no size of images. Choose another model."
+        )
     return ModelFacts(
         digest=model_digest(model),
         pipeline=pipeline,
         width=side,
         height=side,
-        size_multiple=family.size_multiple or multiple,
+        size_multiple=multiple,
     )
 
 
@@ -97,7 +108,7 @@ def configuration_folder(model: ModelSettings) -> Path:
             )
         if not folder.is_dir():
             raise Missing(f"{reference.id}: {_describe_absence(reference.id)}")
-    if not (folder / "model_index.json").is_file():
+    if not (folder / MODEL_INDEX_FILE).is_file():
         raise BadInput(
             f"{reference.id}: has no model_index.json, so it is not a diffusers pipeline. "
             "Choose another folder."
@@ -173,12 +184,8 @@ def _affects_pixels(path: Path) -> bool:
 
 def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
     """The pipeline's class and its components. Raises BadInput where a component is a pickle."""
-    index = read_json(folder / "model_index.json", model.id)
-    pipeline = index.get("_class_name")
-    if not isinstance(pipeline, str):
-        raise BadInput(
-            f"{model.id}: model_index.json names no pipeline class. Choose a diffusers folder."
-        )
+    index = read_model_index(folder, model.id)
+    pipeline = str(index["_class_name"])
     # Folders that are no components are skipped: the pipeline reads nothing from them.
     paths = [
         path for path in _list_files(model, folder) if isinstance(index.get(path.parts[0]), list)
@@ -186,6 +193,7 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
     _refuse_pickles(model, paths)
     if model.variant:
         _require_variant(model, model.variant, paths)
+    require_data_only(folder, model.id)
     return pipeline, index
 
 
@@ -217,7 +225,7 @@ def weight_files(folder: Path, variant: str | None) -> list[Path]:
 
     Raises BadInput, Missing, TryAgain, OSError.
     """
-    index = read_json(folder / "model_index.json", str(folder))
+    index = read_json(folder / MODEL_INDEX_FILE, str(folder))
     files: list[Path] = []
     for component in sorted(folder.iterdir()):
         if component.name in index:
@@ -278,27 +286,15 @@ def _packing_factor(denoiser: Config, vae: Config) -> int:
 
 def _vae_scale_factor(vae: Config) -> int:
     blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
-    return 2 ** (len(blocks) - 1) if isinstance(blocks, list) else DEFAULT_VAE_SCALE_FACTOR
+    if not isinstance(blocks, list) or not 0 < len(blocks) <= MAX_VAE_BLOCKS:
+        return DEFAULT_VAE_SCALE_FACTOR
+    return 1 << (len(blocks) - 1)
 
 
 def _read_component_config(folder: Path, component: str | None) -> Config:
     """A component's configuration; empty where the model has no such component or no such file."""
     path = folder / str(component) / "config.json"
     return read_json(path, str(path)) if path.is_file() else {}
-
-
-def read_json(path: Path, name: str) -> Config:
-    """The JSON object in a file of what errors call `name`. Raises BadInput, Missing, TryAgain."""
-    try:
-        with translate_errors(str(path)):
-            content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInput(
-            f"{name}: {path.name} is not JSON ({error}). Save the model again."
-        ) from error
-    if not isinstance(content, dict):
-        raise BadInput(f"{name}: {path.name} is not a JSON object. Save the model again.")
-    return content
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """Whether a model's files are the planned ones, found out in threads beside other work."""
 
-import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,8 +11,8 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import is_hub_id, model_digest, weight_files
 from imagekiln.steps.models.weights import read_files
+from imagekiln.steps.runtime.memory import memory_bytes
 
-CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MAX_MEMORY_SHARE = 0.5  # of the memory: what is read ahead beyond it would be dropped before use
 
 
@@ -91,18 +90,10 @@ class WeightsCheck:
         started = time.perf_counter()
         with suppress(OSError, KilnError):  # loading them reports it
             files = weight_files(folder, self._model.variant)
-            if sum(file.stat().st_size for file in files) < MAX_MEMORY_SHARE * _memory_bytes():
+            if sum(file.stat().st_size for file in files) < MAX_MEMORY_SHARE * memory_bytes():
                 read_files(files, self._raise_if_closed)
         self.read_ahead_seconds = time.perf_counter() - started
 
     def _raise_if_closed(self) -> None:
         if self._closed.is_set():
             raise KilnError("nothing waits for the model's files any more")
-
-
-def _memory_bytes() -> int:
-    """The memory of this machine, or the part of it that the pod may use."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no such file outside Linux, "max" without a limit
-        memory = min(memory, int(CGROUP_MEMORY_LIMIT.read_text()))
-    return memory

@@ -1,12 +1,10 @@
 """What planning expected a run to take, so that it can be compared with what the run took."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from imagekiln.steps.errors import Missing
-from imagekiln.steps.runs.amounts import Amount
+from imagekiln.steps.runs.amounts import Amount, read_or_none
 from imagekiln.steps.runs.keys import ESTIMATE_KEY
 from imagekiln.steps.storage.store import Store
 
@@ -31,6 +29,4 @@ def write_expectation(store: Store, expectation: Expectation) -> None:
 
 def read_expectation(store: Store) -> Expectation | None:
     """The estimate of the run in `store`; None where there was none, or it is damaged."""
-    with suppress(Missing, ValidationError):
-        return EXPECTATION_TYPE_ADAPTER.validate_json(store.read(ESTIMATE_KEY))
-    return None
+    return read_or_none(store, ESTIMATE_KEY, EXPECTATION_TYPE_ADAPTER)

@@ -35,8 +35,10 @@ from imagekiln.steps.runs.parts import (
     outcome_table,
     parse_part_index,
 )
+from imagekiln.steps.runs.row_checks import check_outcomes
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import (
+    CONTENT_ERRORS,
     DAMAGE_ERRORS,
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
@@ -229,7 +231,8 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
         image_id = values["image_id"]
         outcome = {name: values[name] for name in OUTCOME_SCHEMA.names}
         table = pa.Table.from_pylist([outcome], OUTCOME_SCHEMA)
-    except (KeyError, TypeError, *DAMAGE_ERRORS) as error:
+        check_outcomes(table)
+    except CONTENT_ERRORS as error:
         raise damage_error(where, error) from error
     planned_id = part.rows["image_id"][index].as_py()
     if image_id != planned_id:

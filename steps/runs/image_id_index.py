@@ -31,6 +31,7 @@ RecordArray = npt.NDArray[Any]  # of a type with the field `id`
 BUFFER_RECORDS = 2**19  # held in memory before they are written to the bucket files
 IDS_PER_CHUNK = 2**19  # 8 MiB
 MAX_CHUNKS = 100_000
+MAX_COUNT_DIGITS = 6
 ID_COLUMN = "image_id"
 IMAGE_INDEX_SCHEMA = pa.schema([pa.field(ID_COLUMN, pa.binary(ID_DTYPE.itemsize))])
 CHUNK_COUNT_METADATA = b"imagekiln.pieces"
@@ -234,7 +235,8 @@ def iter_index_chunks(store: Store) -> Iterator[IdArray]:
 
 def _chunk_count(schema: pa.Schema) -> int:
     digits = (schema.metadata or {}).get(CHUNK_COUNT_METADATA, b"")
-    return int(digits) if digits.isdigit() else 0
+    # A longer number is no count, and Python takes long to read one.
+    return int(digits) if digits.isdigit() and len(digits) <= MAX_COUNT_DIGITS else 0
 
 
 def _chunk_to_parquet(ids: IdArray, chunk_count: int) -> bytes:

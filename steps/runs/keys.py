@@ -30,6 +30,34 @@ PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # with its shard and its number, and of one image, with its shard.
 PART_IMAGES_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
 IMAGE_KEY_PATTERN = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
+# What the manifest names: an object with images, or the commit of a part, of the run or a round.
+IMAGE_OBJECT_PATTERN = (
+    r"^(?:retry-[1-9][0-9]*/)?(?:(?:images|index)/[0-9]{5,}-[0-9]{4,}\.(?:parquet|tar)"
+    r"|images/[0-9]{5,}/[0-9]{4,}-[0-9]{5,}\.[a-z]{3,4})$"
+)
+# All objects of a run, which `gc` removes, and no others. A file whose writing was interrupted lies
+# beside its object.
+RUN_KEY_PATTERN = re.compile(
+    r"""(?:retry-[1-9][0-9]*/)?
+    (?: (?:plan|looked-at|summary|terms|prices|rate|estimate)\.json | _SUCCESS | README\.md
+      | (?:rejected|duplicates|empty)\.parquet
+      | (?:shards|manifest|image-ids)/\d{5,}\.parquet
+      | images/\d{5,}-\d{4,}\.(?:parquet|tar)
+      | images/\d{5,}/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp|json)
+      | images/\d{5,}/metadata\.parquet
+      | index/\d{5,}-\d{4,}\.parquet
+      | inputs/[0-9a-f]{64}
+      | work/\d{5,}(?:-\d{4,})?
+      | stats/\d{5,}\.json
+      | (?:account|exported|turns)/\d{6,}\.json
+      | (?:preview/)?summary\.json
+      | (?:preview/)?report/(?:index\.html|[a-z-]+\.png)
+      | (?:preview/)?report/thumbnails/\d{4,}\.jpg
+      | (?:preview/)?report/images/[0-9a-f]{32}\.(?:png|jpg|jpeg|webp)
+      | (?:[a-z0-9-]+/){0,3}\.writing-[a-z0-9_]{8}
+    )""",
+    re.ASCII | re.VERBOSE,
+)
 
 
 def shard_key(number: int) -> str:

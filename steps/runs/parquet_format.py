@@ -96,7 +96,7 @@ class ParquetFormat:
         with parse_parquet(content, where) as parquet:
             offsets = read_offsets(parquet).to_pylist()
             is_planned = matches_rows(parquet, part.rows, [IMAGE_FIELD])
-            if not is_planned or len(offsets) != images:
+            if not is_planned or len(offsets) != images or not _has_plain_images(parquet):
                 return check_failure(f"{where}: holds other images than were planned", images)
             result = CheckResult(images)
             stored = zip(_iter_images(parquet), offsets, strict=True)
@@ -170,6 +170,19 @@ def _find_offsets(written: bytes, images: Sequence[EncodedImage]) -> Iterator[in
         position = written.index(image.content, position)
         yield position
         position += len(image.content)
+
+
+def _has_plain_images(parquet: pq.ParquetFile) -> bool:
+    """Whether images are as large in memory as in the object, which compression would hide."""
+    metadata = parquet.metadata
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            is_image = column.path_in_schema in IMAGE_LEAVES
+            if is_image and column.compression != "UNCOMPRESSED":
+                return False
+    return True
 
 
 def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:

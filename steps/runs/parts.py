@@ -15,7 +15,14 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, open_parquet, parse_parquet, to_parquet
+from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
+from imagekiln.steps.runs.tables import (
+    OUTCOME_SCHEMA,
+    open_parquet,
+    parse_parquet,
+    read_whole,
+    to_parquet,
+)
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store, confirm_damage
 
@@ -83,9 +90,14 @@ def offsets_metadata(offsets: Sequence[int | None]) -> dict[str, str]:
 
 
 def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
-    """The offsets in the metadata of a part; null where there is no image. Raises KeyError."""
+    """The offsets in the metadata of a part; null where there is no image.
+
+    Raises one of CONTENT_ERRORS where there are none.
+    """
     metadata = parquet.metadata.metadata or {}
     offsets = json.loads(metadata[OFFSETS_METADATA])
+    if not all(offset is None or type(offset) is int for offset in offsets):
+        raise ValueError("its offsets are not whole numbers")
     # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
     numbers = np.array(
         [-1 if offset is None else offset for offset in offsets],
@@ -101,9 +113,9 @@ def matches_rows(parquet: pq.ParquetFile, rows: pa.Table, leading: Sequence[pa.F
     `leading` are the columns that its format puts before those of the rows.
     """
     planned = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA])
-    if not parquet.schema_arrow.equals(planned):
+    if not parquet.schema_arrow.equals(planned) or parquet.metadata.num_rows != rows.num_rows:
         return False
-    stored = parquet.read(columns=rows.column_names, use_threads=False)
+    stored = read_whole(parquet, rows.column_names)
     return bool(stored.equals(rows))
 
 
@@ -122,8 +134,9 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
     with parse_parquet(content, where) as parquet:
         offsets = read_offsets(parquet)
         if len(offsets) == part.rows.num_rows and matches_rows(parquet, part.rows):
-            table = parquet.read(use_threads=False)
-            table = table.replace_schema_metadata(None)
+            table = read_whole(parquet).replace_schema_metadata(None)
+            check_outcomes(table)
+            check_offsets(offsets, table)
             return PartOutcomes(table, offsets)
     raise BadInput(
         f"{where}: holds other images than were planned. Choose another run_id or output."
@@ -136,8 +149,12 @@ def read_outcomes(store: Store, key: str, columns: Sequence[str]) -> PartOutcome
     Raises Missing, or BadInput where the part is damaged.
     """
     with open_parquet(store, key) as parquet:
-        table = parquet.read(columns=list(columns), use_threads=False)
-        return PartOutcomes(table, read_offsets(parquet))
+        table = read_whole(parquet, columns)
+        offsets = read_offsets(parquet)
+        if "status" in columns:
+            check_outcomes(table)
+        check_offsets(offsets, table)
+        return PartOutcomes(table, offsets)
 
 
 def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:

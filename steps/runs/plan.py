@@ -11,6 +11,7 @@ from typing import Annotated, cast
 
 from pydantic import (
     AwareDatetime,
+    FailFast,
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -20,14 +21,15 @@ from pydantic import (
 
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import MAX_SIDE
-from imagekiln.steps.job.fields import RUN_ID_PATTERN
 from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
+from imagekiln.steps.models.adapters import adapters_by_column
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
+from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
@@ -108,7 +110,7 @@ class Plan:
     """
 
     schema_version: int
-    run_id: Annotated[str, Field(pattern=RUN_ID_PATTERN)]
+    run_id: RunId
     created_at: AwareDatetime
     job: Annotated[Job, WrapSerializer(_dump_without_cluster)]
     width: Side
@@ -117,11 +119,11 @@ class Plan:
     input: InputFacts
     counts: PlanCounts
     part_images: Annotated[int, Field(ge=1, le=MAX_PART_IMAGES)]
-    shards: tuple[Shard, ...]
-    existing_runs: tuple[str, ...] = ()
+    shards: Annotated[tuple[Shard, ...], FailFast()]
+    existing_runs: Annotated[tuple[RunId, ...], FailFast()] = ()
     round: Count = 0
-    source_shards: tuple[tuple[Count, Count], ...] = ()
-    batch_sizes: tuple[BatchSize, ...] = ()
+    source_shards: Annotated[tuple[tuple[Count, Count], ...], FailFast()] = ()
+    batch_sizes: Annotated[tuple[BatchSize, ...], FailFast()] = ()
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
@@ -207,7 +209,7 @@ def load_plan(store: Store) -> Plan:
     Raises Missing where there is none, or BadInput where it is not readable or of another version.
     """
     try:
-        content = store.read(PLAN_KEY)
+        content = read_small(store, PLAN_KEY)
     except Missing as error:
         if _is_output(store):
             raise Missing(
@@ -245,6 +247,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
         if version == PLAN_SCHEMA_VERSION:
             plan = PLAN_TYPE_ADAPTER.validate_json(content)
             _require_consistent_counts(plan, where)
+            _require_planned_files(plan, where)
             return plan
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
@@ -267,6 +270,16 @@ def _require_consistent_counts(plan: Plan, where: str) -> None:
     are_ordered = all(pair[0] <= pair[1] for pair in sources) and list(sources) == sorted(sources)
     if len(sources) != (len(plan.shards) if plan.round else 0) or not are_ordered:
         raise BadInput(f"{where}: has source_shards that do not fit its shards. Restore it.")
+
+
+def _require_planned_files(plan: Plan, where: str) -> None:
+    """Raise BadInput where the plan has not the file of each adapter and LoRA of its job."""
+    model = plan.job.model
+    adapters = adapters_by_column(model)
+    if plan.adapters.keys() != adapters.keys():
+        raise BadInput(f"{where}: has adapters that are not those of its job. Restore it.")
+    if plan.loras.keys() != model.loras.keys():
+        raise BadInput(f"{where}: has loras that are not those of its job. Restore it.")
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:

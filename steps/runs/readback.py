@@ -1,16 +1,22 @@
 """Reading one image back, from the object and the offset that its row in the manifest names."""
 
 import hashlib
+import io
 from collections.abc import Mapping
+from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, confirm_damage
 
 
 def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
-    """The stored bytes of an image that is ok. Raises Missing, BadInput, TryAgain."""
+    """The stored bytes of an image that is ok.
+
+    Raises BadInput where they are not those that were written: they may be of any file, behind a
+    link. Raises Missing, TryAgain too.
+    """
     part = row["part"]
     offset = row["byte_offset"]
     size = row["byte_size"]
@@ -19,17 +25,28 @@ def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
             f"{store.uri}: the manifest does not say where image {row['image_id']} is. "
             "Aggregate again."
         )
-    content = _read_range(store, part, offset, size)
-    sha256 = row.get("sha256")
+    return _read_image(store, part, offset, size, row.get("sha256"))
+
+
+@confirm_damage
+def _read_image(store: Store, key: str, offset: int, size: int, sha256: object) -> bytes:
+    with store.open(key) as file:
+        content = read_range(file, offset, size)
     if sha256 in (None, hashlib.sha256(content).hexdigest()):
         return content
-    return _read_range(store, part, offset, size)  # whatever comes now is what is stored
+    raise damage_error(store.uri_of(key), ValueError("an image has other bytes than were written"))
 
 
-def _read_range(store: Store, key: str, offset: int, size: int) -> bytes:
-    with store.open(key) as file:
-        file.seek(offset)
-        return file.read(size)
+def read_range(file: BinaryIO, offset: int, size: int) -> bytes:
+    """So many bytes of a file, or fewer where it ends before them.
+
+    Python takes memory for as many as are asked for, whatever there is.
+    """
+    end = file.seek(0, io.SEEK_END)
+    start = min(offset, end)
+    available = end - start
+    file.seek(start)
+    return file.read(min(size, available))
 
 
 def read_image_pixels(store: Store, row: Mapping[str, object]) -> RGB:

@@ -17,13 +17,14 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.fields import RUN_ID_PATTERN
 from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, read_small
 
 READERS = 16
 BLOCK_ENTRIES = 100
-RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,6 @@ def _read_entry_or_none(store: Store, number: int) -> RunEntry | None:
 def _read_entry(store: Store, number: int) -> RunEntry:
     key = registry_key(number)
     try:
-        return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
+        return RUN_ENTRY_TYPE_ADAPTER.validate_json(read_small(store, key))
     except ValidationError as error:
         raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error

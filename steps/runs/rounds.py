@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, round_folder
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store
 
 ROUND_FOLDER_PATTERN = re.compile(r"retry-[1-9][0-9]*")
@@ -82,7 +82,7 @@ def iter_rounds(store: Store, plan: Plan) -> Iterator[Round]:
     """The rounds of the run in `store`, in order. Raises BadInput where one is of another run."""
     number = 1
     while store.exists(f"{round_folder(number)}/{PLAN_KEY}"):
-        round_store = open_store(f"{store.uri}/{round_folder(number)}")
+        round_store = open_folder(store, round_folder(number))
         round_plan = load_plan(round_store)
         if not _is_round_of(plan, round_plan, number):
             raise BadInput(

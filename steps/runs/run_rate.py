@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from imagekiln.steps.errors import KilnError, Missing
+from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import normalize_gpu
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import throughput_settings
-from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount
+from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount, read_or_none
 from imagekiln.steps.runs.keys import RATE_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
@@ -210,10 +210,7 @@ def _read_alike(entries: Sequence[RunEntry], job: Job, digest: str) -> list[RunR
 
 
 def _read_rate(store: Store, entry: RunEntry) -> RunRate | None:
-    try:
-        return RATE_TYPE_ADAPTER.validate_json(store.read(f"{entry.run_id}/{RATE_KEY}"))
-    except (Missing, ValidationError):
-        return None
+    return read_or_none(store, f"{entry.run_id}/{RATE_KEY}", RATE_TYPE_ADAPTER)
 
 
 def _is_alike(rate: RunRate, job: Job, digest: str) -> bool:

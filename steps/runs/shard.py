@@ -15,7 +15,17 @@ from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, ORIGIN_SCHEMA, from_parquet, open_parquet
+from imagekiln.steps.runs.row_checks import REQUIRED_COLUMNS, check_image_rows, check_loras
+from imagekiln.steps.runs.tables import (
+    IMAGE_ROW_SCHEMA,
+    ORIGIN_SCHEMA,
+    RESERVED_COLUMNS,
+    open_parquet,
+    parse_parquet,
+    read_whole,
+    require_columns,
+    require_field_types,
+)
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store, confirm_damage
@@ -57,7 +67,11 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     if sha256 != plan.shards[shard].sha256:
         raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
 
-    rows = from_parquet(content, where)
+    with parse_parquet(content, where) as parquet:
+        rows = read_whole(parquet)
+        _check_columns(rows)
+        check_image_rows(rows)
+        check_loras(rows, plan.job.model.loras)
     planned_images = plan.shards[shard].images
     if rows.num_rows != planned_images:
         raise BadInput(
@@ -65,6 +79,13 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
             f"{planned_images}. Restore the plan."
         )
     return rows
+
+
+def _check_columns(rows: pa.Table) -> None:
+    """Raise ValueError where rows have columns that are added to them later."""
+    later = RESERVED_COLUMNS.difference(IMAGE_ROW_SCHEMA.names).intersection(rows.column_names)
+    if later:
+        raise ValueError(f"it has a column {min(later)}")
 
 
 def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
@@ -88,6 +109,8 @@ def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
     if plan.shards:
         with open_parquet(store, shard_key(0)) as parquet:
             schema = parquet.schema_arrow
+            require_field_types(schema)
+            require_columns(schema, REQUIRED_COLUMNS)
     return pa.schema([*schema, *ORIGIN_SCHEMA])
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from imagekiln.steps.errors import Missing
+from imagekiln.steps.runs.amounts import read_or_none
 from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
@@ -167,10 +167,7 @@ def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
 
 def load_stats(store: Store, shard: int) -> ShardStats | None:
     """The statistics of a shard, where it has any."""
-    try:
-        return STATS_TYPE_ADAPTER.validate_json(store.read(stats_key(shard)))
-    except (Missing, ValidationError):  # damaged or of another version: only figures are lost
-        return None
+    return read_or_none(store, stats_key(shard), STATS_TYPE_ADAPTER)
 
 
 def record_stats(store: Store, attempt: ShardStats) -> None:

@@ -3,11 +3,12 @@
 The same rows always give the same bytes, and every page has a checksum that is verified on reading.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
@@ -108,8 +109,26 @@ DICTIONARY_COLUMNS = (
 # those without it are of version 1. What `aggregate` writes may be newer than the plan.
 TABLE_SCHEMA_VERSION = 1
 SCHEMA_VERSION_METADATA = b"imagekiln.schema_version"
+FieldTypes = Mapping[str, pa.DataType]
+# The types of columns whose names are reserved, wherever a run has them.
+FIELD_TYPES: FieldTypes = {
+    field.name: field.type
+    for field in (
+        *IMAGE_ROW_SCHEMA,
+        *ORIGIN_SCHEMA,
+        *OUTCOME_SCHEMA,
+        *LOCATION_SCHEMA,
+        *NEAR_DUPLICATE_SCHEMA,
+        IMAGE_FIELD,
+    )
+}
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
+# Of a table that is read whole, such as a shard, a manifest, or a chunk of the index of images.
+MAX_TABLE_ROWS = 2**20
+MAX_TABLE_BYTES = 2**30
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
+# What reading the content of an object may raise, beside what storage raises.
+CONTENT_ERRORS = (*DAMAGE_ERRORS, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, object]:
@@ -148,15 +167,15 @@ def write_parquet(
             writer.write_table(row_group)
 
 
-def from_parquet(content: bytes, where: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in a whole Parquet object. Raises BadInput where it is damaged."""
+def from_parquet(content: bytes, where: str) -> pa.Table:
+    """The table in a whole Parquet object, of any columns. Raises BadInput where it is damaged."""
     with parse_parquet(content, where) as parquet:
-        return parquet.read(columns=columns, use_threads=False)
+        return read_whole(parquet, types={})
 
 
 @confirm_damage
 def read_table(store: Store, key: str) -> pa.Table:
-    """Read a whole table. Raises Missing, or BadInput where it is damaged."""
+    """Read a whole table, of any columns. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.uri_of(key))
 
 
@@ -175,7 +194,7 @@ def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
         raise Missing(f"{store.uri_of(key)}: no such file. Check the name.")
     names = list(columns)
     with open_parquet(store, key) as parquet:
-        return parquet.read(columns=names, use_threads=False).select(names)
+        return read_whole(parquet, names).select(names)
 
 
 @confirm_damage
@@ -186,6 +205,80 @@ def count_rows(store: Store, key: str) -> int:
     """
     with open_parquet(store, key, pre_buffer=False) as parquet:
         return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
+
+
+@confirm_damage
+def read_bounds(store: Store, key: str, name: str) -> tuple[int, int] | None:
+    """The lowest and the highest number of a column, read a batch at a time; None without rows.
+
+    Raises Missing, or BadInput where the table is damaged or a number is missing.
+    """
+    bounds: list[int] = []
+    with open_parquet(store, key, pre_buffer=False) as parquet:
+        require_field_types(parquet.schema_arrow, [name])
+        for batch in parquet.iter_batches(columns=[name], use_threads=False):
+            if batch[name].null_count:
+                raise ValueError(f"the column {name} has no value in some rows")
+            if batch.num_rows:
+                bounds.append(pc.min(batch[name]).as_py())
+                bounds.append(pc.max(batch[name]).as_py())
+    if not bounds:
+        return None
+    return min(bounds), max(bounds)
+
+
+def read_whole(
+    parquet: pq.ParquetFile,
+    columns: Sequence[str] | None = None,
+    types: FieldTypes = FIELD_TYPES,
+) -> pa.Table:
+    """These columns of an open object, or all, in memory.
+
+    Raises ValueError where no run has such a table, for its size or the types of its columns.
+    """
+    require_field_types(parquet.schema_arrow, columns, types)
+    require_columns(parquet.schema_arrow, columns or ())
+    _require_size(parquet.metadata, columns)
+    table = parquet.read(columns=columns, use_threads=False)
+    table.validate(full=True)  # of texts, Arrow reads any bytes
+    return table
+
+
+def require_field_types(
+    schema: pa.Schema,
+    columns: Sequence[str] | None = None,
+    types: FieldTypes = FIELD_TYPES,
+) -> None:
+    """Raise ValueError where two columns have one name, or one of these has not the type of it."""
+    if len(set(schema.names)) != len(schema.names):
+        raise ValueError("two columns have the same name")
+    for field in schema:
+        expected = types.get(field.name, field.type)
+        if field.type != expected and (columns is None or field.name in columns):
+            raise ValueError(f"the column {field.name} is {field.type} and not {expected}")
+
+
+def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
+    """Raise ValueError where one of these columns is missing, which Arrow would leave out."""
+    missing = [name for name in names if name not in schema.names]
+    if missing:
+        raise ValueError(f"the column {missing[0]} is missing")
+
+
+def _require_size(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> None:
+    """Raise ValueError where a table would not fit in memory, however small its object is."""
+    size = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            name, _, _ = column.path_in_schema.partition(".")
+            if columns is None or name in columns:
+                size += column.total_uncompressed_size
+
+    rows = metadata.num_rows
+    if rows > MAX_TABLE_ROWS or size > MAX_TABLE_BYTES:
+        raise ValueError(f"it has {rows} rows of {size} bytes, more than any run")
 
 
 @contextmanager
@@ -201,7 +294,7 @@ def open_parquet(store: Store, key: str, *, pre_buffer: bool = True) -> Iterator
             ) as parquet:
                 _require_version(parquet, store.uri_of(key))
                 yield parquet
-        except (*DAMAGE_ERRORS, KeyError) as error:
+        except CONTENT_ERRORS as error:
             if is_storage_error(error):
                 raise
             raise damage_error(store.uri_of(key), error) from error
@@ -214,7 +307,7 @@ def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
             _require_version(parquet, where)
             yield parquet
-    except (*DAMAGE_ERRORS, KeyError) as error:
+    except CONTENT_ERRORS as error:
         raise damage_error(where, error) from error
 
 

@@ -91,6 +91,8 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None where it is not a failure of storage."""
     if isinstance(error, OSError):
         return _explain_os_error(where, error)
+    if isinstance(error, MemoryError):
+        return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
 
     name = type(error).__name__
     if name in CLIENT_SETTING_ERRORS:

@@ -1,7 +1,12 @@
-"""A folder of objects on a local disk: a temporary file, fsync, a link that never overwrites."""
+"""A folder of objects on a local disk: a temporary file, fsync, a link that never overwrites.
+
+Somebody else may have put links, pipes or devices into the folder. Links to files are read, as
+caches of datasets have them; nothing is written, listed or removed behind a link to a folder.
+"""
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,8 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runtime.memory import require_memory_for
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
+from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 # mkstemp's 0600 would hide the dataset from its readers.
@@ -43,28 +49,31 @@ class LocalStore:
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
-        with translate_errors(self.uri_of(key), "read"):
-            return (self._folder / key).read_bytes()
+        with self.open(key) as file:
+            require_memory_for(os.fstat(file.fileno()).st_size)
+            return file.read()
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
-        with translate_errors(self.uri_of(key), "read"), (self._folder / key).open("rb") as file:
+        path = self._path_of(key)
+        with translate_errors(self.uri_of(key), "read"), open_file(path) as file:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
         with self.open(key) as file:
-            return file.read(most)
+            # Python takes memory for as many bytes as are asked for, whatever there is.
+            return file.read(min(most, os.fstat(file.fileno()).st_size))
 
     def exists(self, key: str) -> bool:
         """Whether the object exists."""
         with translate_errors(self.uri_of(key), "read"):
-            return (self._folder / key).exists()
+            return self._path_of(key).exists()
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
-        path = self._folder / key
+        path = self._own_path_of(key)
         with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
             try:
                 os.link(temporary, path)
@@ -82,7 +91,7 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-        path = self._folder / key
+        path = self._own_path_of(key)
         with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
             temporary.replace(path)
             sync_folder(path.parent)
@@ -90,11 +99,13 @@ class LocalStore:
     def remove(self, key: str) -> None:
         """Delete the object."""
         with translate_errors(self.uri_of(key), "remove"):
-            (self._folder / key).unlink()
+            self._own_path_of(key).unlink()
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without links: those may lead elsewhere."""
-        path = self._folder / folder
+        path = self._path_of(folder)
+        if self._find_link(folder) is not None:
+            return
         with (
             translate_errors(str(path), "list"),
             suppress(FileNotFoundError),
@@ -112,7 +123,42 @@ class LocalStore:
     def remove_folder(self, folder: str) -> None:
         """Delete an empty folder; any other stays."""
         with suppress(OSError):
-            (self._folder / folder).rmdir()
+            self._path_of(folder).rmdir()
+
+    def _path_of(self, key: str) -> Path:
+        require_plain_key(self.uri, key)
+        return self._folder / key
+
+    def _own_path_of(self, key: str) -> Path:
+        """The path of an object to write or remove. Raises BadInput where a link leads to it."""
+        path = self._path_of(key)
+        folder, _, _ = key.rpartition("/")
+        link = self._find_link(folder)
+        if link is not None:
+            raise BadInput(
+                f"{link}: is a link, and nothing is written or removed behind one. "
+                "Replace it by the folder that it leads to."
+            )
+        return path
+
+    def _find_link(self, folder: str) -> str | None:
+        """The first link on the way to a folder within this one."""
+        path = self.uri
+        for name in folder.split("/") if folder else ():
+            path = f"{path}/{name}"
+            if os.path.islink(path):  # noqa: PTH114  # for every object, and pathlib is slow
+                return path
+        return None
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """A file for reading, without waiting for the other end of what turns out to be a pipe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
+        yield file
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from imagekiln.steps.errors import BadInput, NotInstalled
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
 from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
-from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
+from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -159,7 +159,7 @@ class ObjectStore:
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
-        path = f"{self._path}/{folder}".rstrip("/")
+        path = self._path_of(folder).rstrip("/")
         with translate_errors(self.uri_of(folder), "list"):
             try:
                 timeout = self._timeout(READ_TIMEOUT_SECONDS)
@@ -181,6 +181,7 @@ class ObjectStore:
         """Do nothing: a folder is only part of the names of its objects."""
 
     def _path_of(self, key: str) -> str:
+        require_plain_key(self.uri, key)
         return f"{self._path}/{key}"
 
     def _open(self, key: str) -> BinaryIO:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fsspec.asyn import sync
 
+from imagekiln.steps.runtime.memory import require_memory_for
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.storage.failures import (
     error_code,
@@ -123,6 +124,7 @@ class S3Reader:
         headers = self._files.call_s3(
             "get_object", Bucket=bucket, Key=key, Range=str(byte_range), timeout=timeout
         )
+        require_memory_for(int(headers.get("ContentLength") or 0))
         try:
             content = sync(self._files.loop, _read_body, headers["Body"], timeout=timeout)
         except Exception as error:

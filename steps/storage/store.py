@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import BinaryIO, ParamSpec, Protocol, TypeVar
 
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain, cut_name
 
+MAX_SMALL_BYTES = 64 * 2**20  # of a plan with half a million shards, and more than all others
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -69,6 +70,25 @@ class Store(Protocol):
 def is_plain_name(name: str) -> bool:
     """Whether a name stays in its folder. We write no others, but a bucket may contain them."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def read_small(store: Store, key: str, most: int = MAX_SMALL_BYTES) -> bytes:
+    """An object that is no larger than a plan can be. Raises Missing, BadInput where it is."""
+    content = store.read_prefix(key, most + 1)
+    if len(content) > most:
+        raise BadInput(
+            f"{store.uri_of(key)}: has more than {most} bytes, so no run wrote it. Restore it."
+        )
+    return content
+
+
+def require_plain_key(folder: str, key: str) -> None:
+    """Raise BadInput where a key, which may come from an object of a stranger's, leads elsewhere.
+
+    The key "" names the folder itself.
+    """
+    if key and not all(map(is_plain_name, key.split("/"))):
+        raise BadInput(f"{folder}: {cut_name(key)} is not the name of an object in it. Correct it.")
 
 
 def confirm_damage(read: Callable[P, T]) -> Callable[P, T]:

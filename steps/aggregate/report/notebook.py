@@ -13,8 +13,9 @@ from imagekiln.steps.aggregate.report.contact_sheet import (
 )
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import KilnError
-from imagekiln.steps.runs.keys import REPORT_KEY, manifest_key
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.manifest import read_manifest
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runtime.sanitize import sanitize_page_text
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -43,7 +44,10 @@ def render_run(uri: str, summary: Summary) -> str:
 def _load_thumbnails(store: Store) -> list[tuple[Sample, bytes]]:
     """A few images of the first shard that are ok. What cannot be read is not shown."""
     try:
-        manifest = read_table(store, manifest_key(0))
+        shards = load_plan(store).shards
+        if not shards:
+            return []
+        manifest = read_manifest(store, 0, shards[0].images)
         ok_rows = manifest.filter(pc.equal(manifest["status"], "ok"))
         step = max(1, ok_rows.num_rows // MAX_THUMBNAILS)
         indices = list(range(0, ok_rows.num_rows, step))[:MAX_THUMBNAILS]

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.diffusion.ip_adapter import load_ip_adapter, prepr
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.job.adapters import ControlNetSettings
 from imagekiln.steps.models.adapters import controlnet_mismatch, fetch_planned_adapter
+from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.families import variants_of
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
@@ -66,6 +67,7 @@ def load_controlnet(
     name = variants_of(type(pipe).__name__).controlnet
     if name is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
+    require_data_component(folder, settings.setting_path)
     network = getattr(diffusers, name).from_pretrained(
         folder, torch_dtype=pipe.dtype, use_safetensors=True, local_files_only=True
     )

@@ -25,6 +25,7 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
+from imagekiln.steps.models.component_files import require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub
 from imagekiln.steps.models.lora_files import fetch_planned_lora
@@ -116,6 +117,7 @@ def _load_files(
 ) -> diffusers.DiffusionPipeline:
     """The model in a folder, or its file with the configuration there. Raises anything."""
     options = startup.options
+    require_data_only(folder, model.id)
     file = checkpoint_file(model)
     if file is not None:
         with startup.clock.phase("load"):
@@ -137,6 +139,7 @@ def _load_files(
             local_files_only=True,
             disable_mmap=not options.mmap,
             device_map=device.type if options.direct else None,
+            trust_remote_code=False,
         )
     with startup.clock.phase("device"):
         return pipe if options.direct else pipe.to(device)

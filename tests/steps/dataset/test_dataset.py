@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
@@ -18,6 +19,7 @@ from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.shard import read_shard
 from tests.runs import Rows, begin_round, encoded, fill, not_ok, planned
 
@@ -191,3 +193,17 @@ def test_images_come_in_batches_of_the_given_size(output: str) -> None:
     assert pa.Table.from_batches(dataset.to_batches()).schema == dataset.schema
     with pytest.raises(BadInput, match="batch_size"):
         next(dataset.to_batches(0))
+
+
+@pytest.mark.parametrize("part", ["../secret", "/etc/passwd", "images/../../secret", "plan.json"])
+def test_manifest_that_names_another_file_than_the_runs_images_is_refused(
+    tmp_path: Path, part: str
+) -> None:
+    make_run(tmp_path, str(tmp_path / "out"), [{"prompt": "a"}], run_id="run")
+    (tmp_path / "out" / "secret").write_bytes(b"x" * 10_000)
+    path = tmp_path / "out" / "run" / manifest_key(0)
+    manifest = pq.read_table(path)
+    index = manifest.schema.get_field_index("part")
+    pq.write_table(manifest.set_column(index, "part", pa.array([part])), path)
+    with pytest.raises(BadInput, match="the column part has values that no run has"):
+        list(imagekiln.dataset(str(tmp_path / "out" / "run")).to_batches())

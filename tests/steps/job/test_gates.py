@@ -71,6 +71,10 @@ def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_set() -> No
         ({"checks": [{"name": "a", "entry": "os;x:b"}]}, "gates.checks[0].entry is"),
         ({"checks": [{"name": "a\n", "entry": "a:b"}]}, "gates.checks[0].name is"),
         (
+            {"checks": [{"name": "a", "entry": "os.path:join"}]},
+            'gates.checks[0].entry is "os.path:join", which belongs to Python; name a function',
+        ),
+        (
             {"checks": [{"name": "a", "entri": "a:b"}]},
             "gates.checks[0].entri is not a setting; write gates.checks[0].entry",
         ),

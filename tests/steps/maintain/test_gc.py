@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from imagekiln.steps.aggregate.preview import judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
@@ -16,13 +17,13 @@ from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, remove_run,
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.keys import PLAN_KEY, RUN_KEY_PATTERN, SUCCESS_KEY, part_key, shard_key
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files
-from tests.runs import PROMPTS, Rows, fill, not_ok, planned
+from tests.runs import PROMPTS, Rows, begin_round, fill, not_ok, planned
 
 DAY = 86_400
 
@@ -265,3 +266,54 @@ def test_a_plan_that_names_a_folder_elsewhere_is_skipped(tmp_path: Path) -> None
     with pytest.raises(BadInput, match="holds no runs"):
         gc(str(tmp_path / "out"), remove=True)
     assert store.exists(PLAN_KEY)
+
+
+@pytest.mark.parametrize("image_format", ["parquet", "webdataset", "files"])
+def test_all_that_a_run_writes_is_known_by_its_key(tmp_path: Path, image_format: str) -> None:
+    run = planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        PROMPTS[:6],
+        run_id="run",
+        format=image_format,
+        limits={"failed_share": 1},
+    )
+    fill(run, {1: not_ok(0)})
+    aggregate(run.uri, price=1)
+    retry_round = begin_round(run)
+    fill(PlanResult(retry_round.plan, retry_round.store.uri, adopted=False))
+    aggregate(run.uri)
+    judge_first_shard(run.uri)
+    (Path(run.uri) / "images" / ".writing-a1b2c3d4").touch()
+    unknown = [name for name in files(Path(run.uri)) if not RUN_KEY_PATTERN.fullmatch(name)]
+    assert unknown == []
+
+
+FOREIGN = (
+    "thesis/chapter-1.tex",
+    "notes.txt",
+    "images/my-own.png",
+    "images/00000/cat.png",
+    "retry-1/plan.json.orig",
+    "report/images/cat.png",
+)
+
+
+def test_what_somebody_else_put_into_a_run_stays_with_its_folders(tmp_path: Path) -> None:
+    run = Path(finished_run(tmp_path, "half", done=False).uri)
+    for name in FOREIGN:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("precious", encoding="utf-8")
+    aged(run, days=10)
+    assert gc(str(tmp_path / "out"), remove=True).found
+    assert sorted(files(run)) == sorted(FOREIGN)
+
+
+def test_parts_behind_a_link_are_those_of_somebody_else(tmp_path: Path) -> None:
+    other = Path(finished_run(tmp_path, "other").uri)
+    short = finished_run(tmp_path, "short", PROMPTS[:4])
+    shutil.rmtree(Path(short.uri) / "images")
+    (Path(short.uri) / "images").symlink_to(other / "images")
+    before = files(other)
+    gc(str(tmp_path / "out"), 0, remove=True)
+    assert files(other) == before

@@ -14,8 +14,9 @@ from imagekiln.steps.errors import BadInput, StorageRefused, TryAgain
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
-from imagekiln.steps.storage import local, open_store
+from imagekiln.steps.storage import local, open_folder, open_store
 from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import read_small
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
 
@@ -200,3 +201,58 @@ def test_others_may_read_what_was_written(tmp_path: Path) -> None:
 def test_uri_of_a_file_names_the_same_folder_as_its_path(tmp_path: Path) -> None:
     open_store(f"file://{tmp_path}/run").create("a", b"x")
     assert open_store(str(tmp_path / "run")).read("a") == b"x"
+
+
+@pytest.mark.parametrize("key", ["../secret", "/etc/passwd", "images/../../secret", "a//b", "./a"])
+def test_key_that_leads_out_of_the_folder_is_refused(tmp_path: Path, key: str) -> None:
+    (tmp_path / "secret").write_bytes(b"a secret")
+    store = LocalStore(tmp_path / "run")
+    store.create("images/a", b"x")
+    for action in (
+        lambda: store.read(key),
+        lambda: store.exists(key),
+        lambda: store.create(key, b"x"),
+        lambda: store.replace(key, b"x"),
+        lambda: store.remove(key),
+        lambda: list(store.list_folder(key)),
+    ):
+        with pytest.raises(BadInput, match="is not the name of an object in it"):
+            action()
+    assert contents(tmp_path) == ["run/images/a", "secret"]
+
+
+def test_nothing_is_written_listed_or_removed_behind_a_link(tmp_path: Path) -> None:
+    other = LocalStore(tmp_path / "other")
+    other.create("images/a", b"of somebody else")
+    store = LocalStore(tmp_path / "run")
+    store.create("plan.json", b"{}")
+    (tmp_path / "run" / "images").symlink_to(tmp_path / "other" / "images")
+    for action in (
+        lambda: store.create("images/b", b"x"),
+        lambda: store.replace("images/a", b"x"),
+        lambda: store.remove("images/a"),
+        lambda: open_folder(store, "images"),
+    ):
+        with pytest.raises(BadInput, match="run/images: is a link"):
+            action()
+    assert list(store.list_folder("images")) == []
+    assert store.read("images/a") == b"of somebody else"  # as readers of caches rely on
+    assert other.read("images/a") == b"of somebody else"
+
+
+def test_pipe_or_device_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(BadInput, match="is a pipe or a device"):
+            LocalStore(tmp_path).read(name)
+
+
+def test_file_that_no_memory_holds_is_to_be_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", 2**43)
+    store = LocalStore(tmp_path)
+    with pytest.raises(TryAgain, match="memory ran out"):
+        store.read("huge")
+    with pytest.raises(BadInput, match="no run wrote it"):
+        read_small(store, "huge")

@@ -1,0 +1,131 @@
+"""The files of a pipeline's components, before any library reads them: data, and no code.
+
+diffusers and transformers import modules, run code of a model's own, read pickles and fetch other
+models where a model's small files say so. Each version closes some of these ways. A model whose
+files ask for one of them is refused here, whatever the libraries would make of it.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.models.json_files import Config, read_json
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.store import is_plain_name
+
+MODEL_INDEX_FILE = "model_index.json"
+SAFETENSORS_SUFFIX = ".safetensors"
+WEIGHTS_INDEX_PATTERN = "*.index.json"
+PICKLES_INDEX_PATTERN = "*.bin.index.json"  # not read where safetensors are asked for
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
+CONFIG_PATTERN = "*config.json"
+CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+# diffusers, transformers, or a folder of diffusers' pipelines, as `stable_diffusion`.
+LIBRARY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,99}")
+
+
+def read_model_index(folder: Path, name: str) -> Config:
+    """The index of the pipeline that errors call `name`: its class and its components.
+
+    Raises BadInput where it is none, or names anything but classes, Missing, TryAgain.
+    """
+    index = read_json(folder / MODEL_INDEX_FILE, name)
+    pipeline = index.get("_class_name")
+    if not isinstance(pipeline, str):
+        raise BadInput(
+            f"{name}: model_index.json names no pipeline class. Choose a diffusers folder."
+        )
+    if CLASS_PATTERN.fullmatch(pipeline) is None:
+        raise _unusual(name, f"model_index.json has the class {cut_name(pipeline)!r}")
+    for component, (library, class_name) in _class_references(index):
+        if (
+            not is_plain_name(component)
+            or LIBRARY_PATTERN.fullmatch(library) is None
+            or library in sys.stdlib_module_names
+            or CLASS_PATTERN.fullmatch(class_name) is None
+        ):
+            described = cut_name(f"{component}: {library}, {class_name}")
+            raise _unusual(name, f"model_index.json has {described}")
+    return index
+
+
+def require_data_only(folder: Path, name: str) -> None:
+    """Raise BadInput where loading the pipeline in a folder could do more than read its data.
+
+    Of a model on the hub, the small files are enough. Raises Missing, TryAgain.
+    """
+    index = read_model_index(folder, name)
+    if (folder / UNNAMED_MODULE).exists():
+        raise _unusual(name, f"{UNNAMED_MODULE} is code")
+    for component, (library, class_name) in _class_references(index):
+        own_folder = folder / component
+        if (own_folder / f"{library}.py").exists():
+            raise _unusual(name, f"{component} has code of its own, {library}.py")
+        # What has no folder of its own is read from that of the pipeline.
+        files = own_folder if own_folder.is_dir() else folder
+        require_data_component(files, f"{name}: {component}", class_name)
+
+
+def require_data_component(folder: Path, name: str, class_name: str = "") -> None:
+    """The same of the folder of one network, tokenizer or scheduler."""
+    with translate_errors(name):
+        configs = sorted(folder.glob(CONFIG_PATTERN))
+        indexes = set(folder.glob(WEIGHTS_INDEX_PATTERN)) - set(folder.glob(PICKLES_INDEX_PATTERN))
+    if folder / ADAPTER_CONFIG_FILE in configs:
+        raise _unusual(name, f"{ADAPTER_CONFIG_FILE} names another model to load with it")
+    for path in configs:
+        _check_config(read_json(path, name), f"{name}: {path.name}", class_name)
+    for path in sorted(indexes):
+        _check_weights_index(read_json(path, name), f"{name}: {path.name}")
+
+
+def _class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The components of an index, each with a library and a class in it. Absent ones have nulls."""
+    for component, value in index.items():
+        if isinstance(value, list) and len(value) == 2:
+            library, class_name = value
+            if isinstance(library, str) and isinstance(class_name, str):
+                yield component, (library, class_name)
+
+
+def _check_config(config: Config, name: str, class_name: str) -> None:
+    """Raise BadInput where a configuration names code. Only classes `Auto...` heed `auto_map`."""
+    if class_name.startswith("Auto") and "auto_map" in config:
+        raise _unusual(name, "auto_map names code of its own")
+    for inner in _iter_configs(config):
+        for key in ("attn_implementation", "_attn_implementation"):
+            if isinstance(inner.get(key), str) and re.search("[/:]", str(inner[key])):
+                raise _unusual(name, f"{key} names code on a hub")
+
+
+def _iter_configs(config: Config) -> Iterator[Config]:
+    """A configuration, and those within it, as of the text model of an encoder."""
+    pending = [config]
+    while pending:
+        current = pending.pop()
+        yield current
+        pending += [value for value in current.values() if isinstance(value, dict)]
+
+
+def _check_weights_index(index: Config, name: str) -> None:
+    files = index.get("weight_map")
+    if not isinstance(files, dict):
+        raise BadInput(f"{name} has no weight_map. Save the model again.")
+    for file in files.values():
+        if not isinstance(file, str) or not is_plain_name(file):
+            raise _unusual(name, f"it has weights in {cut_name(str(file))}, outside of its folder")
+        if not file.endswith(SAFETENSORS_SUFFIX):
+            raise BadInput(
+                f"{name}: {cut_name(file)} is a pickle, which can run code. "
+                "Convert it to safetensors."
+            )
+
+
+def _unusual(name: str, what: str) -> BadInput:
+    return BadInput(
+        f"{name}: {what}, and Imagekiln loads nothing but the model's own data. "
+        "Choose another model."
+    )
