@@ -14,9 +14,11 @@ from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
+from imagekiln.steps.runtime.sanitize import holds_credentials
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
 from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
+from imagekiln.steps.storage.web_client import open_web_client
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -41,6 +43,13 @@ CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
 # The extras of this package that install a scheme's file system.
+# File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
+# network, or take more than a URI.
+REFUSED_SCHEMES = {
+    *("async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir"),
+    *("filecache", "generic", "git", "jlab", "jupyter", "libarchive", "pyscript", "reference"),
+    *("simplecache", "tar", "webhdfs", "zip"),
+}
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 
@@ -54,12 +63,15 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
     if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
         raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
 
-    scheme = uri.partition("://")[0]
+    scheme = uri.partition("://")[0].lower()
+    _refuse_unsafe_uri(uri, scheme)
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
     options: dict[str, object] = dict(S3_OPTIONS) if is_s3 else {}
     if endpoint is not None:
         options["endpoint_url"] = endpoint
+    if scheme in ("http", "https"):
+        options["get_client"] = open_web_client
     try:
         with translate_errors(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
@@ -77,6 +89,18 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
         files.retries = S3FS_ATTEMPTS
         _count_retries(files)
     return files, path
+
+
+def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
+    if "::" in uri:
+        raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
+    if "://" in uri and scheme in REFUSED_SCHEMES:
+        raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
+    if holds_credentials(uri):
+        raise BadInput(
+            f"{uri}: contains credentials, which logs and plans would show. Set them in the "
+            "environment; copy a file that has a signed URL to a disk or a bucket."
+        )
 
 
 def _count_retries(files: Any) -> None:
