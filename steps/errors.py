@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ClassVar, ParamSpec, TypeVar
 
-from imagekiln.steps.runtime.sanitize import redact_secrets, sanitize_line, truncate_text
+from imagekiln.steps.runtime.sanitize import redact_urls, sanitize_line, truncate_text
 
 MAX_LINE_CHARS = 200
 MAX_NAME_CHARS = 80
@@ -17,7 +17,7 @@ class KilnError(Exception):
     """A failure that is explained to the user: each argument is one sentence, shown on one line.
 
     Whatever a sentence quotes, it stays one line of bounded length, without control characters or
-    credentials.
+    credentials in URLs.
     """
 
     exit_code: ClassVar[int] = 1
@@ -82,7 +82,7 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _safe_sentence(text: str) -> str:
-    return sanitize_line(redact_secrets(truncate_text(text, MAX_SENTENCE_CHARS)))
+    return sanitize_line(redact_urls(truncate_text(text, MAX_SENTENCE_CHARS)))
 
 
 def first_line(message: str) -> str:

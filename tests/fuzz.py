@@ -39,6 +39,7 @@ from imagekiln.steps.plan.input_files import read_input_files
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.sanitize import UNSAFE_IN_LINE
 from tests.jobs import SHAPES
 from tests.mutations import MAKERS, make_file
@@ -147,7 +148,8 @@ def _column_prompts(column: pa.ChunkedArray) -> list[str | None]:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return column.cast(pa.string()).to_pylist()
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+        return texts
     cells = column.cast(pa.large_binary()).to_pylist()
     return [None if cell is None else cell.decode(errors="replace") for cell in cells]
 
@@ -264,6 +266,7 @@ def _run_cases(
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, _raise_timeout)
+    silence_libraries()  # as the command line does
     output = Path(folder, "output")
     with output.open("wb") as file:
         os.dup2(file.fileno(), 1)

@@ -40,7 +40,7 @@ TEXT_TOKENS = (
     ),
     *(b">\n", b"%YAML 9.9\n", b"---\n", b"...\n", b"# ", b"@", b"`", b"  ", b"2026-13-45", b"on"),
 )
-ODD_VALUES = (
+ODD_VALUES: tuple[object, ...] = (
     *(None, True, -1, 0, 10**400, 0.1, float("nan"), float("inf"), "", " ", "\0", "\x1b[31m"),
     *("x" * 5000, "s3://", "s3:///", "~nobody/x", "://", "[", "**", "{date}", "bundled:../../x"),
     *([], [[]], {}, {"id": {}}, {1: 2}, [None], ["a"] * 50, *HOSTILE),
@@ -233,7 +233,7 @@ def _flip(dice: random.Random, content: bytes, _: Sequence[bytes]) -> bytes:
 def _write_edge(dice: random.Random, content: bytes, _: Sequence[bytes]) -> bytes:
     place = _place(dice, content)
     size = dice.choice([1, 2, 4, 8])
-    edge = dice.choice(EDGES) % 2 ** (8 * size)
+    edge = dice.choice(EDGES) % (1 << 8 * size)
     number = edge.to_bytes(size, dice.choice(["little", "big"]))
     return content[:place] + number + content[place + size :]
 
@@ -282,6 +282,8 @@ def _change_png_chunk(dice: random.Random, content: bytes, others: Sequence[byte
         (size,) = struct.unpack_from(">I", content, place)
         chunks.append((content[place + 4 : place + 8], content[place + 8 : place + 8 + size]))
         place += 12 + size
+    if not chunks:
+        return _flip(dice, content, others)
     number = dice.randrange(len(chunks))
     kind, body = chunks[number]
     names = [b"eXIf", b"iCCP", b"zTXt", b"iTXt", b"tRNS", b"PLTE", b"acTL", b"fcTL", b"gAMA", kind]

@@ -99,6 +99,12 @@ def _url_holds_credentials(uri: str) -> bool:
     return has_user or any(map(SECRET_NAME.search, names))
 
 
+def redact_urls(text: str) -> str:
+    """The text with `***` for users, passwords and queries in its URLs."""
+    text = URL_USER.sub(rf"\1{HIDDEN}@", text)
+    return URL_QUERY.sub(rf"\1{HIDDEN}", text)
+
+
 def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
     """The text with `***` for what looks like a credential, and for these values.
 
@@ -107,8 +113,7 @@ def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
     for value in values:
         if len(value) >= MIN_SECRET_CHARS:
             text = text.replace(value, HIDDEN)
-    text = URL_USER.sub(rf"\1{HIDDEN}@", text)
-    text = URL_QUERY.sub(rf"\1{HIDDEN}", text)
+    text = redact_urls(text)
     text = NAMED_SECRET.sub(rf"\1{HIDDEN}", text)
     text = HTTP_CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
     return KNOWN_TOKEN.sub(HIDDEN, text)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
-from imagekiln.steps.errors import BadInput, NotInstalled
+from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.runtime.sanitize import holds_credentials
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
@@ -82,8 +83,12 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
                 "Container images have it after a build with EXTRAS."
             ) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
-    except ValueError as error:
-        raise BadInput(f"{uri}: {error}. {remedy}") from error
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:  # of an unknown scheme, or its settings
+        raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
@@ -96,11 +101,23 @@ def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
         raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
     if "://" in uri and scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
+    if scheme in ("http", "https"):
+        _refuse_malformed_url(uri)
     if holds_credentials(uri):
         raise BadInput(
             f"{uri}: contains credentials, which logs and plans would show. Set them in the "
             "environment; copy a file that has a signed URL to a disk or a bucket."
         )
+
+
+def _refuse_malformed_url(uri: str) -> None:
+    try:
+        parts = urlsplit(uri)
+        has_host = bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
+    except ValueError:
+        has_host = False
+    if not has_host:
+        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
 
 
 def _count_retries(files: Any) -> None:

@@ -40,7 +40,7 @@ async def open_web_client(**options: Any) -> Any:  # noqa: ANN401  # as fsspec h
 
     Each connection is judged by its address, whatever name or redirect led to it.
     """
-    import aiohttp  # comes with s3fs
+    import aiohttp
 
     connector = aiohttp.TCPConnector(socket_factory=_open_socket)
     return aiohttp.ClientSession(connector=connector, **options)

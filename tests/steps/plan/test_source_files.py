@@ -136,6 +136,14 @@ def test_file_systems_around_others_are_refused(uri: str) -> None:
         expand_pattern(uri)
 
 
+@pytest.mark.parametrize(
+    "uri", ["http://h:99999/p.csv", "http://[/p.csv", "https:///p.csv", "github://h/p.csv"]
+)
+def test_what_is_no_address_is_refused(uri: str) -> None:
+    with pytest.raises(BadInput, match=r"is no URL|Use a path or s3://"):
+        open_store(uri)
+
+
 def test_credentials_in_a_name_are_refused_and_not_repeated() -> None:
     with pytest.raises(BadInput, match=r"^s3://\*\*\*@bucket/p\.csv: contains credentials"):
         expand_pattern("s3://key:secret@bucket/p.csv")
