@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ClassVar, ParamSpec, TypeVar
 
-from imagekiln.steps.runtime.sanitize import sanitize_line
+from imagekiln.steps.runtime.sanitize import redact_urls, sanitize_line, truncate_text
 
 MAX_LINE_CHARS = 200
 MAX_NAME_CHARS = 80
+MAX_SENTENCE_CHARS = 2000
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -15,14 +16,15 @@ T = TypeVar("T")
 class KilnError(Exception):
     """A failure that is explained to the user: each argument is one sentence, shown on one line.
 
-    Whatever a sentence quotes, it stays one line without control characters.
+    Whatever a sentence quotes, it stays one line of bounded length, without control characters or
+    credentials in URLs.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
         """The sentences, safe to print on a terminal or in a log."""
-        return "\n".join(sanitize_line(str(sentence)) for sentence in self.args)
+        return "\n".join(_safe_sentence(str(sentence)) for sentence in self.args)
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback, which says nothing more."""
@@ -89,6 +91,10 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
             raise error.with_traceback(None) from None
 
     return call
+
+
+def _safe_sentence(text: str) -> str:
+    return sanitize_line(redact_urls(truncate_text(text, MAX_SENTENCE_CHARS)))
 
 
 def first_line(message: str) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from imagekiln.steps.job.fields import HubReference, NonEmptyText, Number
+from imagekiln.steps.job.fields import HubReference, Location, NonEmptyText, Number
 
 ADAPTER_NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 SUBFOLDER_PATTERN = rf"^({ADAPTER_NAME_PATTERN}(/{ADAPTER_NAME_PATTERN})*)?$"
@@ -20,7 +20,7 @@ AdapterName = Annotated[
 class LoraSettings(HubReference):
     """One LoRA: a change of the model's weights, in one safetensors file."""
 
-    id: NonEmptyText = Field(
+    id: Location = Field(
         description="A safetensors file, a folder that holds one, or a hub id such as org/name."
     )
     weight_name: NonEmptyText | None = Field(

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticKnownError
 
 from imagekiln.steps.job.columns import STEPS
+from imagekiln.steps.runtime.sanitize import holds_credentials
 
 T = TypeVar("T")
 
@@ -24,6 +25,15 @@ def _reject_nul(text: str) -> str:
     return text
 
 
+def _reject_credentials(uri: str) -> str:
+    if holds_credentials(uri):
+        raise ValueError(
+            "contains credentials, which plans, logs and workflows would show; set credentials in "
+            "the environment, and copy a file that has a signed URL to a disk or a bucket"
+        )
+    return uri
+
+
 Integer = Annotated[int, BeforeValidator(_reject_bool)]
 Number = Annotated[float, BeforeValidator(_reject_bool)]
 # Bounds come before the validator: after it, they would be missing from the JSON Schema.
@@ -31,6 +41,8 @@ Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_reject_bool)]
 PositiveInteger = Annotated[int, Field(ge=1), BeforeValidator(_reject_bool)]
 StepCount = Annotated[int, Field(ge=STEPS.lowest, le=STEPS.highest), BeforeValidator(_reject_bool)]
 NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
+# A path or URI, or the name of a repository.
+Location = Annotated[NonEmptyText, AfterValidator(_reject_credentials)]
 
 # Kubernetes' rule for the names of most objects.
 OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
@@ -73,7 +85,7 @@ class Settings(BaseModel):
 class HubReference(Settings):
     """Files in a local folder, or in a repository of the hub at one commit, branch or tag."""
 
-    id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
+    id: Location = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
         default=None,
         pattern=REVISION_PATTERN,

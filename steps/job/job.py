@@ -17,6 +17,7 @@ from imagekiln.steps.job.fields import (
     HubReference,
     ImageReference,
     Integer,
+    Location,
     NonEmptyText,
     Number,
     ObjectName,
@@ -64,12 +65,12 @@ class ColumnNames(Settings):
 class ModelSettings(HubReference):
     """The diffusers pipeline to load, and the networks added to it."""
 
-    id: NonEmptyText = Field(
+    id: Location = Field(
         description="A local folder, a hub id such as org/name, a safetensors file with all of "
         "the model's weights, or bundled:shapes."
     )
     # Left out of what is written where it is not set, like `variant`.
-    config: NonEmptyText | None = Field(
+    config: Location | None = Field(
         default=None,
         exclude_if=lambda config: config is None,
         description="For a model in one file: the folder or hub id of a pipeline of its family, "
@@ -173,7 +174,7 @@ class BatchSettings(Settings):
     images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
         default=None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
     )
-    tuning: NonEmptyText | None = Field(
+    tuning: Location | None = Field(
         default=None, description="The file that `imagekiln tune` wrote: a path or URI."
     )
     gpu: NonEmptyText | None = Field(
@@ -263,10 +264,10 @@ class Job(Settings):
         pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
         description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last.",
     )
-    prompts: NonEmptyText | Annotated[tuple[NonEmptyText, ...], Field(min_length=1)] = Field(
+    prompts: Location | Annotated[tuple[Location, ...], Field(min_length=1)] = Field(
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON Lines or Arrow files."
     )
-    output: NonEmptyText = Field(description="The folder or URI that holds the runs.")
+    output: Location = Field(description="The folder or URI that holds the runs.")
     model: ModelSettings
     columns: ColumnNames = ColumnNames()
     carry: tuple[NonEmptyText, ...] = Field(
@@ -297,7 +298,7 @@ class Job(Settings):
         default=None, ge=0, description="The price of a device per hour, for the report."
     )
     # Left out of what is written where they are not set, so that run ids are those of before.
-    prices: NonEmptyText | Annotated[tuple[GpuPrice, ...], Field(min_length=1)] | None = Field(
+    prices: Location | Annotated[tuple[GpuPrice, ...], Field(min_length=1)] | None = Field(
         default=None,
         exclude_if=lambda prices: prices is None,
         description="A price for each GPU model: the path or URI of a table, or its entries.",

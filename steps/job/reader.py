@@ -7,13 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-import yaml
-
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.introspection import SettingPath, accepts_type, iter_setting_paths
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.settings_file import (
     YAML_ERRORS,
+    load_yaml,
     parse_settings,
     read_local_text,
     validate_settings,
@@ -133,7 +132,7 @@ def _apply_change(
 def _parse_value(path: SettingPath, text: str) -> object:
     """The text as YAML. A setting that takes text reads only quotes, lists and null as YAML."""
     try:
-        value = yaml.safe_load(text)
+        value = load_yaml(text)
     except YAML_ERRORS:
         return text
     if not accepts_type(Job, path, str) or isinstance(value, str):

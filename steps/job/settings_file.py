@@ -12,11 +12,45 @@ from imagekiln.steps.job.fields import Settings
 from imagekiln.steps.job.introspection import SettingPath, format_path
 from imagekiln.steps.job.validation_errors import describe_validation_errors
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import resolve_path
+from imagekiln.steps.storage.uri import MAX_TEXT_BYTES, decode_text, resolve_path
 
 S = TypeVar("S", bound=Settings)
 # PyYAML raises a ValueError for an impossible date, a RecursionError for endless brackets.
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+MAX_SETTINGS = 500_000  # more than the longest tuning file has
+MAX_INTEGER_BITS = 64
+# Of pydantic, which reports several for a setting that takes several types.
+MAX_REPORTED_ERRORS = 50
+
+
+class SettingsLoader(yaml.SafeLoader):
+    """YAML of plain values, whose merges (`<<`) cannot make a short file an endless one."""
+
+    _settings = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace merges by what they merge."""
+        super().flatten_mapping(node)
+        self._settings += len(node.value)
+        if self._settings > MAX_SETTINGS:
+            problem = f"it comes to more than {MAX_SETTINGS} settings"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """The integer in a node. A longer one has no use, and not all of Python can write it."""
+        number = super().construct_yaml_int(node)
+        if number.bit_length() > MAX_INTEGER_BITS:
+            problem = f"a number has more than {MAX_INTEGER_BITS} bits"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return number
+
+
+SettingsLoader.add_constructor("tag:yaml.org,2002:int", SettingsLoader.construct_yaml_int)
+
+
+def load_yaml(text: str) -> object:
+    """The plain values in a YAML text. Raises YAML_ERRORS."""
+    return yaml.load(text, Loader=SettingsLoader)  # noqa: S506  # is a SafeLoader
 
 
 def read_local_text(name: str, noun: str) -> str:
@@ -28,11 +62,9 @@ def read_local_text(name: str, noun: str) -> str:
     with translate_errors(name):
         if path.is_dir():
             raise BadInput(f"{name or '.'}: is a folder. Choose {noun}.")
-        content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: is not UTF-8 text. Choose {noun}.") from error
+        with path.open("rb") as file:
+            content = file.read(MAX_TEXT_BYTES + 1)
+    return decode_text(content, name, noun)
 
 
 def parse_settings(
@@ -48,7 +80,7 @@ def parse_settings(
         if not isinstance(node, yaml.MappingNode):
             raise BadInput(f"{name}: contains no settings. Write {required}.")
         _record_locations(node, (), name, locations, set())
-        values = cast("dict[str, object]", yaml.safe_load(text))
+        values = cast("dict[str, object]", load_yaml(text))
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -74,7 +106,10 @@ def validate_settings(
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        sentences = describe_validation_errors(kind, error.errors(), name, locations, noun)
+        errors = error.errors()[:MAX_REPORTED_ERRORS]
+        sentences = describe_validation_errors(kind, errors, name, locations, noun)
+        if error.error_count() > len(errors):
+            sentences.append(f"{name}: has more mistakes than these. Correct these first.")
         raise BadInput(*sentences) from error
 
 

@@ -15,6 +15,7 @@ from imagekiln.steps.job.fields import (
     Settings,
     StepCount,
 )
+from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.validation_errors import describe_validation_errors
 from imagekiln.steps.storage.uri import locate_object
@@ -203,8 +204,8 @@ def tuning_to_yaml(tuning: TuningFile) -> bytes:
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
     """The tuning file in these bytes, YAML or JSON. Raises BadInput with the first mistakes."""
     try:
-        values = yaml.safe_load(content.decode("utf-8-sig"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        values = load_yaml(content.decode("utf-8-sig"))
+    except YAML_ERRORS as error:
         raise BadInput(
             f"{name}: is not a tuning file ({first_line(str(error))}). Correct it, or tune again."
         ) from error

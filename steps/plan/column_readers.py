@@ -55,12 +55,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
         return Cells(array.cast(pa.string()))
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not text. Write it as strings.")
-    array = array.cast(pa.string())
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return _decode_rows(array)
-    return Cells(array)
+    return _valid_texts(array)
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
@@ -82,7 +77,8 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         return _keep_valid(array, pc.and_(is_whole, is_exact), pa.int64())
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
-    return _texts_to_int64(array)
+    texts = _valid_texts(array)
+    return _both_valid(_texts_to_int64(texts.values), texts)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -96,7 +92,8 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
         return _keep_valid(array, pc.is_finite(array), pa.float64())
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
-    return _parse_text(array, NUMBER_PATTERN, pa.float64())
+    texts = _valid_texts(array)
+    return _both_valid(_parse_text(texts.values, NUMBER_PATTERN, pa.float64()), texts)
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -189,6 +186,23 @@ def _digits_to_int64(digits: Cells) -> Cells:
     negated = pc.negate(cells.values)
     values = pc.if_else(is_negative, negated, cells.values)
     return Cells(values, pc.and_(digits.valid, cells.valid))
+
+
+def _valid_texts(array: pa.Array) -> Cells:
+    """The texts, those that are no UTF-8 as invalid."""
+    array = array.cast(pa.string())
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return _decode_rows(array)
+    return Cells(array)
+
+
+def _both_valid(cells: Cells, texts: Cells) -> Cells:
+    """The cells that were parsed from these texts, valid where both are."""
+    if texts.valid is None:
+        return cells
+    return Cells(cells.values, pc.and_(cells.valid, texts.valid))
 
 
 def _decode_rows(array: pa.Array) -> Cells:

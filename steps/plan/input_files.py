@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
-from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
+from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.plan.batch_rows import PARQUET_OPTIONS, choose_batch_rows
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -20,11 +21,9 @@ from imagekiln.steps.plan.column_readers import (
     read_texts,
 )
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
-from imagekiln.steps.plan.input_images import (
-    holds_image_bytes,
-    require_image_type,
-)
+from imagekiln.steps.plan.input_images import require_image_type
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.text_formats import MAX_COLUMNS, text_array
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,
@@ -36,15 +35,6 @@ MAX_ROW_GROUP_BYTES = 4 * 2**30
 MAX_LISTED_COLUMNS = 12
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
-# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
-PARQUET_OPTIONS = {
-    "page_checksum_verification": True,
-    "pre_buffer": False,
-    "buffer_size": 2**20,
-}
-BATCH_ROWS = 65_536
-MIN_BATCH_ROWS = 256
-BATCH_BYTES = 16 * 2**20
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
 
 
@@ -132,6 +122,7 @@ def judge_footer(
     source: SourceFile, metadata: pq.FileMetaData, columns: ColumnNames, carry: tuple[str, ...]
 ) -> InputFile:
     """What a footer says of its file. Raises BadInput where that cannot be planned."""
+    _refuse_many_columns(source, metadata)
     try:
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
@@ -181,9 +172,8 @@ def _refuse_number_cells(file: InputFile) -> None:
     name = file.column_names["prompt"]
     if name in file.partitions:
         return
-    with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-        batches = parquet.iter_batches(columns=[name])
-        refuse_number_prompts(file.source, name, (batch.column(name) for batch in batches))
+    batches = iter_file_columns(file, [name])
+    refuse_number_prompts(file.source, name, (batch.column(name) for batch in batches))
 
 
 def refuse_number_prompts(source: SourceFile, name: str, columns: Iterable[pa.Array]) -> None:
@@ -271,6 +261,14 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
+def _refuse_many_columns(source: SourceFile, metadata: pq.FileMetaData) -> None:
+    if metadata.num_columns > MAX_COLUMNS:
+        raise BadInput(
+            f"{source.uri}: has {metadata.num_columns} columns, more than {MAX_COLUMNS}. "
+            "Remove some."
+        )
+
+
 def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> None:
     for group in range(metadata.num_row_groups):
         size = metadata.row_group(group).total_byte_size
@@ -303,7 +301,8 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            for batch in parquet.iter_batches(_batch_rows(file, parquet, columns), columns=columns):
+            rows = choose_batch_rows(file.source.path, parquet, columns)
+            for batch in parquet.iter_batches(rows, columns=columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error
@@ -313,27 +312,6 @@ def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) ->
     """The batch with the columns that stand in the file's name, as far as `names` has them."""
     for name in names:
         if name in file.partitions:
-            value = pa.scalar(file.partitions[name], pa.string())
+            (value,) = text_array([file.partitions[name]])
             batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
     return batch
-
-
-def _batch_rows(file: InputFile, parquet: pq.ParquetFile, columns: list[str]) -> int:
-    """Rows to read at a time: fewer where texts are long or images large, to bound memory."""
-    metadata = parquet.metadata
-    size = max(1, _uncompressed_bytes(metadata, {*columns}))
-    image_names = (file.column_names.get(name) for name in INPUT_IMAGE_COLUMNS)
-    image_types = (parquet.schema_arrow.field(name).type for name in image_names if name in columns)
-    lowest = 1 if any(map(holds_image_bytes, image_types)) else MIN_BATCH_ROWS
-    return max(lowest, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // size))
-
-
-def _uncompressed_bytes(metadata: pq.FileMetaData, columns: set[str]) -> int:
-    size = 0
-    for group in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(index)
-            path = chunk.path_in_schema
-            if path in columns or path.partition(".")[0] in columns:
-                size += int(chunk.total_uncompressed_size)
-    return size

@@ -183,10 +183,9 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
 def _check_batches(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
     """The batches in pieces, checked to hold no offset that points outside them."""
     for batch in batches:
-        if batch.nbytes > MAX_BATCH_BYTES:
-            raise BadInput(
-                f"{where}: has a batch of {batch.nbytes} bytes. Write smaller record batches."
-            )
+        size = batch.get_total_buffer_size()  # `nbytes` follows offsets, which may lead anywhere
+        if size > MAX_BATCH_BYTES:
+            raise BadInput(f"{where}: has a batch of {size} bytes. Write smaller record batches.")
         for column in batch.columns:
             _validate(column)
         for first in range(0, batch.num_rows, BATCH_ROWS):

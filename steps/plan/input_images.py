@@ -229,13 +229,6 @@ def _is_bytes_type(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
-def holds_image_bytes(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds images themselves, and not just their locations."""
-    if pa.types.is_dictionary(kind):
-        return holds_image_bytes(kind.value_type)
-    return _is_bytes_type(kind) or pa.types.is_struct(kind)
-
-
 def require_image_type(kind: pa.DataType, where: str) -> None:
     """Raise BadInput where a column of this type cannot be one of images."""
     if pa.types.is_dictionary(kind):

@@ -54,8 +54,13 @@ class SourceFile:
         for folder in PurePosixPath(self.uri).parts[:-1]:
             name, equals_sign, value = folder.partition("=")
             if equals_sign and name:
-                pairs[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
+                pairs[unquote(name)] = None if value == NULL_PARTITION else _decode_value(value)
         return pairs
+
+
+def _decode_value(value: str) -> str:
+    """The text that a folder's name stands for, of which bytes that are no UTF-8 stay bytes."""
+    return unquote(value, errors="surrogateescape")
 
 
 def suffix_of(uri: str) -> str:

@@ -7,6 +7,7 @@ they cost their own rows and no others.
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.storage.failures import translate_errors
 
 MAX_LINE_CHARS = 16 * 2**20
+MAX_RECORD_CHARS = 2 * MAX_LINE_CHARS
 MAX_COLUMNS = 10_000
 BATCH_ROWS = 65_536
 BATCH_CHARS = 16 * 2**20
@@ -27,7 +29,12 @@ QUOTED_TEXT = re.compile('"[^"]*("|$)')
 OTHER_SEPARATORS = {";": "';'", "\t": "a tab"}
 INT64_RANGE = range(-(2**63), 2**63)
 JSON_TYPE_NAMES = {dict: "an object", list: "a list"}
-# The JSON types of a column's values: Python's, `INTEGER_TEXT` for integers beyond 64 bits.
+# What a cell takes in memory beside its characters, so that many empty ones are counted too.
+CELL_CHARS = 4
+# Of those that a float has.
+EXACT_INTEGERS = range(-(2**53) + 1, 2**53)
+# The JSON types of a column's values: Python's, but for integers that no float has, or no 64 bits.
+LARGE_INTEGER = "integer that no float has"
 INTEGER_TEXT = "integer"
 JsonKinds = dict[str, set[object]]
 Row = TypeVar("Row")
@@ -49,6 +56,8 @@ def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
             _refuse_other_separators(file, where)
         records = _iter_records(file, where, delimiter)
         header = next(records, [])
+        if len(header) > MAX_COLUMNS:
+            raise BadInput(f"{where}: has more than {MAX_COLUMNS} columns. Remove some.")
         names = [_check_name(name.strip(), where) for name in header]
         schema = pa.schema([pa.field(name, pa.string()) for name in names])
         yield Rows(schema, _batch_records(records, schema))
@@ -60,7 +69,7 @@ def open_json_lines(path: Path, where: str, kinds: JsonKinds) -> Iterator[Rows]:
     schema = pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in kinds.items()])
     with _open_text(path, where) as file:
         objects = (row for _, row in _iter_objects(file, where))
-        yield Rows(schema, _batch_objects(objects, schema))
+        yield Rows(schema, _batch_objects(objects, schema, where))
 
 
 def scan_json_lines(path: Path, where: str, flat: frozenset[str], kinds: JsonKinds) -> None:
@@ -146,11 +155,13 @@ def _check_name(name: str, where: str) -> str:
 
 def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[list[str]]:
     """The records of a CSV file, the header first; blank lines are skipped."""
-    reader = csv.reader(_iter_lines(file, where), delimiter=delimiter, strict=True)
+    lines = _RecordLines(file, where)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     width: int | None = None
     first_line = 1
     try:
         for record in reader:
+            lines.end_record()
             if record:
                 width = width or len(record)
                 _require_width(record, width, f"{where}: line {first_line}")
@@ -158,6 +169,32 @@ def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[list[str
             first_line = reader.line_num + 1
     except csv.Error as error:
         raise _csv_error(where, first_line, str(error)) from error
+
+
+class _RecordLines:
+    """The lines of a CSV file, as far as one record is not longer than a line may be.
+
+    Fields in quotation marks go over any number of lines, and a record has any number of fields.
+    """
+
+    def __init__(self, file: TextIO, where: str) -> None:
+        self._lines = enumerate(_iter_lines(file, where), start=1)
+        self._where = where
+        self._chars = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in self._lines:
+            self._chars += len(line)
+            if self._chars > MAX_RECORD_CHARS:
+                raise BadInput(
+                    f"{self._where}: line {number} belongs to a row of more than "
+                    f"{MAX_RECORD_CHARS} characters. Correct the quotation marks, or shorten it."
+                )
+            yield line
+
+    def end_record(self) -> None:
+        """Say that the next line begins another record."""
+        self._chars = 0
 
 
 def _refuse_other_separators(file: TextIO, where: str) -> None:
@@ -199,10 +236,14 @@ def _csv_error(where: str, line: int, reason: str) -> BadInput:
 
 
 def _batch_records(records: Iterator[list[str]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in _take_batches(records, lambda record: sum(map(len, record))):
+    for batch in _take_batches(records, _count_record_chars):
         columns = zip(*batch, strict=True)
         arrays = [text_array([cell or None for cell in column]) for column in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _count_record_chars(record: list[str]) -> int:
+    return sum(map(len, record)) + CELL_CHARS * len(record)
 
 
 def _iter_objects(file: TextIO, where: str) -> Iterator[tuple[int, dict[str, object]]]:
@@ -211,7 +252,10 @@ def _iter_objects(file: TextIO, where: str) -> Iterator[tuple[int, dict[str, obj
         if not line.strip():
             continue
         try:
-            row = json.loads(line, parse_constant=_refuse_constant)
+            row = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unite_pairs)
+        except _RepeatedName as error:
+            name = cut_name(str(error))
+            raise BadInput(f"{where}: line {number} has {name!a} twice. Remove one.") from error
         except (ValueError, RecursionError) as error:
             raise BadInput(
                 f"{where}: line {number} is not JSON ({_json_reason(error)}). "
@@ -223,6 +267,18 @@ def _iter_objects(file: TextIO, where: str) -> Iterator[tuple[int, dict[str, obj
                 '{"prompt": "a red circle"}. Write one on each line.'
             )
         yield number, row
+
+
+class _RepeatedName(Exception):
+    """An object has two values of one name, of which a reader would drop one without a word."""
+
+
+def _unite_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _RepeatedName(name)
+    return row
 
 
 def _refuse_constant(name: str) -> None:
@@ -238,9 +294,9 @@ def _json_reason(error: Exception) -> str:
 
 
 def _json_kind(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool) and value not in INT64_RANGE:
-        return INTEGER_TEXT
-    return type(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value in EXACT_INTEGERS:
+        return type(value)
+    return LARGE_INTEGER if value in INT64_RANGE else INTEGER_TEXT
 
 
 def _arrow_type(kinds: set[object]) -> pa.DataType:
@@ -249,7 +305,7 @@ def _arrow_type(kinds: set[object]) -> pa.DataType:
         return pa.null()
     if kinds == {bool}:
         return pa.bool_()
-    if kinds == {int}:
+    if kinds <= {int, LARGE_INTEGER}:
         return pa.int64()
     if kinds <= {int, float}:
         return pa.float64()
@@ -257,17 +313,23 @@ def _arrow_type(kinds: set[object]) -> pa.DataType:
 
 
 def _batch_objects(
-    objects: Iterator[dict[str, object]], schema: pa.Schema
+    objects: Iterator[dict[str, object]], schema: pa.Schema, where: str
 ) -> Iterator[pa.RecordBatch]:
-    for batch in _take_batches(objects, _count_chars):
-        arrays = [
-            _json_column([row.get(field.name) for row in batch], field.type) for field in schema
-        ]
+    for batch in _take_batches(objects, lambda row: _count_chars(row, len(schema))):
+        try:
+            arrays = [
+                _json_column([row.get(field.name) for row in batch], field.type) for field in schema
+            ]
+        except RecursionError as error:  # what can just be read may not be written
+            raise BadInput(
+                f"{where}: a value is nested too deeply. Write it as text, or leave it out."
+            ) from error
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _count_chars(row: Mapping[str, object]) -> int:
-    return sum(len(value) if isinstance(value, str) else 16 for value in row.values())
+def _count_chars(row: Mapping[str, object], columns: int) -> int:
+    texts = (len(value) for value in row.values() if isinstance(value, str))
+    return sum(texts) + CELL_CHARS * columns
 
 
 def _json_column(values: Sequence[object], kind: pa.DataType) -> pa.Array:

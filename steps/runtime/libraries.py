@@ -20,6 +20,8 @@ def silence_libraries() -> None:
     warnings.filterwarnings(
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
     )
+    # Of EXIF that is damaged, and of sizes: which images of the input are taken, we decide.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
     if GCSFS_DEBUG_VARIABLE not in os.environ:
         # It logs the traceback of each failed request, which we explain in a sentence.

@@ -24,13 +24,22 @@ UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_C
 HIDDEN = "***"
 MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
 # Of a URL: a user and password, and the query, which holds the signature where there is one.
-URL_USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s\"'@]+@", re.IGNORECASE)
-URL_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^?#\s\"']+\?)[^\s\"'<>]+", re.IGNORECASE)
+# The name before the @ in Azure's is part of the place, and a `?` elsewhere is that of a pattern.
+URL_USER = re.compile(
+    r"(?<![a-z+.-])((?!abfss?:|az:)[a-z][a-z0-9+.-]*://)[^/\s\"'@]+@", re.IGNORECASE
+)
+URL_QUERY = re.compile(r"(https?://[^?#\s\"']+\?)[^\s\"'<>]+", re.IGNORECASE)
 # NAME=VALUE, and "name": "value" as in JSON.
 NAMED_SECRET = re.compile(
-    r"([\w-]*(?:secret|token|passw(?:or)?d|signature|api[_-]?key|access[_-]?key|credential)[\w-]*"
+    r"(?<![\w-])([\w-]*"
+    r"(?:secret|token|passw(?:or)?d|signature|api[_-]?key|access[_-]?key|credential)[\w-]*"
     r"(?:=|[\"']\s*:\s*)[\"']?)[^\s\"',;&]+",
     re.IGNORECASE,
+)
+# In URLs of these schemes, the name before an @ is part of the place.
+SCHEMES_WITH_NAMES = {"abfs", "abfss", "az", "github"}
+SECRET_NAME = re.compile(
+    r"secret|token|passw|signature|credential|api[_-]?key|access[_-]?key|^(sig|key)$", re.IGNORECASE
 )
 HTTP_CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}")
 # Of the model hub, AWS, Slack and GitHub: they are known by their beginning.
@@ -75,6 +84,27 @@ def truncate_text(text: str, most: int) -> str:
     return f"{text[:most]}… and {rest:,} more characters"
 
 
+def holds_credentials(uri: str) -> bool:
+    """Whether a URI has a user or password in it, or a query that is signed or names a secret."""
+    return any(map(_url_holds_credentials, uri.split("::")))  # fsspec's links of a chain
+
+
+def _url_holds_credentials(uri: str) -> bool:
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return False
+    place, _, query = rest.partition("?")
+    has_user = "@" in place.partition("/")[0] and scheme.lower() not in SCHEMES_WITH_NAMES
+    names = (pair.partition("=")[0] for pair in query.split("&"))
+    return has_user or any(map(SECRET_NAME.search, names))
+
+
+def redact_urls(text: str) -> str:
+    """The text with `***` for users, passwords and queries in its URLs."""
+    text = URL_USER.sub(rf"\1{HIDDEN}@", text)
+    return URL_QUERY.sub(rf"\1{HIDDEN}", text)
+
+
 def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
     """The text with `***` for what looks like a credential, and for these values.
 
@@ -83,8 +113,7 @@ def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
     for value in values:
         if len(value) >= MIN_SECRET_CHARS:
             text = text.replace(value, HIDDEN)
-    text = URL_USER.sub(rf"\1{HIDDEN}@", text)
-    text = URL_QUERY.sub(rf"\1{HIDDEN}", text)
+    text = redact_urls(text)
     text = NAMED_SECRET.sub(rf"\1{HIDDEN}", text)
     text = HTTP_CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
     return KNOWN_TOKEN.sub(HIDDEN, text)

@@ -14,6 +14,7 @@ from imagekiln.steps.errors import (
     first_line,
 )
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
+from imagekiln.steps.storage.web_client import RefusedAddress
 
 Operation = Literal["read", "write", "list", "remove"]
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
@@ -89,6 +90,11 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None where it is not a failure of storage."""
+    if any(isinstance(cause, RefusedAddress) for cause in _iter_causes(error)):
+        return StorageRefused(
+            f"{where}: leads to an address of this machine or of its cloud's services, which is "
+            "not for jobs. Name another host."
+        )
     if isinstance(error, OSError):
         return _explain_os_error(where, error)
     if isinstance(error, MemoryError):
@@ -126,7 +132,9 @@ def is_expiry(error: Exception) -> bool:
 
 
 def _is_final_answer(error: Exception) -> bool:
-    """Whether a web server answered that the request itself is wrong, as aiohttp reports it."""
+    """Whether a request itself is wrong, as aiohttp or a web server's answer says of it."""
+    if isinstance(error, ValueError):  # of a URL
+        return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES
 
@@ -201,11 +209,17 @@ def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
 
 def _find_connection_failure(error: BaseException) -> Exception | None:
     """The failure to connect behind an error. fsspec calls a file absent on a host that is down."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
+    for cause in _iter_causes(error):
         names = {kind.__name__ for kind in type(cause).__mro__}
         is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
         if isinstance(cause, Exception) and (is_connection_error or names & CONNECTION_ERRORS):
             return cause
-        cause = cause.__cause__ or cause.__context__
     return None
+
+
+def _iter_causes(error: BaseException) -> Iterator[BaseException]:
+    """What led to an error, the last first."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
-from imagekiln.steps.errors import BadInput, NotInstalled
+from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
+from imagekiln.steps.runtime.sanitize import holds_credentials
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
 from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
+from imagekiln.steps.storage.web_client import open_web_client
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -41,6 +44,13 @@ CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
 # The extras of this package that install a scheme's file system.
+# File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
+# network, or take more than a URI.
+REFUSED_SCHEMES = {
+    *("async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir"),
+    *("filecache", "generic", "git", "jlab", "jupyter", "libarchive", "pyscript", "reference"),
+    *("simplecache", "tar", "webhdfs", "zip"),
+}
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 
@@ -54,12 +64,15 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
     if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
         raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
 
-    scheme = uri.partition("://")[0]
+    scheme = uri.partition("://")[0].lower()
+    _refuse_unsafe_uri(uri, scheme)
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
     options: dict[str, object] = dict(S3_OPTIONS) if is_s3 else {}
     if endpoint is not None:
         options["endpoint_url"] = endpoint
+    if scheme in ("http", "https"):
+        options["get_client"] = open_web_client
     try:
         with translate_errors(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
@@ -70,13 +83,41 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
                 "Container images have it after a build with EXTRAS."
             ) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
-    except ValueError as error:
-        raise BadInput(f"{uri}: {error}. {remedy}") from error
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:  # of an unknown scheme, or its settings
+        raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
         _count_retries(files)
     return files, path
+
+
+def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
+    if "::" in uri:
+        raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
+    if "://" in uri and scheme in REFUSED_SCHEMES:
+        raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
+    if scheme in ("http", "https"):
+        _refuse_malformed_url(uri)
+    if holds_credentials(uri):
+        raise BadInput(
+            f"{uri}: contains credentials, which logs and plans would show. Set them in the "
+            "environment; copy a file that has a signed URL to a disk or a bucket."
+        )
+
+
+def _refuse_malformed_url(uri: str) -> None:
+    try:
+        parts = urlsplit(uri)
+        has_host = bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
+    except ValueError:
+        has_host = False
+    if not has_host:
+        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
 
 
 def _count_retries(files: Any) -> None:

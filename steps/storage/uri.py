@@ -38,13 +38,16 @@ def locate_object(name: str) -> tuple[Store, str]:
 def read_text(uri: str) -> str:
     """The text of a job file at a URI. Raises Missing, BadInput where it is not text, TryAgain."""
     store, key = locate_object(uri)
-    content = store.read(key)
+    return decode_text(store.read_prefix(key, MAX_TEXT_BYTES + 1), uri, "a job file")
+
+
+def decode_text(content: bytes, name: str, noun: str) -> str:
+    """The text in these bytes of a file that should be `noun`. Raises BadInput."""
     if len(content) > MAX_TEXT_BYTES:
         raise BadInput(
-            f"{uri}: has {len(content)} bytes, more than the {MAX_TEXT_BYTES} of any job file. "
-            "Choose a job file."
+            f"{name}: has more than the {MAX_TEXT_BYTES} bytes of any settings. Choose {noun}."
         )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{uri}: is not UTF-8 text. Choose a job file.") from error
+        raise BadInput(f"{name}: is not UTF-8 text. Choose {noun}.") from error

@@ -153,6 +153,66 @@ def test_aliases_of_aliases_cost_no_more_than_they_are_long() -> None:
     assert "defaults is a list" in _message(JOB + "k0: &k0 [x]\n" + bomb + "defaults: *k29\n")
 
 
+def test_merges_of_merges_are_refused_before_they_fill_memory() -> None:
+    bomb = "".join(f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 9)}]}}\n" for n in range(1, 30))
+    assert "it comes to more than 500000 settings" in _message(JOB + "k0: &k0 {x: 1}\n" + bomb)
+    wide = "".join(f"k{n}: {{<<: *k}}\n" for n in range(1000))
+    group = ", ".join(f"x{n}: 1" for n in range(1000))
+    assert "it comes to more than 500000" in _message(f"{JOB}k: &k {{{group}}}\n{wide}")
+
+
+def test_file_of_mistakes_alone_is_refused_at_once_with_some_of_them() -> None:
+    sentences = _message("".join(f"mistake{n}: 1\n" for n in range(200))).splitlines()
+    assert len(sentences) == 51
+    assert sentences[-1] == "job.yaml: has more mistakes than these. Correct these first."
+
+
+@pytest.mark.parametrize("number", [f"0x{'f' * 5000}", "9" * 5000, ":".join(["59"] * 900)])
+def test_number_of_any_length_is_refused_in_a_sentence(number: str) -> None:
+    message = _message(f"{JOB}threads: {number}\n")
+    assert message.endswith("). Correct the syntax.")
+    assert len(message) < 200
+
+
+def test_file_of_any_length_is_refused_before_it_fills_memory() -> None:
+    with pytest.raises(BadInput, match="has more than the 1048576 bytes of any settings"):
+        read_job("/dev/zero", (), {})
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://user:word@example.com/p.csv",
+        "https://ghp_0123456789@example.com/p.csv",
+        "s3://AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI@bucket/p.csv",
+        "https://b.s3.amazonaws.com/p.csv?X-Amz-Expires=9&X-Amz-Signature=wJalrXUtnFEMI",
+        "https://example.com/p.csv?a=b&access_token=wJalrXUtnFEMI",
+        "https://a.blob.core.windows.net/c/p.csv?sv=1&sig=wJalrXUtnFEMI",
+    ],
+)
+def test_credentials_in_a_location_are_refused_and_not_repeated(uri: str) -> None:
+    for setting in ("prompts", "output", "prices", "batch.tuning", "model.id", "model.config"):
+        message = _message(JOB, f"{setting}={uri}")
+        assert message.startswith(f"--set {setting}: {setting} contains credentials, which plans, ")
+        assert "word" not in message
+        assert "EMI" not in message
+    message = _message(JOB, f"prompts=[a.csv, '{uri}']")
+    assert message.startswith("--set prompts: prompts[1] contains credentials")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "abfs://container@account.dfs.core.windows.net/p.csv",
+        "hf://datasets/org/name@main/p.csv",
+        "s3://bucket/token=a/part-?.parquet",
+        "https://example.com/a@b/p.csv?version=2&page=token",
+    ],
+)
+def test_location_without_credentials_is_taken(uri: str) -> None:
+    assert _read(JOB, f"prompts={uri}").prompts == uri
+
+
 def test_absent_job_and_folder_are_reported_as_such() -> None:
     with pytest.raises(Missing, match=r"^nowhere\.yaml: no such file\. Check the name\.$"):
         read_job("nowhere.yaml", (), {})

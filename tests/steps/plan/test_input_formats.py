@@ -90,6 +90,18 @@ def test_offsets_that_point_outside_a_batch_are_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path, "p.arrow").startswith("p.arrow: cannot be read as Arrow (")
 
 
+@pytest.mark.parametrize("writer", [_write_stream, _write_file])
+def test_offsets_of_nested_values_that_point_outside_are_refused(
+    tmp_path: Path, writer: Writer
+) -> None:
+    offsets = pa.py_buffer(b"\0\0\0\0\xff\xff\xff\x7f\x01\0\0\0")
+    tags = pa.Array.from_buffers(
+        pa.list_(pa.string()), 2, [None, offsets], children=[pa.array(["a"])]
+    )
+    writer(tmp_path / "p.arrow", pa.table({"prompt": ["a", "b"], "tags": tags}))
+    assert _refused(tmp_path, "p.arrow").startswith("p.arrow: cannot be read as Arrow (")
+
+
 def test_type_that_parquet_does_not_hold_is_refused(tmp_path: Path) -> None:
     union = pa.UnionArray.from_dense(
         pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]

@@ -9,7 +9,7 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage import open_store
-from tests.jobs import image_rows, plan, write
+from tests.jobs import image_rows, plan, rejected, write
 
 
 def _put(folder: str, *names: str) -> None:
@@ -120,6 +120,35 @@ def test_absent_partition_is_a_column_that_is_not_there(tmp_path: Path) -> None:
         plan(tmp_path, prompts=_hive(tmp_path), carry=["country"])
 
 
+def test_partition_that_is_no_utf8_costs_its_rows(tmp_path: Path) -> None:
+    for folder in ("prompt=a%FF", "prompt=a%20b"):
+        write(tmp_path / "in" / folder / "p.parquet", {"id": [folder]})
+    planned = plan(tmp_path, prompts=f"{tmp_path}/in", limits={"rejected_share": 0.5})
+    assert image_rows(planned)["prompt"].to_pylist() == ["a b"]
+    assert [row["reason"] for row in rejected(planned)] == ["is not valid UTF-8"]
+
+
+@pytest.mark.parametrize(
+    "uri", ["zip://p.csv::s3://b/p.zip", "reference://p.csv", "webhdfs://h/p.csv"]
+)
+def test_file_systems_around_others_are_refused(uri: str) -> None:
+    with pytest.raises(BadInput, match=r"by `::`|:// is not read from"):
+        expand_pattern(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://h:99999/p.csv", "http://[/p.csv", "https:///p.csv", "github://h/p.csv"]
+)
+def test_what_is_no_address_is_refused(uri: str) -> None:
+    with pytest.raises(BadInput, match=r"is no URL|Use a path or s3://"):
+        open_store(uri)
+
+
+def test_credentials_in_a_name_are_refused_and_not_repeated() -> None:
+    with pytest.raises(BadInput, match=r"^s3://\*\*\*@bucket/p\.csv: contains credentials"):
+        expand_pattern("s3://key:secret@bucket/p.csv")
+
+
 def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/part-0.json").write_text("")
@@ -129,7 +158,7 @@ def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:
 
 
 def test_web_address_is_a_file_whatever_its_query(tmp_path: Path) -> None:
-    uri = "http://127.0.0.1:1/prompts.csv?token=[x]"
+    uri = "http://127.0.0.1:1/prompts.csv?page=[x]"
     assert expand_pattern(uri) == [uri]
     with pytest.raises(TryAgain, match="storage did not answer"):
         gather_sources((uri,), tmp_path)

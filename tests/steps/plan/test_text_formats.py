@@ -254,6 +254,20 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
 }
 
 
+MALFORMED |= {
+    "columns without end": (
+        "p.csv",
+        "prompt" + "," * 10_000 + "\n",
+        "p.csv: has more than 10000 columns. Remove some.",
+    ),
+    "a value twice": (
+        "p.jsonl",
+        '{"prompt": "a"}\n{"prompt": "a", "prompt": "b"}\n',
+        "p.jsonl: line 2 has 'prompt' twice. Remove one.",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_file_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
     file, content, message = MALFORMED[name]
@@ -266,6 +280,52 @@ def test_line_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> N
         file.truncate(40 * 2**20)  # of zeros, none of which ends the line
     with pytest.raises(BadInput, match=r"p\.jsonl: line 1 is longer than 16777216 characters"):
         plan(tmp_path, prompts=str(name))
+
+
+def test_row_of_fields_without_end_is_refused_before_it_fills_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_formats, "MAX_RECORD_CHARS", 1000)
+    message = _refused(tmp_path, "p.csv", "prompt,x\na,b\n" + '"a\n",' * 500)
+    assert message.startswith("p.csv: line 203 belongs to a row of more than 1000 characters.")
+
+
+def _read_nested(path: Path, depth: int) -> str:
+    """A value of so many lists as it is read, or the sentence that refuses it."""
+    path.write_text(f'{{"prompt": "a", "n": {"[" * depth}{"]" * depth}}}')
+    kinds: text_formats.JsonKinds = {}
+    try:
+        text_formats.scan_json_lines(path, "p.jsonl", frozenset(), kinds)
+        with text_formats.open_json_lines(path, "p.jsonl", kinds) as rows:
+            (batch,) = rows.batches
+    except BadInput as error:
+        return str(error)
+    return str(batch["n"][0])
+
+
+def test_values_that_nest_as_deep_as_can_be_read_end_in_text_or_a_sentence(tmp_path: Path) -> None:
+    for depth in range(700, 1000):
+        read = _read_nested(tmp_path / "p.jsonl", depth)
+        assert "nested too deeply" in read or read == "[" * depth + "]" * depth
+
+
+def test_integers_that_no_float_has_stay_as_they_are(tmp_path: Path) -> None:
+    lines = '{"prompt": "a", "seed": 9007199254740993, "n": 9007199254740993}\n{"prompt": "b", '
+    rows = _planned(tmp_path, "p.jsonl", lines + '"seed": 1.0, "n": 0.5}\n', carry=["n"])
+    assert rows["seed"].to_pylist() == [9007199254740993, 1]
+    assert rows["n"].to_pylist() == ["9007199254740993", "0.5"]
+
+
+def test_wide_rows_come_in_short_batches(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("prompt" + "," * 999 + "\n" + ("a" + "," * 999 + "\n") * 5000)
+    with text_formats.open_delimited(tmp_path / "p.csv", "p.csv", ",") as rows:
+        assert max(batch.num_rows for batch in rows.batches) < 4200
+    lines = [{f"c{n}": 1 for n in range(1000)}, *[{"prompt": "a"}] * 5000]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    kinds: text_formats.JsonKinds = {}
+    text_formats.scan_json_lines(tmp_path / "p.jsonl", "p.jsonl", frozenset(), kinds)
+    with text_formats.open_json_lines(tmp_path / "p.jsonl", "p.jsonl", kinds) as rows:
+        assert max(batch.num_rows for batch in rows.batches) < 4200
 
 
 def test_quoted_field_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""Which addresses are read over HTTP, whatever name or redirect leads to them."""
+
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote, unquote
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.source_files import expand_pattern
+from imagekiln.steps.storage.uri import read_text
+from imagekiln.steps.storage.web_client import is_private_service
+from tests.servers import running
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.170.23",
+        "fe80::1%eth0",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+    ],
+)
+def test_metadata_services_are_nobodys(address: str) -> None:
+    assert is_private_service(address)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2600::1", "fd00::1"])
+def test_servers_of_a_network_are_read(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert not is_private_service(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"])  # noqa: S104
+def test_a_pod_does_not_read_from_itself(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert not is_private_service(address)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert is_private_service(address)
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Gives a text, or sends on to what the query names."""
+
+    def do_GET(self) -> None:
+        _, _, place = self.path.partition("?to=")
+        self.send_response(302 if place else 200)
+        self.send_header("Location" if place else "Content-Type", unquote(place) or "text/plain")
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"name: a")
+
+    do_HEAD = do_GET  # noqa: N815  # as the library names it
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The URL of a server on this machine."""
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Server)) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+        "http://[fd00:ec2::254]/latest/api/token",
+        "http://[::ffff:a9fe:a9fe]/",
+    ],
+)
+def test_no_name_and_no_redirect_leads_to_a_metadata_service(server: str, place: str) -> None:
+    assert read_text(f"{server}/job.yaml") == "name: a"
+    message = "leads to an address of this machine or of its cloud's services, which is not for"
+    with pytest.raises(BadInput, match=message):
+        read_text(f"{server}/job.yaml?to={quote(place, safe='')}")
+    with pytest.raises(BadInput):
+        read_text(f"{place}job.yaml")
+    with pytest.raises(BadInput):
+        expand_pattern(f"{place}*.csv")
+
+
+def test_name_of_this_machine_is_refused_in_a_pod(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.replace("127.0.0.1", "localhost")
+    assert read_text(f"{url}/job.yaml") == "name: a"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    with pytest.raises(BadInput, match="leads to an address of this machine"):
+        read_text(f"{url}/other.yaml?x")
+
+
+@pytest.mark.parametrize(
+    "host", ["2852039166", "0xA9FEA9FE", "0251.0376.0251.0376", "169.254.43518"]
+)
+def test_odd_spellings_of_addresses_lead_nowhere(host: str) -> None:
+    with pytest.raises(BadInput):
+        read_text(f"http://{host}/job.yaml")
