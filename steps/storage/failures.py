@@ -42,6 +42,7 @@ EXPIRED_CREDENTIALS_CODES = {
     "RequestExpired",
     "TokenRefreshRequired",
 }
+SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # What botocore raises before it sends a request with them, by name as below.
 EXPIRED_CREDENTIALS_ERRORS = {
     "SSOTokenLoadError",
@@ -159,10 +160,7 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
     if is_expiry(error):
         return _expired_credentials(where)
     if isinstance(error, PermissionError):
-        return StorageRefused(
-            f"{where}: access was refused ({error_reason(error)}). "
-            "Check credentials and permissions."
-        )
+        return _explain_refusal(where, error)
     if isinstance(error, FileNotFoundError):
         return _explain_absence(where, error)
     if isinstance(error, TimeoutError):
@@ -179,6 +177,17 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
             "Check the URI, the region and the credentials."
         )
     return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
+
+
+def _explain_refusal(where: str, error: PermissionError) -> KilnError:
+    if error_code(error) == SKEWED_CLOCK_CODE:
+        return TryAgain(
+            f"{where}: the clock of this machine differs from that of the store. "
+            "Set it and run the command again."
+        )
+    return StorageRefused(
+        f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions."
+    )
 
 
 def _expired_credentials(where: str) -> TryAgain:
