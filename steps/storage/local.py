@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.storage.failures import error_reason, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
 
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -113,6 +113,17 @@ class LocalStore:
         """Delete an empty folder; any other stays."""
         with suppress(OSError):
             (self._folder / folder).rmdir()
+
+
+def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
+    """A folder for working files, deleted at the end of a `with` block. Raises TryAgain."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TryAgain(
+            f"no temporary folder can be made ({error_reason(error)}). Free some space, or name a "
+            "folder that has it in TMPDIR, and run the command again."
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import local, open_store
-from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.local import LocalStore, temporary_folder
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
 
@@ -200,3 +200,14 @@ def test_others_may_read_what_was_written(tmp_path: Path) -> None:
 def test_uri_of_a_file_names_the_same_folder_as_its_path(tmp_path: Path) -> None:
     open_store(f"file://{tmp_path}/run").create("a", b"x")
     assert open_store(str(tmp_path / "run")).read("a") == b"x"
+
+
+def test_no_room_for_working_files_means_try_again(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with temporary_folder("imagekiln-test-") as folder:
+        assert Path(folder).is_dir()
+    make_read_only(disk)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    with pytest.raises(TryAgain, match=r"no temporary folder can be made .* TMPDIR"):
+        temporary_folder("imagekiln-test-")
