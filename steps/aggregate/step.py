@@ -4,7 +4,7 @@ The order is manifest, image index, summary, card, report, and the success marke
 that is finished already, nothing is replaced before all of it is made: see `publishing`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_par
 from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
-from imagekiln.steps.runs.rounds import Run, open_run
+from imagekiln.steps.runs.rounds import Run, UnfinishedWatch, open_run
 from imagekiln.steps.runs.run_rate import write_run_rate
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
@@ -47,6 +47,10 @@ from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runs.terms import replace_prices
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
+
+
+class _FinishedElsewhere(Exception):
+    """Another process has finished the run meanwhile."""
 
 
 def aggregate(
@@ -86,6 +90,8 @@ def aggregate_run(
     policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)
     summary = _summarize_safely(run, reconciler, policy)
+    if summary is None:
+        return aggregate_run(run, failed_share, accept)
     verdict = judge_run(summary, job, run.store.uri)
     if verdict.error is not None:
         revoke_success(run)
@@ -101,15 +107,30 @@ def aggregate_run(
     return summary
 
 
-def _summarize_safely(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:
-    """Summarize the run: a finished one stays finished until all that changes in it is made."""
+def _summarize_safely(
+    run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
+) -> Summary | None:
+    """Summarize the run: a finished one stays finished until all that changes in it is made.
+
+    None where another process has finished the run meanwhile: what this one wrote may be older.
+    """
     with stage_if_finished(run) as staged:
         if staged is None:
-            return _summarize_run(run, reconciler, policy)
+            return _summarize_unfinished(run, reconciler, policy)
         summary = _summarize_run(replace(run, store=staged), reconciler, policy)
         require_certain_absence(run, summary)
         publish(run, staged)
         return summary
+
+
+def _summarize_unfinished(
+    run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
+) -> Summary | None:
+    try:
+        summary = _summarize_run(run, reconciler, policy, UnfinishedWatch(run))
+    except _FinishedElsewhere:
+        return None
+    return None if run.is_finished else summary
 
 
 def _write_rate(run: Run, summary: Summary) -> None:
@@ -126,8 +147,16 @@ def _write_rate(run: Run, summary: Summary) -> None:
     )
 
 
-def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:
-    """Reconcile every shard; write manifest, index, summary, card and report."""
+def _summarize_run(
+    run: Run,
+    reconciler: RunReconciler,
+    policy: AcceptancePolicy,
+    may_write: Callable[[], bool] = lambda: True,
+) -> Summary:
+    """Reconcile every shard; write manifest, index, summary, card and report.
+
+    Raises _FinishedElsewhere where `may_write` says so before a shard's manifest is written.
+    """
     store = run.store
     plan = run.plan
     gates = plan.job.gates
@@ -136,7 +165,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     marker = NearDuplicateMarker(gates.near_duplicate)
 
     with RunImageIds(plan.counts.images) as image_ids:
-        for shard in _write_manifests(run, reconciler):
+        for shard in _write_manifests(run, reconciler, may_write):
             builder.add(shard)
             sheet.add(shard)
             marker.add(shard.manifest)
@@ -170,13 +199,17 @@ def _read_account(run: Run) -> Spent:
         return NOTHING
 
 
-def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[ReconciledShard]:
+def _write_manifests(
+    run: Run, reconciler: RunReconciler, may_write: Callable[[], bool]
+) -> Iterator[ReconciledShard]:
     job = run.plan.job
     shard_count = len(run.plan.shards)
 
     def write_manifest(number: int) -> ReconciledShard:
         shard = _reconcile_or_recover(run, reconciler, number)
         manifest = shard.manifest
+        if not may_write():
+            raise _FinishedElsewhere
         run.store.replace(manifest_key(number), to_parquet(manifest))
         _write_tables(run.store, metadata_tables(job, manifest))
         return shard

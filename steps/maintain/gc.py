@@ -18,12 +18,12 @@ from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
-    SUCCESS_KEY,
     manifest_key,
     round_folder,
+    shard_key,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import Run, iter_rounds
+from imagekiln.steps.runs.rounds import Run, UnfinishedWatch, iter_rounds
 from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import ObjectInfo, Store
@@ -100,17 +100,30 @@ def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
     """Remove what was found, unless the run has been finished since."""
     if garbage.reason == "leftovers":
         _remove_objects(run.store, _objects_before(_leftovers(run), cutoff))
-    elif not run.is_finished:
-        remove_run(run.store)
+    else:
+        _remove_unfinished(run, cutoff)
 
 
-def remove_run(store: Store) -> None:
-    """Remove a run, its success marker first and its plan last: no rest of it looks finished."""
-    with suppress(Missing):
-        store.remove(SUCCESS_KEY)
-    _remove_objects(store, (entry for entry in walk_objects(store) if entry.key != PLAN_KEY))
-    with suppress(Missing):
-        store.remove(PLAN_KEY)
+def _remove_unfinished(run: Run, cutoff: float) -> None:
+    """Remove an unfinished run, unless somebody resumes it meanwhile.
+
+    Its first shard goes first: planning then writes again what is removed. Its plan goes last.
+    """
+    store = run.store
+    is_unfinished = UnfinishedWatch(run)
+
+    def remove(key: str) -> None:
+        if is_unfinished():
+            _remove(store, key)
+
+    objects = (entry for entry in walk_objects(store) if entry.key != PLAN_KEY)
+    with ThreadPoolExecutor(REMOVE_THREADS) as pool:
+        for batch in _batches(objects):
+            if not is_unfinished() or not all(_is_before(entry, cutoff) for entry in batch):
+                return
+            remove(shard_key(0))
+            list(pool.map(remove, [entry.key for entry in batch]))
+    remove(PLAN_KEY)
     for folder in _nested_folders(store, ""):
         store.remove_folder(folder)
     store.remove_folder("")
@@ -216,22 +229,29 @@ def _unreferenced_images(
 
 
 def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[ObjectInfo]:
-    for entry in objects:
-        if entry.modified is not None and entry.modified <= cutoff:
-            yield entry
+    return (entry for entry in objects if _is_before(entry, cutoff))
+
+
+def _is_before(entry: ObjectInfo, cutoff: float) -> bool:
+    return entry.modified is not None and entry.modified <= cutoff
+
+
+def _batches(objects: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+    remaining = iter(objects)
+    while batch := list(islice(remaining, REMOVE_BATCH)):
+        yield batch
 
 
 def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
     """Remove objects, several at a time. Those that are gone already do not matter."""
-
-    def remove(entry: ObjectInfo) -> None:
-        with suppress(Missing):
-            store.remove(entry.key)
-
-    remaining = iter(objects)
     with ThreadPoolExecutor(REMOVE_THREADS) as pool:
-        while batch := list(islice(remaining, REMOVE_BATCH)):
-            list(pool.map(remove, batch))
+        for batch in _batches(objects):
+            list(pool.map(lambda entry: _remove(store, entry.key), batch))
+
+
+def _remove(store: Store, key: str) -> None:
+    with suppress(Missing):
+        store.remove(key)
 
 
 def _nested_folders(store: Store, parent: str) -> Iterator[str]:

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.errors import Incomplete, Missing, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
-from imagekiln.steps.runs.keys import manifest_key, round_folder, shard_key
+from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
 from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, create_plan, creation_time
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
@@ -257,6 +257,12 @@ def _group_into_parts(rows: Iterator[_RetryRows], size: int) -> Iterator[_RetryR
         yield part
 
 
+def _require_unplanned(store: Store) -> None:
+    """Raise TryAgain where another process has planned the round meanwhile."""
+    if store.exists(PLAN_KEY):
+        raise TryAgain(f"{store.uri}: was planned by another process. Run the command again.")
+
+
 def _write_shard(store: Store, number: int, rows: _RetryRows) -> _PlannedShard:
     table = rows.to_table()
     content = to_parquet(table)
@@ -264,6 +270,7 @@ def _write_shard(store: Store, number: int, rows: _RetryRows) -> _PlannedShard:
     # Without a plan, an existing object is left over from an attempt at planning that was killed,
     # and the manifest may have changed since.
     if not store.create(key, content) and store.read(key) != content:
+        _require_unplanned(store)
         store.replace(key, content)
     return _PlannedShard(
         shard=Shard(table.num_rows, hashlib.sha256(content).hexdigest()),

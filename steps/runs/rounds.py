@@ -3,7 +3,9 @@
 An image that is ok stays as it is. Of any other image, the latest round that holds it has the say.
 """
 
+import math
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
+WATCH_SECONDS = 2.0
 ROUND_FOLDER_PATTERN = re.compile(r"retry-[1-9][0-9]*")
 
 
@@ -32,6 +35,28 @@ class Run:
     def is_finished(self) -> bool:
         """Whether the run was aggregated with success."""
         return self.store.exists(SUCCESS_KEY)
+
+
+class UnfinishedWatch:
+    """Whether a run is unfinished still: for who changes it, to ask before each change.
+
+    A process that was asleep, as on a node that was lost for a while, learns when it wakes that
+    another one has finished the run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Ask at the first call."""
+        self._run = run
+        self._asked_at = -math.inf
+        self._is_unfinished = False
+
+    def __call__(self) -> bool:
+        """The answer, which is at most WATCH_SECONDS old."""
+        now = time.monotonic()
+        if now - self._asked_at > WATCH_SECONDS:
+            self._is_unfinished = not self._run.is_finished
+            self._asked_at = now
+        return self._is_unfinished
 
 
 @dataclass(frozen=True, slots=True)
