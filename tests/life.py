@@ -39,6 +39,7 @@ SIZES: dict[str, object] = {
     "device": "cpu",
     "threads": 1,
 }
+READING_STEPS = ("verify", "verify round", "list", "read")
 Content = dict[str, bytes]
 Step = Callable[[], object]
 
@@ -47,7 +48,8 @@ Step = Callable[[], object]
 class Life:
     """The steps of a life under one output, in order, and what each of them leaves undisturbed.
 
-    `requests` are those of each step, undisturbed, and `before` what it begins with.
+    `requests` are those of each step, undisturbed, `before` what it begins with, and `found` what
+    it returned where it only reads.
     """
 
     folder: Path
@@ -58,6 +60,7 @@ class Life:
     before: dict[str, Content] = field(default_factory=dict)
     after: dict[str, Content] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
+    found: dict[str, object] = field(default_factory=dict)
     files: Any = None  # of fsspec, past the proxy
     _bodies: Content = field(default_factory=dict)  # by their MD5 sums, which are entity tags
 
@@ -117,13 +120,19 @@ class Life:
             **{**SIZES, **limits, **settings},
         )
 
+    def do(self, name: str) -> None:
+        """Do a step. Raises AssertionError where one that only reads finds other things."""
+        found = self.steps[name]()
+        if name in READING_STEPS and self.found.setdefault(name, found) != found:
+            raise AssertionError(f"{name} found {found}, and not {self.found[name]}")
+
     def record(self, network: Disturbance) -> None:
         """Live it once, undisturbed, and note what each step does."""
         content: Content = {}
-        for name, step in self.steps.items():
+        for name in self.steps:
             self.before[name] = content
             network.rest()
-            step()
+            self.do(name)
             self.requests[name] = sorted(map(request_name, network.requests))
             content = self.content()
             self.after[name] = content

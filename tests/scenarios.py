@@ -4,10 +4,11 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
-from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError, TryAgain
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from tests.disturbance import ALL_FAULTS, Answer, Disturbance, Fault, Forward
@@ -22,7 +23,13 @@ FOREVER = float("inf")
 LASTING_FAULTS = ("error", "slow down", "unavailable", "unanswered", "reset", "expired", "cut")
 # What a finished run promises; the rest of its objects serves people.
 PROMISED = ("manifest/", "image-ids/", "images/", "index/", "shards/", "plan.json")
+# Of who wakes: what it was about to do may be undone, or done, or gone.
+ZOMBIE_CODES = (BadInput.exit_code, Incomplete.exit_code, TryAgain.exit_code)
 KINDS = ("fault", "fault", "fault", "burst", "kill", "stop", "zombie", "pair")
+
+
+# What leaves a client as it was: another needs time, and one that was refused often repeats less.
+LASTING_CONNECTIONS = ("fault", "stop")
 
 
 class Damage(AssertionError):
@@ -45,6 +52,7 @@ class Bench:
     network: Disturbance
     other_network: Disturbance
     log: list[str] = field(default_factory=list)
+    _is_connected: bool = False
 
     def play(self, seed: int, kind: str | None = None, step: str | None = None) -> str:
         """Play the scenario of this seed. Raises Damage. Returns what was done."""
@@ -53,7 +61,9 @@ class Bench:
         step = step or dice.choice(list(self.life.steps))
         self.log = [f"seed {seed}", self.life.format, step, kind]
         self.life.restore(self.life.before[step])
-        self._connect(self.network)
+        if not self._is_connected:
+            self._connect(self.network)
+        self._is_connected = kind in LASTING_CONNECTIONS
         play: Callable[[str, random.Random], None] = {
             "zombie": self._play_zombie,
             "pair": self._play_pair,
@@ -108,9 +118,11 @@ class Bench:
         """One attempt, in this thread."""
         try:
             with stop_on_signals(at_once=True):
-                self.life.steps[step]()
+                self.life.do(step)
         except Stopped:
             self.log.append("stopped")
+        except AssertionError as error:
+            raise Damage(str(error)) from error
         except KilnError as error:
             self.log.append(f"exit {error.exit_code}: {error}")
             self._require_sentence(error, is_single=is_single)
@@ -136,7 +148,7 @@ class Bench:
     def _finish(self, step: str) -> None:
         """Run the step undisturbed: its result must be that of an undisturbed life."""
         try:
-            self.life.steps[step]()
+            self.life.do(step)
         except KilnError as error:
             raise Damage(f"undisturbed, exit {error.exit_code}: {error}") from error
         content = self.life.content()
@@ -173,7 +185,7 @@ class Bench:
             zombie.join(WAIT_SECONDS)
         if zombie.is_alive():
             raise Damage("the zombie never ends")
-        self._judge_writer(zombie)
+        self._judge_writer(zombie, ZOMBIE_CODES)
         content = self.life.content()
         self._require_finished_whole(names[last], content)
         if content != self.life.after[names[last]]:
@@ -188,11 +200,15 @@ class Bench:
                 raise Damage(f"{lost_marks} was finished, and is not any more")
         self._finish(names[last])
 
-    def _judge_writer(self, writer: "Writer") -> None:
-        if writer.error is not None:
-            if not isinstance(writer.error, KilnError):
-                raise Damage(f"ended in {writer.error!r}") from writer.error
-            self.log.append(f"its exit {writer.error.exit_code}: {writer.error}")
+    def _judge_writer(self, writer: "Writer", codes: Collection[int]) -> None:
+        error = writer.error
+        if error is None:
+            return
+        if not isinstance(error, KilnError):
+            raise Damage(f"ended in {error!r}") from error
+        self.log.append(f"its exit {error.exit_code}: {error}")
+        if error.exit_code not in codes:
+            raise Damage(f"ended in exit code {error.exit_code}")
 
     def _play_pair(self, step: str, dice: random.Random) -> None:
         """Let two do the step at once, each disturbed or not."""
@@ -201,7 +217,7 @@ class Bench:
             self._connect(network)
             if dice.random() < 0.5:
                 self._disturb(network, step, "fault", dice)
-            writer = Writer(self.life.steps[step])
+            writer = Writer(partial(self.life.do, step))
             writer.start()
             _wait_for_request(network, writer)
             writers.append(writer)
@@ -209,9 +225,7 @@ class Bench:
             writer.join(WAIT_SECONDS)
             if writer.is_alive():
                 raise Damage("a writer never ends")
-            self._judge_writer(writer)
-            if writer.error is not None and writer.error.exit_code not in (0, 75):
-                self.log.append("UNEXPECTED CODE")
+            self._judge_writer(writer, [TryAgain.exit_code])
         self.network.rest()
         self.other_network.rest()
         self._require_finished_whole(step, self.life.content())
