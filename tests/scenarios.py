@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, TryAgain
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
@@ -25,6 +26,8 @@ LASTING_FAULTS = ("error", "slow down", "unavailable", "unanswered", "reset", "e
 PROMISED = ("manifest/", "image-ids/", "images/", "index/", "shards/", "plan.json")
 # Of who wakes: what it was about to do may be undone, or done, or gone.
 ZOMBIE_CODES = (BadInput.exit_code, Incomplete.exit_code, TryAgain.exit_code)
+# Steps that begin something new: whoever wakes in them may do so again, as a user might.
+MORE_WORK = ("retry", "retry again", "abandon")
 KINDS = ("fault", "fault", "fault", "burst", "kill", "stop", "zombie", "pair")
 
 
@@ -163,8 +166,14 @@ class Bench:
     def _play_zombie(self, step: str, dice: random.Random) -> None:
         """Let the step sleep at a request while others do it, and what follows it; then wake it."""
         names = list(self.life.steps)
+        if step in MORE_WORK:
+            step = names[names.index(step) + 1]
+            self.life.restore(self.life.before[step])
+            self.log.append(f"in place of it, {step}")
         first = names.index(step)
         last = min(len(names) - 1, first + dice.choice([0, 0, 1, 2, 4]))
+        while names[last] in MORE_WORK:
+            last -= 1
         place = self.place(step, dice)
         acts = dice.random() < 0.5
         dies_after = dice.choice([FOREVER, FOREVER, dice.randint(0, 12)])
@@ -188,17 +197,18 @@ class Bench:
         self._judge_writer(zombie, ZOMBIE_CODES)
         content = self.life.content()
         self._require_finished_whole(names[last], content)
-        if content != self.life.after[names[last]]:
-            self.log.append(f"zombie left {_difference(content, self.life.after[names[last]])}")
-            lost_marks = [
-                run
-                for run in ("first", "second")
-                if f"{run}/{SUCCESS_KEY}" in self.life.after[names[last]]
-                and f"{run}/{SUCCESS_KEY}" not in content
-            ]
-            if lost_marks:
-                raise Damage(f"{lost_marks} was finished, and is not any more")
-        self._finish(names[last])
+        self._finish_after_zombie(names[last], content)
+
+    def _finish_after_zombie(self, step: str, content: Content) -> None:
+        """What was finished is so still; aggregated again, its report and cards are current too."""
+        for run in ("first", "second"):
+            marker = f"{run}/{SUCCESS_KEY}"
+            if marker not in self.life.after[step]:
+                continue
+            if marker not in content:
+                raise Damage(f"{run} was finished, and is not any more")
+            aggregate(self.life.uri(run))
+        self._finish(step)
 
     def _judge_writer(self, writer: "Writer", codes: Collection[int]) -> None:
         error = writer.error

@@ -8,10 +8,11 @@ step writes it again, last.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import Missing, TryAgain
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
 from imagekiln.steps.runs.keys import CARD_KEY, REPORT_KEY, SUCCESS_KEY, SUMMARY_KEY
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage.local import temporary_folder
@@ -20,14 +21,38 @@ from imagekiln.steps.storage.staging import StagedStore
 REPORT_FOLDER = f"{PurePosixPath(REPORT_KEY).parent}/"
 
 
-@contextmanager
-def stage_if_finished(run: Run) -> Iterator[StagedStore | None]:
-    """Where what is written to a finished run waits for `publish`; None where it does not wait."""
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a run was finished with; None where its summary is lost or damaged."""
+
+    summary: Summary | None
+
+
+def read_finished(run: Run) -> Finished | None:
+    """What the run was finished with; None where it is unfinished."""
     if not run.is_finished:
-        yield None
-        return
+        return None
+    try:
+        return Finished(load_summary(run.store))
+    except StorageRefused:
+        raise
+    except BadInput:
+        return Finished(None)
+
+
+@contextmanager
+def stage(run: Run) -> Iterator[StagedStore]:
+    """Where what is written to a finished run waits for `publish`."""
     with temporary_folder("imagekiln-aggregate-") as folder:
         yield StagedStore(run.store, Path(folder))
+
+
+def require_unchanged(run: Run, earlier: Finished) -> None:
+    """Raise TryAgain where another process has aggregated a finished run since `earlier`."""
+    if read_finished(run) != earlier:
+        raise TryAgain(
+            f"{run.store.uri}: was aggregated by another process. Run the command again."
+        )
 
 
 def require_certain_absence(run: Run, summary: Summary) -> None:
@@ -39,8 +64,10 @@ def require_certain_absence(run: Run, summary: Summary) -> None:
             )
 
 
-def publish(run: Run, staged: StagedStore) -> None:
-    """Replace what waits. Where that changes what a reader relies on, the run is unfinished then.
+def publish(run: Run, staged: StagedStore, earlier: Finished) -> None:
+    """Replace what waits, unless another process has aggregated the run since `earlier`.
+
+    Where that changes what a reader relies on, the run is unfinished then.
 
     The summary also has prices and times: where it alone changes, the run stays finished.
     """
@@ -48,9 +75,10 @@ def publish(run: Run, staged: StagedStore) -> None:
     summary = [key for key in staged.staged_keys if key == SUMMARY_KEY]
     others = {*staged.staged_keys} - {*report, *summary}
 
+    require_unchanged(run, earlier)
     staged.publish(report)
     if others:
-        staged.require_unchanged(others)
+        require_unchanged(run, earlier)
         revoke_success(run)
     staged.publish(sorted(others))
     staged.publish(summary)

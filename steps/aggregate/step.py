@@ -15,10 +15,12 @@ from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
 from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.publishing import (
+    Finished,
     publish,
+    read_finished,
     require_certain_absence,
     revoke_success,
-    stage_if_finished,
+    stage,
 )
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
@@ -87,9 +89,13 @@ def aggregate_run(
     new_prices = resolve_prices(price, prices)
     if not new_prices.is_empty:
         replace_prices(run.store, new_prices)
+    earlier = read_finished(run)  # before anything that the new one follows from
     policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)
-    summary = _summarize_safely(run, reconciler, policy)
+    if earlier is None:
+        summary = _summarize_unfinished(run, reconciler, policy)
+    else:
+        summary = _summarize_again(run, reconciler, policy, earlier)
     if summary is None:
         return aggregate_run(run, failed_share, accept)
     verdict = judge_run(summary, job, run.store.uri)
@@ -107,30 +113,29 @@ def aggregate_run(
     return summary
 
 
-def _summarize_safely(
-    run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
-) -> Summary | None:
-    """Summarize the run: a finished one stays finished until all that changes in it is made.
-
-    None where another process has finished the run meanwhile: what this one wrote may be older.
-    """
-    with stage_if_finished(run) as staged:
-        if staged is None:
-            return _summarize_unfinished(run, reconciler, policy)
-        summary = _summarize_run(replace(run, store=staged), reconciler, policy)
-        require_certain_absence(run, summary)
-        publish(run, staged)
-        return summary
-
-
 def _summarize_unfinished(
     run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
 ) -> Summary | None:
+    """Summarize a run, writing what is made at once.
+
+    None where another process has finished the run meanwhile: what this one wrote may be older.
+    """
     try:
         summary = _summarize_run(run, reconciler, policy, UnfinishedWatch(run))
     except _FinishedElsewhere:
         return None
     return None if run.is_finished else summary
+
+
+def _summarize_again(
+    run: Run, reconciler: RunReconciler, policy: AcceptancePolicy, earlier: Finished
+) -> Summary:
+    """Summarize a finished run, which stays finished until all that changes in it is made."""
+    with stage(run) as staged:
+        summary = _summarize_run(replace(run, store=staged), reconciler, policy)
+        require_certain_absence(run, summary)
+        publish(run, staged, earlier)
+        return summary
 
 
 def _write_rate(run: Run, summary: Summary) -> None:

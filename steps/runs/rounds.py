@@ -17,6 +17,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 WATCH_SECONDS = 2.0
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts while the machine sleeps
 ROUND_FOLDER_PATTERN = re.compile(r"retry-[1-9][0-9]*")
 
 
@@ -52,7 +53,7 @@ class UnfinishedWatch:
 
     def __call__(self) -> bool:
         """The answer, which is at most WATCH_SECONDS old."""
-        now = time.monotonic()
+        now = time.clock_gettime(CLOCK)
         if now - self._asked_at > WATCH_SECONDS:
             self._is_unfinished = not self._run.is_finished
             self._asked_at = now

@@ -232,7 +232,10 @@ class ObjectStore:
         def write() -> object:
             return self._files.pipe_file(path, data, mode=mode, **options, **timeout)
 
-        _confirm_refusal(lambda: _confirm_answer(write, WRITTEN_FIELD))
+        if self._s3_reader is None:
+            _confirm_refusal(write)
+        else:
+            _confirm_refusal(lambda: _confirm_answer(write, WRITTEN_FIELD))
 
     def _creates_conditionally(self) -> bool:
         """Whether the file system has its own way to create.

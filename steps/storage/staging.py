@@ -1,12 +1,11 @@
 """Replacements that wait on this machine until all of them are known, and then follow at once."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
-from imagekiln.steps.errors import Missing, TryAgain
+from imagekiln.steps.errors import Missing
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, Store
@@ -25,27 +24,11 @@ class StagedStore:
         self._store = store
         self._folder = folder
         self._staged: dict[str, Path] = {}
-        self._stored: dict[str, bytes | None] = {}  # a digest of what is to be replaced
 
     @property
     def staged_keys(self) -> tuple[str, ...]:
         """The keys of the objects that are to be replaced by other bytes, or that are new."""
         return tuple(self._staged)
-
-    def require_unchanged(self, keys: Iterable[str]) -> None:
-        """Raise TryAgain where another process has replaced one of these objects meanwhile."""
-        staged = list(keys)
-
-        def check(index: int) -> None:
-            key = staged[index]
-            stored = self._read_stored(key)
-            if _digest(stored) != self._stored[key] and stored != self.read(key):
-                raise TryAgain(
-                    f"{self.uri_of(key)}: was replaced by another process. Run the command again."
-                )
-
-        for _ in map_ordered(check, len(staged)):
-            pass
 
     def publish(self, keys: Iterable[str]) -> None:
         """Replace these staged objects in the store, several at a time."""
@@ -95,11 +78,9 @@ class StagedStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Have the object replaced later, where it has other bytes. Raises TryAgain."""
-        stored = self._read_stored(key)
-        if stored == data:
+        if self._is_stored(key, data):
             self._staged.pop(key, None)
             return
-        self._stored.setdefault(key, _digest(stored))
         path = self._folder / key
         with translate_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,12 +99,8 @@ class StagedStore:
         """Delete an empty folder, if the store has folders."""
         self._store.remove_folder(folder)
 
-    def _read_stored(self, key: str) -> bytes | None:
+    def _is_stored(self, key: str, data: bytes) -> bool:
         try:
-            return self._store.read(key)
+            return self._store.read(key) == data
         except Missing:
-            return None
-
-
-def _digest(content: bytes | None) -> bytes | None:
-    return None if content is None else hashlib.sha256(content).digest()
+            return False

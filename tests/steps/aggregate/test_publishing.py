@@ -70,6 +70,7 @@ class Disk(LocalStore):
 
     def read(self, key: str) -> bytes:
         self._refuse("read", key)
+        self._sleep(f"read {key}")
         return b"" if self._is_faulty("read nothing", key) else super().read(key)
 
     def replace(self, key: str, data: bytes) -> None:
@@ -209,8 +210,11 @@ def test_process_that_wakes_after_others_finished_the_run_leaves_it_finished(
     assert verify(run.uri).ok == 20
 
 
+@pytest.mark.parametrize(
+    "asleep_at", [f"read {manifest_key(0)}", f"read {image_ids_key(0)}", CARD_KEY]
+)
 def test_process_that_wakes_after_another_round_does_not_publish_what_was_before_it(
-    tmp_path: Path,
+    tmp_path: Path, asleep_at: str
 ) -> None:
     run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.5})
     fill(run, {9: not_ok(9), 10: not_ok(10)})
@@ -227,8 +231,8 @@ def test_process_that_wakes_after_another_round_does_not_publish_what_was_before
         aggregate(run.uri)
 
     make_round(encoded(0), not_ok(1))
-    with pytest.raises(TryAgain, match="was replaced by another process"):
-        _aggregate(run, Disk(run.uri, meanwhile=(CARD_KEY, finish)))
+    with pytest.raises(TryAgain, match="was aggregated by another process"):
+        _aggregate(run, Disk(run.uri, meanwhile=(asleep_at, finish)))
     assert verify(run.uri).ok == 20
 
 
