@@ -1,8 +1,8 @@
-"""A proxy before an S3 server that spoils answers: bodies, lengths and refusals, one at a time."""
+"""A proxy before an S3 server that spoils requests and answers, as networks and servers do."""
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ class Answer:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    announced: int | None = None  # the length in the header, where it is not that of the body
 
     def with_body(self, body: bytes) -> "Answer":
         """The same headers over another body, whose length the client is told."""
@@ -32,12 +33,41 @@ class Answer:
         return replace(self, headers=(*others, (name, value)))
 
 
-Fault = Callable[[Answer], Answer]
+Forward = Callable[[], Answer]
+# What becomes of a request that `Forward` passes on to the server; None where the connection ends.
+Fault = Callable[[Forward], Answer | None]
 
 
-def _error(status: int, code: str) -> Fault:
-    body = f"<Error><Code>{code}</Code><Message>{code}, says the proxy</Message></Error>".encode()
-    return lambda _: Answer(status, (("Content-Type", "application/xml"),), body)
+def request_name(request: str) -> str:
+    """The method and the path of a request, without the range of bytes that it asks for."""
+    return " ".join(request.split(" ")[:2])
+
+
+def spoiled(change: Callable[[Answer], Answer]) -> Fault:
+    """A fault of the answer alone."""
+    return lambda forward: change(forward())
+
+
+def lost(answer: Answer | None = None) -> Fault:
+    """A fault of a request that never reaches the server, and is answered so."""
+    return lambda _: answer
+
+
+def _error(status: int, code: str) -> Answer:
+    message = f"<Message>{code}, says the proxy</Message>"
+    body = f"<Error><Code>{code}</Code>{message}</Error>".encode()
+    return Answer(status, (("Content-Type", "application/xml"),), body)
+
+
+def _reset(forward: Forward) -> None:
+    """The server acts, and nobody learns of it."""
+    forward()
+
+
+def _twice(forward: Forward) -> Answer:
+    """A gateway repeats the request by itself, and gives the second answer."""
+    forward()
+    return forward()
 
 
 def _garbage(answer: Answer) -> Answer:
@@ -46,21 +76,54 @@ def _garbage(answer: Answer) -> Answer:
     return answer.with_body(answer.body[:middle] + flipped + answer.body[middle + 64 :])
 
 
+def _half(answer: Answer) -> Answer:
+    return answer.with_body(answer.body[: len(answer.body) // 2])
+
+
+def _cut(answer: Answer) -> Answer:
+    return replace(_half(answer), announced=len(answer.body))
+
+
+def _overlong(answer: Answer) -> Answer:
+    return replace(answer, announced=len(answer.body) // 2)
+
+
 # A page of some gateway, without anything of the store's own answer.
 SIGN_IN_PAGE = Answer(200, (("Content-Type", "text/html"),), b"<html>please sign in</html>")
 EXPIRED_FAULTS: dict[str, Fault] = {
-    "expired": _error(400, "ExpiredToken"),
-    "invalid": _error(403, "InvalidToken"),
+    "expired": lost(_error(400, "ExpiredToken")),
+    "invalid": lost(_error(403, "InvalidToken")),
 }
-DENIED = _error(403, "AccessDenied")
+DENIED = lost(_error(403, "AccessDenied"))
 PASSING_FAULTS: dict[str, Fault] = {
-    "empty": lambda answer: answer.with_body(b""),
-    "short": lambda answer: answer.with_body(answer.body[: len(answer.body) // 2]),
-    "garbage": _garbage,
-    "replaced": lambda _: SIGN_IN_PAGE,
-    "absent": _error(404, "NoSuchKey"),
+    "empty": spoiled(lambda answer: answer.with_body(b"")),
+    "short": spoiled(_half),
+    "garbage": spoiled(_garbage),
+    "replaced": spoiled(lambda _: SIGN_IN_PAGE),
+    "absent": lost(_error(404, "NoSuchKey")),
     "denied": DENIED,
 }
+# Those that a client is told of, or that concern writes.
+SERVER_FAULTS: dict[str, Fault] = {
+    "error": lost(_error(500, "InternalError")),
+    "error after acting": spoiled(lambda _: _error(500, "InternalError")),
+    "slow down": lost(_error(503, "SlowDown")),
+    "unavailable": lost(_error(503, "ServiceUnavailable")),
+    "too many": lost(_error(429, "TooManyRequests")),
+    "bad gateway": spoiled(lambda _: replace(SIGN_IN_PAGE, status=502)),
+    "timeout": lost(_error(400, "RequestTimeout")),
+    "conflict": lost(_error(409, "ConditionalRequestConflict")),
+    "aborted": lost(_error(409, "OperationAborted")),
+    "bad digest": lost(_error(400, "BadDigest")),
+    "skewed clock": lost(_error(403, "RequestTimeTooSkewed")),
+    "gateway": lost(SIGN_IN_PAGE),
+    "unanswered": lost(),
+    "reset": _reset,
+    "twice": _twice,
+    "cut": spoiled(_cut),
+    "overlong": spoiled(_overlong),
+}
+ALL_FAULTS = {**PASSING_FAULTS, **SERVER_FAULTS, **EXPIRED_FAULTS}
 
 
 @dataclass(slots=True)
@@ -94,6 +157,24 @@ class Disturbance:
 
         self.choose = choose
 
+    def from_request(self, request: str, number: int, fault: Fault, times: float = 1) -> None:
+        """Spoil this request when it is made for the `number`-th time, and those that follow it.
+
+        `request` is a method and a path, `number` counts from zero, and `times` are the requests
+        that are spoiled in all, whichever follow.
+        """
+        same = count()
+        spoiled_requests = count()
+        is_begun = False
+
+        def choose(current: str) -> Fault | None:
+            nonlocal is_begun
+            if not is_begun and request_name(current) == request:
+                is_begun = next(same) == number
+            return fault if is_begun and next(spoiled_requests) < times else None
+
+        self.choose = choose
+
     def always(self, fault: Fault, methods: tuple[str, ...] = READS) -> None:
         """Spoil the answers to all requests with these methods."""
         self.choose = lambda request: fault if request.startswith(methods) else None
@@ -120,13 +201,13 @@ class _Server(ThreadingHTTPServer):
         self.upstream = upstream
         self.lock = threading.Lock()
 
-    def spoil(self, request: str, answer: Answer) -> Answer:
-        """The answer that the client gets."""
+    def choose(self, request: str) -> Fault | None:
+        """The fault of the next request, which is noted."""
         with self.lock:
             self.proxy.requests.append(request)
             fault = self.proxy.choose(request)
             self.proxy.faults += fault is not None
-        return answer if fault is None else fault(answer)
+        return fault
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,13 +219,19 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         byte_range = self.headers.get("Range", "")
         request = f"{self.command} {self.path} {byte_range}".rstrip()
-        answer = self.server.spoil(request, self.forward(body))
+        fault = self.server.choose(request)
+        answer = self.forward(body) if fault is None else fault(lambda: self.forward(body))
+        if answer is None:
+            self.close_connection = True
+            return
         self.send_response_only(answer.status)
         for name, value in answer.headers:
             if name.lower() not in HOP_HEADERS:
                 self.send_header(name, value)
         if self.command != "HEAD" and answer.status != 204:
-            self.send_header("Content-Length", str(len(answer.body)))
+            length = len(answer.body) if answer.announced is None else answer.announced
+            self.send_header("Content-Length", str(length))
+            self.close_connection = length > len(answer.body)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
@@ -167,6 +254,11 @@ class _Handler(BaseHTTPRequestHandler):
             return Answer(response.status, headers, response.read())
         finally:
             connection.close()
+
+    def handle(self) -> None:
+        """Answer requests until the client goes, which it may do at any moment."""
+        with suppress(ConnectionError):
+            super().handle()
 
     def log_message(self, *_: object) -> None:
         """Keep the test's output clean."""

@@ -64,7 +64,7 @@ def _handler(store: StubS3) -> type[BaseHTTPRequestHandler]:
                 return
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
-            if status in (200, 206) and self.command in ("GET", "HEAD"):
+            if status in (200, 206) and self.command in ("GET", "HEAD", "PUT"):
                 for name, value in _facts(store.objects[self.path], self.headers.get("Range")):
                     self.send_header(name, value)
             self.send_header(

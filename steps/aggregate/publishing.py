@@ -6,15 +6,15 @@ changes is the success marker removed, so that no reader takes a mixture for a f
 step writes it again, last.
 """
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.runs.keys import CARD_KEY, REPORT_KEY, SUCCESS_KEY, SUMMARY_KEY
 from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.staging import StagedStore
 
 REPORT_FOLDER = f"{PurePosixPath(REPORT_KEY).parent}/"
@@ -26,7 +26,7 @@ def stage_if_finished(run: Run) -> Iterator[StagedStore | None]:
     if not run.is_finished:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="imagekiln-aggregate-") as folder:
+    with temporary_folder("imagekiln-aggregate-") as folder:
         yield StagedStore(run.store, Path(folder))
 
 
@@ -57,8 +57,9 @@ def publish(run: Run, staged: StagedStore) -> None:
 
 def revoke_success(run: Run) -> None:
     """Let the run be unfinished."""
-    if run.is_finished:
-        run.store.remove(SUCCESS_KEY)
+    with suppress(Missing):  # another process may have done so
+        if run.is_finished:
+            run.store.remove(SUCCESS_KEY)
 
 
 def _is_of_report(key: str) -> bool:

@@ -1,5 +1,6 @@
 """Reading the bytes of many images in few requests: neighbors in an object are read together."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from imagekiln.steps.storage.store import Store, confirm_damage
 MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
 MAX_RANGE_BYTES = 2**24  # so that the threads share what is large
 
-LOCATION_COLUMNS = ("part", "byte_offset", "byte_size")
+LOCATION_COLUMNS = ("part", "byte_offset", "byte_size", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class ImageLocation:
     part: str
     offset: int
     size: int
+    sha256: str
 
     @property
     def end(self) -> int:
@@ -36,7 +38,7 @@ class ImageLocation:
 def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     """The bytes of the images of these rows, which are ok, in their order.
 
-    Raises Missing, TryAgain, or BadInput where an object is shorter than the manifest says.
+    Raises Missing, TryAgain, or BadInput where they are not those that the manifest describes.
     """
     columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
     places = [
@@ -74,11 +76,13 @@ def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int,
     length = group[-1].end - start
     with store.open(group[0].part) as file:
         content = memoryview(read_range(file, start, length))
-    if len(content) < length:
-        raise BadInput(
-            f"{store.uri_of(group[0].part)}: is shorter than the manifest says. "
-            "Restore it, or verify the run."
-        )
-    return [
-        (place.index, bytes(content[place.offset - start : place.end - start])) for place in group
-    ]
+    images: list[tuple[int, bytes]] = []
+    for place in group:
+        image = bytes(content[place.offset - start : place.end - start])
+        if hashlib.sha256(image).hexdigest() != place.sha256:
+            raise BadInput(
+                f"{store.uri_of(place.part)}: has other bytes than the manifest says. "
+                "Restore it, or verify the run."
+            )
+        images.append((place.index, image))
+    return images

@@ -7,7 +7,6 @@ endpoint adds up all. Only here is prometheus-client imported, and only if a por
 
 import os
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from imagekiln.steps.runtime.metrics import (
     SecondsHistogram,
 )
 from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
+from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -84,7 +84,7 @@ def serve_worker_metrics(
         yield progress, {}
         return
     with (
-        tempfile.TemporaryDirectory(prefix="imagekiln-metrics-") as folder,
+        temporary_folder("imagekiln-metrics-") as folder,
         _serve(port, progress, pod_metrics(), folder),
     ):
         _set_info(plan, shard)

@@ -1,7 +1,6 @@
 """Compares two runs: the same prompts under two models or settings, in numbers and on a page."""
 
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import sanitize_page_text
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database
 from imagekiln.steps.storage.store import Store
 
@@ -130,7 +130,7 @@ def _visible_text(text: str) -> str:
 
 def _pair_runs(first: Run, second: Run) -> Pairing:
     with (
-        tempfile.TemporaryDirectory(prefix="imagekiln-diff-") as folder,
+        temporary_folder("imagekiln-diff-") as folder,
         closing(Database(Path(folder))) as database,
     ):
         return pair_images(database, first, second, MAX_SAMPLED_PAIRS)

@@ -6,7 +6,7 @@ else put beside them stays, with its folder.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from imagekiln.steps.runs.keys import (
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
     RUN_KEY_PATTERN,
-    SUCCESS_KEY,
     TURNS_FOLDER,
     manifest_key,
     round_folder,
+    shard_key,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Run, iter_rounds
@@ -115,28 +115,28 @@ def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
     """
     if garbage.reason == "leftovers":
         _remove_objects(run.store, _objects_before(_leftovers(run), cutoff))
-        return
+    else:
+        _remove_unfinished(run, cutoff)
+
+
+def _remove_unfinished(run: Run, cutoff: float) -> None:
+    """Remove an unfinished run, unless somebody resumes it meanwhile.
+
+    Its first shard goes first: planning then writes again what is removed. Its plan goes last.
+    Raises TryAgain where the run is aggregated meanwhile.
+    """
+    store = run.store
+    turn = TurnStore(store)  # no aggregation that began before will finish the run
     if run.is_finished:
         return
-    turn = TurnStore(run.store)  # no aggregation that began before will finish the run
-    if not run.is_finished:
-        remove_run(run.store, turn.require_turn)
-
-
-def remove_run(store: Store, check: Callable[[], None] = lambda: None) -> None:
-    """Remove a run, its success marker first and its plan last: no rest of it looks finished.
-
-    `check` is called now and then, and may raise to leave the rest.
-    """
-    check()
-    with suppress(Missing):
-        store.remove(SUCCESS_KEY)
-    objects = (entry for entry in walk_objects(store) if not _is_last(entry))
-    _remove_objects(store, objects, check)
-    check()
+    for batch in _batches(entry for entry in walk_objects(store) if not _is_last(entry)):
+        if not all(_is_before(entry, cutoff) for entry in batch):
+            return
+        _remove(turn, shard_key(0))
+        _remove_objects(turn, batch)
+    turn.require_turn()
     _remove_objects(store, store.list_folder(TURNS_FOLDER))
-    with suppress(Missing):
-        store.remove(PLAN_KEY)
+    _remove(store, PLAN_KEY)
     for folder in _nested_folders(store):
         store.remove_folder(folder)
     store.remove_folder("")
@@ -259,28 +259,29 @@ def _unreferenced_images(
 
 
 def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[ObjectInfo]:
-    for entry in objects:
-        if entry.modified is not None and entry.modified <= cutoff:
-            yield entry
+    return (entry for entry in objects if _is_before(entry, cutoff))
 
 
-def _remove_objects(
-    store: Store, objects: Iterable[ObjectInfo], check: Callable[[], None] = lambda: None
-) -> None:
-    """Remove objects, several at a time. Those that are gone already do not matter.
+def _is_before(entry: ObjectInfo, cutoff: float) -> bool:
+    return entry.modified is not None and entry.modified <= cutoff
 
-    `check` is called before each thousand.
-    """
 
-    def remove(entry: ObjectInfo) -> None:
-        with suppress(Missing):
-            store.remove(entry.key)
-
+def _batches(objects: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
     remaining = iter(objects)
+    while batch := list(islice(remaining, REMOVE_BATCH)):
+        yield batch
+
+
+def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
+    """Remove objects, several at a time. Those that are gone already do not matter."""
     with ThreadPoolExecutor(REMOVE_THREADS) as pool:
-        while batch := list(islice(remaining, REMOVE_BATCH)):
-            check()
-            list(pool.map(remove, batch))
+        for batch in _batches(objects):
+            list(pool.map(lambda entry: _remove(store, entry.key), batch))
+
+
+def _remove(store: Store, key: str) -> None:
+    with suppress(Missing):
+        store.remove(key)
 
 
 def _nested_folders(store: Store) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """What a job would make and cost, before anything runs or is written."""
 
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
 from imagekiln.steps.runs.terms import Terms, terms_of
+from imagekiln.steps.storage.local import temporary_folder
 
 BYTES_PER_GIGABYTE = 1e9
 
@@ -83,7 +83,7 @@ def estimate(
     many pods as the job's parallelism, on GPUs of the name `gpu`, if that is known.
     """
     terms = _terms_with(job, price_per_gpu_hour, prices)
-    with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
+    with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = _resolve_model(job, scratch)
         files = read_input_files(job, scratch)

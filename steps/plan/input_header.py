@@ -1,7 +1,6 @@
 """Whether a file of prompts has the job's columns, by its header alone: before it is downloaded."""
 
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +30,7 @@ from imagekiln.steps.plan.input_formats import (
 from imagekiln.steps.plan.source_files import SourceFile, is_web_uri
 from imagekiln.steps.plan.text_formats import open_delimited
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import resolve_path
 
@@ -50,7 +50,7 @@ def check_header(job: Job, uri: str, *, only_file: bool) -> bool:
     whole. The columns of JSON Lines are those of all lines of all files, so they are known only
     where the one file is that short. Raises BadInput, Missing, TryAgain, UnknownHeader.
     """
-    with tempfile.TemporaryDirectory(prefix="imagekiln-header-") as folder:
+    with temporary_folder("imagekiln-header-") as folder:
         source = SourceFile(uri, Path(folder, "head"), sha256="")
         filesystem, path = open_filesystem(resolve_path(uri))
         with translate_errors(uri), filesystem.open(path, "rb", block_size=HEAD_BYTES) as file:

@@ -74,14 +74,16 @@ class DiskCache:
     """Texts by key, in a database on disk. For one thread at a time."""
 
     def __init__(self, path: Path, max_pages: int | None = None) -> None:
-        """Create it empty at `path`, of at most `max_pages` pages of SQLite's."""
+        """Create it empty at `path`, of at most `max_pages` pages of SQLite's. Raises TryAgain."""
         # DuckDB asks for rows from threads of its own, one after the other.
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = OFF")
-        self._connection.execute("PRAGMA synchronous = OFF")
-        self._connection.execute(
-            "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID"
-        )
+        with _translate_sqlite_errors():
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        with _translate_sqlite_errors():
+            self._connection.execute("PRAGMA journal_mode = OFF")
+            self._connection.execute("PRAGMA synchronous = OFF")
+            self._connection.execute(
+                "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID"
+            )
         if max_pages is not None:
             self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
 

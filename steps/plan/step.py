@@ -1,7 +1,6 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,7 +55,7 @@ from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_pa
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import local_path
+from imagekiln.steps.storage.local import local_path, temporary_folder
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri
 
@@ -120,7 +119,7 @@ def make_plan(
             planned_model = resolve_model(job, existing.revisions)
             return _adopt_plan(store, existing, job, planned_model, terms)
     model = resolve_model(job)
-    with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
+    with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
         files = read_input_files(job, scratch)
         tuning = load_tuning(job, model.facts, files)
@@ -227,12 +226,17 @@ def _replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch
 
 
 def _read_plan(store: Store) -> Plan | None:
-    """The plan in `store`; None where there is none. Raises BadInput where it is unreadable."""
+    """The plan in `store`; None where there is none, or where its removal was begun.
+
+    Then, what was removed is planned again. Raises BadInput where it is unreadable.
+    """
     try:
         content = store.read(PLAN_KEY)
     except Missing:
         return None
-    return parse_plan(content, store.uri_of(PLAN_KEY))
+    plan = parse_plan(content, store.uri_of(PLAN_KEY))
+    is_whole = not plan.shards or store.exists(shard_key(0))
+    return plan if is_whole else None
 
 
 def _adopt_plan(

@@ -5,7 +5,6 @@ covers an equal range of ids and is sorted, so that memory stays flat for any nu
 number of chunks follows from the plan, and is in the metadata of each.
 """
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.keys import image_ids_key
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.store import Store
 
 ID_DTYPE = np.dtype("S16")
@@ -137,7 +137,7 @@ class RunImageIds:
     def __init__(self, planned: int) -> None:
         """Begin without images, for a run with this number of planned ones."""
         chunk_count = max(1, -(-planned // IDS_PER_CHUNK))
-        self._folder = tempfile.TemporaryDirectory(prefix="imagekiln-ids-")
+        self._folder = temporary_folder("imagekiln-ids-")
         folder = Path(self._folder.name)
         self._buckets = IdBuckets(folder, chunk_count, ID_RECORD_DTYPE)
 

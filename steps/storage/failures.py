@@ -43,6 +43,7 @@ EXPIRED_CREDENTIALS_CODES = {
     "RequestExpired",
     "TokenRefreshRequired",
 }
+SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # What botocore raises before it sends a request with them, by name as below.
 EXPIRED_CREDENTIALS_ERRORS = {
     "SSOTokenLoadError",
@@ -109,16 +110,18 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
         return StorageRefused(
             f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL."
         )
-    if is_client_library_error(error):
-        if _is_final_answer(error):
-            return StorageRefused(
-                f"{where}: the server refused the request ({error_reason(error)}). "
-                "Check the address and the credentials."
-            )
-        return TryAgain(
-            f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
+    return _explain_library_error(where, error) if is_client_library_error(error) else None
+
+
+def _explain_library_error(where: str, error: Exception) -> KilnError:
+    if _is_final_answer(error):
+        return StorageRefused(
+            f"{where}: the server refused the request ({error_reason(error)}). "
+            "Check the address and the credentials."
         )
-    return None
+    return TryAgain(
+        f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
+    )
 
 
 def is_client_library_error(error: Exception) -> bool:
@@ -169,10 +172,7 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
     if is_expiry(error):
         return _expired_credentials(where)
     if isinstance(error, PermissionError):
-        return StorageRefused(
-            f"{where}: access was refused ({error_reason(error)}). "
-            "Check credentials and permissions."
-        )
+        return _explain_refusal(where, error)
     if isinstance(error, FileNotFoundError):
         return _explain_absence(where, error)
     if isinstance(error, TimeoutError):
@@ -189,6 +189,17 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
             "Check the URI, the region and the credentials."
         )
     return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
+
+
+def _explain_refusal(where: str, error: PermissionError) -> KilnError:
+    if error_code(error) == SKEWED_CLOCK_CODE:
+        return TryAgain(
+            f"{where}: the clock of this machine differs from that of the store. "
+            "Set it and run the command again."
+        )
+    return StorageRefused(
+        f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions."
+    )
 
 
 def _expired_credentials(where: str) -> TryAgain:

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runtime.memory import require_memory_for
-from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.failures import error_reason, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -159,6 +159,17 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
         yield file
+
+
+def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
+    """A folder for working files, deleted at the end of a `with` block. Raises TryAgain."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TryAgain(
+            f"no temporary folder can be made ({error_reason(error)}). Free some space, or name a "
+            "folder that has it in TMPDIR, and run the command again."
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

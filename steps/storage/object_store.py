@@ -3,10 +3,12 @@
 No object is renamed, and none are listed to learn what is done: listing is for what may be deleted.
 """
 
+import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -53,6 +55,10 @@ REFUSED_SCHEMES = {
 }
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
+# What every answer of S3 has, and that of a gateway in its place lacks.
+WRITTEN_FIELD = "ETag"
+LISTED_FIELD = "Name"
+LISTED_AT_ONCE = 1000
 
 
 def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
@@ -203,11 +209,10 @@ class ObjectStore:
         path = self._path_of(folder).rstrip("/")
         with translate_errors(self.uri_of(folder), "list"):
             try:
-                timeout = self._timeout(READ_TIMEOUT_SECONDS)
-                entries = self._files.ls(path, detail=True, refresh=True, **timeout)
+                entries = self._list_entries(path)
             except FileNotFoundError as error:
-                if error_code(error) == "NoSuchBucket":
-                    raise
+                if self._s3_reader is not None or error_code(error) == "NoSuchBucket":
+                    raise  # S3 lists nothing of a folder that is absent
                 return
 
         for entry in entries:
@@ -220,6 +225,16 @@ class ObjectStore:
 
     def remove_folder(self, folder: str) -> None:
         """Do nothing: a folder is only part of the names of its objects."""
+
+    def _list_entries(self, path: str) -> list[dict[str, Any]]:
+        timeout = self._timeout(READ_TIMEOUT_SECONDS)
+        if self._s3_reader is None:
+            entries = self._files.ls(path, detail=True, refresh=True, **timeout)
+            return cast("list[dict[str, Any]]", entries)
+        bucket, key, _ = self._files.split_path(path)
+        prefix = f"{key}/" if key else ""
+        request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "MaxKeys": LISTED_AT_ONCE}
+        return list(_iter_listing(self._files, request, timeout))
 
     def _path_of(self, key: str) -> str:
         require_plain_key(self.uri, key)
@@ -255,7 +270,14 @@ class ObjectStore:
         timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
         options = {} if self._s3_reader is None else S3_SINGLE_PUT_OPTIONS
         path = self._path_of(key)
-        _confirm_refusal(lambda: self._files.pipe_file(path, data, mode=mode, **options, **timeout))
+
+        def write() -> object:
+            return self._files.pipe_file(path, data, mode=mode, **options, **timeout)
+
+        if self._s3_reader is None:
+            _confirm_refusal(write)
+        else:
+            _confirm_refusal(lambda: _confirm_answer(write, WRITTEN_FIELD))
 
     def _creates_conditionally(self) -> bool:
         """Whether the file system has its own way to create.
@@ -271,14 +293,45 @@ class ObjectStore:
         return {"timeout": seconds} if self._files.async_impl else {}
 
 
-def _confirm_refusal(request: Callable[[], object]) -> None:
-    """Make a request, and once more where it was refused: a store may refuse one in error."""
+def _confirm_refusal(request: Callable[[], object]) -> object:
+    """The answer to a request, which is made once more where it was refused: perhaps in error."""
     try:
-        request()
-    except PermissionError as error:
+        return request()
+    except (PermissionError, FileNotFoundError) as error:
         if is_expiry(error):
             raise
-        request()
+        return request()
+
+
+def _confirm_answer(request: Callable[[], object], field: str) -> object:
+    """The answer to a request, which is made once more where the answer is not the store's.
+
+    A gateway may answer in its place, with success. Raises OSError where it does so twice.
+    """
+    for _ in range(2):
+        answer = request()
+        if not isinstance(answer, Mapping) or answer.get(field):
+            return answer
+    raise OSError(errno.EIO, "the answer is not that of an object store")
+
+
+def _iter_listing(
+    files: Any, request: dict[str, object], timeout: dict[str, float]
+) -> Iterator[dict[str, Any]]:
+    """The objects and folders that an S3 store lists, as fsspec has them."""
+    bucket = request["Bucket"]
+    while True:
+        ask = partial(files.call_s3, "list_objects_v2", **request, **timeout)
+        answer = _confirm_answer(partial(_confirm_refusal, ask), LISTED_FIELD)
+        page = cast("Mapping[str, Any]", answer)
+        for entry in page.get("CommonPrefixes", ()):
+            yield {"name": f"{bucket}/{entry['Prefix']}", "type": "directory"}
+        for entry in page.get("Contents", ()):
+            facts = {"size": entry["Size"], "LastModified": entry["LastModified"]}
+            yield {"name": f"{bucket}/{entry['Key']}", "type": "file", **facts}
+        if not page.get("IsTruncated"):
+            return
+        request = request | {"ContinuationToken": page["NextContinuationToken"]}
 
 
 def _modification_time(entry: dict[str, Any]) -> float | None:

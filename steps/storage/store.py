@@ -130,8 +130,12 @@ def create_once(store: Store, key: str, data: bytes) -> None:
 
 
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:
-    """Create an existing object again, which must fail. Raises BadInput where it succeeds."""
-    if store.create(key, data):
+    """Create an existing object again, which must fail. Raises BadInput where it succeeds twice.
+
+    One success may be that of a gateway in the store's place. To remove the object for that could
+    take it from a plan that another process has written.
+    """
+    if store.create(key, data) and store.create(key, data):
         store.remove(key)
         raise BadInput(
             f"{store.uri}: this store ignores conditional writes, so two pods could overwrite "

@@ -21,6 +21,7 @@ from tests.disturbance import (
     Disturbance,
     disturbance,
 )
+from tests.life import read_images
 from tests.s3 import S3Server, log_in
 
 STEPS: dict[str, Callable[[str], object]] = {
@@ -79,6 +80,15 @@ def test_step_whose_first_answer_to_each_request_is_spoiled_ends_as_ever(
             assert network.faults > 5, (fault, name)
             network.rest()
             assert content(store) == undisturbed, (fault, name)
+
+
+def test_images_are_read_as_they_are_over_a_network_that_spoils_answers(
+    finished: PlanResult, network: Disturbance
+) -> None:
+    undisturbed = read_images(finished.uri)
+    for fault, spoil in PASSING_FAULTS.items():
+        network.once_each(spoil)
+        assert read_images(finished.uri) == undisturbed, fault
 
 
 def test_part_is_made_again_over_a_network_that_spoils_answers(

@@ -1,6 +1,6 @@
 """A finished run that is aggregated again stays finished until its replacement is whole."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +12,7 @@ from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     RATE_KEY,
@@ -29,14 +30,23 @@ from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files
-from tests.runs import begin_round, encoded, fill, not_ok, planned
+from tests.runs import begin_round, encoded, fill, not_ok, planned, renumbered
 
 
 class Disk(LocalStore):
-    """A disk that notes what changes, and fails once where it is told to: (operation, key)."""
+    """A disk that notes what changes, and fails once where it is told to: (operation, key).
 
-    def __init__(self, folder: str, fault: tuple[str, str] = ("", "")) -> None:
+    `meanwhile` is a key, and what others do while the process sleeps before it writes that.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        fault: tuple[str, str] = ("", ""),
+        meanwhile: tuple[str, Callable[[], object]] = ("", lambda: None),
+    ) -> None:
         super().__init__(Path(folder))
+        self._meanwhile = [meanwhile]
         self.changes: list[str] = []
         self.fault: tuple[str, str] | None = fault
 
@@ -61,14 +71,23 @@ class Disk(LocalStore):
 
     def read(self, key: str) -> bytes:
         self._refuse("read", key)
+        self._sleep(f"read {key}")
         return b"" if self._is_faulty("read nothing", key) else super().read(key)
 
     def replace(self, key: str, data: bytes) -> None:
         self._refuse("replace", key)
+        self._sleep(key)
         self.changes.append(key)
         super().replace(key, data)
 
+    def _sleep(self, key: str) -> None:
+        """Let others work before an object is written for the first time."""
+        if self._meanwhile and self._meanwhile[0][0] == key:
+            _, work = self._meanwhile.pop()
+            work()
+
     def remove(self, key: str) -> None:
+        self._sleep(f"no {key}")
         self.changes.append(f"no {key}")
         super().remove(key)
 
@@ -178,3 +197,53 @@ def test_part_that_stays_damaged_leaves_the_run_as_it_was(mended_run: PlanResult
     with pytest.raises(BadInput, match="is damaged"):
         aggregate(mended_run.uri)
     assert _without_turns(files(Path(mended_run.uri))) == _without_turns(before)
+
+
+def test_process_that_wakes_after_others_finished_the_run_leaves_it_finished(
+    tmp_path: Path,
+) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    store = open_store(run.uri)
+    last = fill(run)[-1]
+    part = store.read(last.key)
+    store.remove(last.key)
+
+    def finish() -> None:
+        store.create(last.key, part)
+        aggregate(run.uri)
+
+    with pytest.raises(TryAgain, match="another process has begun to aggregate"):
+        _aggregate(run, Disk(run.uri, meanwhile=(manifest_key(0), finish)))
+    assert verify(run.uri).ok == 20
+
+
+@pytest.mark.parametrize(
+    "asleep_at", [f"read {manifest_key(0)}", f"read {image_ids_key(0)}", CARD_KEY]
+)
+def test_process_that_wakes_after_another_round_does_not_publish_what_was_before_it(
+    tmp_path: Path, asleep_at: str
+) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.5})
+    fill(run, {9: not_ok(9), 10: not_ok(10)})
+    aggregate(run.uri)
+
+    def make_round(*images: EncodedImage) -> None:
+        again = begin_round(run)
+        (part,) = read_shard(again.store, again.plan, 0)
+        format_of(run.plan.job).pack(part, renumbered([*images])).commit(again.store)
+
+    def finish() -> None:
+        aggregate(run.uri)
+        make_round(encoded(1))
+        aggregate(run.uri)
+
+    make_round(encoded(0), not_ok(1))
+    with pytest.raises(TryAgain, match="another process has begun to aggregate"):
+        _aggregate(run, Disk(run.uri, meanwhile=(asleep_at, finish)))
+    assert verify(run.uri).ok == 20
+
+
+def test_of_two_that_revoke_success_at_once_neither_fails(mended_run: PlanResult) -> None:
+    marker = Path(mended_run.uri, SUCCESS_KEY)
+    _aggregate(mended_run, Disk(mended_run.uri, meanwhile=(f"no {SUCCESS_KEY}", marker.unlink)))
+    assert verify(mended_run.uri).ok == 20

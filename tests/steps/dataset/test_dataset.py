@@ -131,6 +131,19 @@ def test_images_are_read_from_disk_and_bucket(store_uri: str, tmp_path: Path) ->
     assert imagekiln.dataset(store_uri).count_rows() == IMAGES - 1
 
 
+def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> None:
+    uri = retried_run(tmp_path, str(tmp_path / "out"), "parquet")
+    dataset = imagekiln.dataset(uri)
+    (place, *_) = dataset.to_batches(1)
+    (row,) = place.to_pylist()
+    part = Path(uri) / row["part"]
+    content = bytearray(part.read_bytes())
+    content[row["byte_offset"] + row["byte_size"] // 2] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(BadInput, match="has other bytes than the manifest says"):
+        list(dataset.to_batches())
+
+
 def test_hugging_face_gets_decoded_images(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

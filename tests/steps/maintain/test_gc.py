@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,15 @@ import pytest
 
 from imagekiln.steps.aggregate.preview import judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
-from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, remove_run, walk_objects
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, RUN_KEY_PATTERN, SUCCESS_KEY, part_key, shard_key
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
-from imagekiln.steps.runs.rounds import open_run
+from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files
@@ -174,36 +175,62 @@ def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     assert files(tmp_path / "elsewhere") == elsewhere
 
 
-def test_an_interrupted_removal_leaves_no_run_that_looks_finished_and_is_resumed(
+class Dying(LocalStore):
+    """A disk that goes away after so many removals; `then` is called before the last of them."""
+
+    def __init__(self, folder: str, allowed: int, then: Callable[[], object] | None = None) -> None:
+        super().__init__(Path(folder))
+        self._allowed = allowed
+        self._then = then
+
+    def remove(self, key: str) -> None:
+        if not self._allowed and self._then is None:
+            raise TryAgain("storage went away")
+        super().remove(key)
+        self._allowed -= 1
+        if not self._allowed and self._then is not None:
+            self._then()
+
+
+@pytest.mark.parametrize("resumes", [False, True], ids=["removed again", "planned again"])
+def test_an_interrupted_removal_is_resumed_and_so_is_the_run(
+    resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = finished_run(tmp_path, "half", done=False)
+    (garbage,) = gc(str(tmp_path / "out")).found
+    whole = files(Path(half.uri))
+    monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
+    for allowed in range(1, len(whole)):
+        with pytest.raises(TryAgain):
+            remove_garbage(Run(Dying(half.uri, allowed), half.plan), garbage, time.time())
+        assert (Path(half.uri) / PLAN_KEY).exists()
+        if not resumes:
+            assert reasons(gc(str(tmp_path / "out"), 0, remove=True).found) == {
+                "half": "unfinished"
+            }
+            assert not Path(half.uri).exists()
+        finished_run(tmp_path, "half", done=False)
+        assert files(Path(half.uri)) == whole
+
+
+def test_whoever_resumes_a_run_while_it_is_removed_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished_run(tmp_path, "first", days=30)
-    finished_run(tmp_path, "second", days=20)
-    out, first = str(tmp_path / "out"), tmp_path / "out" / "first"
-    whole = len(files(first))
+    half = finished_run(tmp_path, "half", done=False)
+    (garbage,) = gc(str(tmp_path / "out")).found
+    objects = len(files(Path(half.uri)))
     monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
-    for allowed in range(1, whole, 4):
-        shutil.copytree(first, tmp_path / "kept", dirs_exist_ok=True)
-        removed: list[str] = []
 
-        def dying(store: LocalStore, key: str, remove: object = LocalStore.remove) -> None:
-            if len(removed) == allowed:  # noqa: B023  # called within this round
-                raise TryAgain("storage went away")
-            removed.append(key)  # noqa: B023  # as above
-            remove(store, key)  # type: ignore[operator]  # the disk's own
+    def resume() -> None:
+        finished_run(tmp_path, "half", days=0)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(LocalStore, "remove", dying)
-            with pytest.raises(TryAgain):
-                remove_run(open_store(str(first)))
-        assert removed[0] == SUCCESS_KEY
-        assert (first / PLAN_KEY).exists()
-        with pytest.raises(Incomplete, match="has no _SUCCESS"):
-            verify(str(first))
-        assert reasons(gc(out, remove=True).found) == {"first": "unfinished"}
-        assert not first.exists()
-        shutil.copytree(tmp_path / "kept", first)
-    assert verify(f"{out}/second").ok == 20
+    for removals in range(1, objects):
+        store = Dying(half.uri, removals, resume)
+        with pytest.raises(TryAgain, match="another process has begun"):
+            remove_garbage(Run(store, half.plan), garbage, time.time() - DAY)
+        assert verify(half.uri).ok == 20
+        (Path(half.uri) / SUCCESS_KEY).unlink()
+        aged(Path(half.uri), 10)
 
 
 def test_a_run_finished_in_the_meantime_stays(tmp_path: Path) -> None:

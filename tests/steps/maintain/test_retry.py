@@ -17,9 +17,11 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import Round
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.text import format_retry
 from tests.faults import failing, image, manifests
@@ -385,3 +387,24 @@ def test_the_verdict_offers_a_retry_only_where_it_can_help(
     assert "1 failed image cannot be mended by another try, and retry leaves them" in message
     assert (f"imagekiln retry {planned_run.uri}" in message) == offers_retry
     assert "To accept them: imagekiln aggregate" in message
+
+
+def test_round_that_another_process_planned_meanwhile_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    fill(planned_run, {3: not_ok(3, error=PERMANENT), 90: not_ok(90)})
+    aggregate(planned_run.uri)
+    store = open_store(planned_run.uri)
+    create = LocalStore.create
+
+    def create_late(disk: LocalStore, key: str, data: bytes) -> bool:
+        monkeypatch.setattr(LocalStore, "create", create)
+        assert plan_next_round(store, planned_run.plan, include_permanent=True) is not None
+        return disk.create(key, data)
+
+    monkeypatch.setattr(LocalStore, "create", create_late)
+    with pytest.raises(TryAgain, match="retry-1: another process has begun"):
+        plan_next_round(store, planned_run.plan)
+    (part,) = read_shard(open_store(f"{store.uri}/retry-1"), begin_round(planned_run).plan, 0)
+    assert part.rows["id"].to_pylist() == ["row-3", "row-90"]

@@ -23,6 +23,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.object_store import open_filesystem
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
+from tests.mounts import fill, small_disk
 
 ALL = {"limits": {"rejected_share": 1, "picture_bytes": 20_000, "picture_pixels": 4096}}
 
@@ -371,3 +372,10 @@ def test_a_disk_that_is_full_is_worth_another_try(tmp_path: Path) -> None:
     cache.close()
     with pytest.raises(sqlite3.ProgrammingError):
         cache.get_many(["a"])
+
+
+def test_cache_for_which_there_is_no_room_means_try_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", kibibytes=64) as disk:
+        fill(disk, kibibytes_left=0)
+        with pytest.raises(TryAgain, match="planning ran out of disk"):
+            DiskCache(disk / "cache.sqlite")

@@ -79,6 +79,7 @@ def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
         (from_store("ExpiredToken", PermissionError), TryAgain),
         (from_store("TokenRefreshRequired"), TryAgain),
         (from_store("InvalidToken", PermissionError), TryAgain),
+        (from_store("RequestTimeTooSkewed", PermissionError), TryAgain),
         (from_store("403", PermissionError), StorageRefused),
         (from_store("AccessDenied", PermissionError), StorageRefused),
         (from_store("NoSuchBucket", FileNotFoundError), StorageRefused),

@@ -15,7 +15,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import local, open_folder, open_store
-from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.local import LocalStore, temporary_folder
 from imagekiln.steps.storage.store import read_small
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
@@ -256,3 +256,14 @@ def test_file_that_no_memory_holds_is_to_be_tried_again(tmp_path: Path) -> None:
         store.read("huge")
     with pytest.raises(BadInput, match="no run wrote it"):
         read_small(store, "huge")
+
+
+def test_no_room_for_working_files_means_try_again(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with temporary_folder("imagekiln-test-") as folder:
+        assert Path(folder).is_dir()
+    make_read_only(disk)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    with pytest.raises(TryAgain, match=r"no temporary folder can be made .* TMPDIR"):
+        temporary_folder("imagekiln-test-")

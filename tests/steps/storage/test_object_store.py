@@ -13,13 +13,16 @@ from imagekiln.steps.errors import BadInput, KilnError, StorageRefused, TryAgain
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS, STORAGE_RETRIES
 from imagekiln.steps.storage import object_store, open_store
 from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, S3_OPTIONS, ObjectStore
-from imagekiln.steps.storage.store import ObjectInfo, Store
+from imagekiln.steps.storage.store import ObjectInfo, Store, require_conditional_writes
 from tests.disturbance import (
     DENIED,
     EXPIRED_FAULTS,
     PASSING_FAULTS,
+    SIGN_IN_PAGE,
     Disturbance,
     disturbance,
+    lost,
+    spoiled,
 )
 from tests.network import dead_port
 from tests.s3 import READER, S3Server, forget_connections, log_in
@@ -326,11 +329,48 @@ def test_refusal_of_a_write_or_deletion_counts_once_it_is_repeated(
         assert type(raised) is StorageRefused
 
 
+def test_gateway_that_answers_in_place_of_the_store_is_asked_again(
+    s3_bucket: str, network: Disturbance
+) -> None:
+    store = open_store(f"{s3_bucket}/run")
+    faults = iter([lost(SIGN_IN_PAGE), None] * 5)
+    network.choose = lambda _: next(faults)
+    assert store.create("a", b"x")
+    store.replace("a", b"y")
+    require_conditional_writes(store, "a", b"y")
+    assert [info.key for info in store.list_folder("")] == ["a"]
+    network.rest()
+    assert store.read("a") == b"y"
+
+    network.always(lost(SIGN_IN_PAGE), ("PUT", "GET"))
+    for raised in (
+        failure(store.create, "b", b"x"),
+        failure(lambda: list(store.list_folder(""))),
+    ):
+        assert type(raised) is TryAgain
+        assert "not that of an object store" in str(raised)
+
+
+def test_listing_has_all_pages(
+    s3_bucket: str, network: Disturbance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "LISTED_AT_ONCE", 3)
+    store = open_store(f"{s3_bucket}/run")
+    for number in range(5):
+        store.create(f"{number}/a", b"x")
+        store.create(f"b{number}", b"xyz")
+    network.requests.clear()
+    entries = {info.key: (info.is_folder, info.size) for info in store.list_folder("")}
+    folders = {str(number): (True, 0) for number in range(5)}
+    assert entries == folders | {f"b{number}": (False, 3) for number in range(5)}
+    assert len(network.requests) == 4
+
+
 def test_answers_that_never_agree_mean_try_again(s3_bucket: str, network: Disturbance) -> None:
     store = open_store(s3_bucket)
     store.create("a", b"x" * 100)
     lengths = iter(range(100))
-    network.always(lambda answer: answer.with_body(answer.body[: next(lengths)]))
+    network.always(spoiled(lambda answer: answer.with_body(answer.body[: next(lengths)])))
     raised = failure(store.read, "a")
     assert type(raised) is TryAgain
     assert "another" in str(raised)
@@ -343,7 +383,7 @@ def test_store_whose_entity_tags_are_no_md5_sums_is_read_once_that_is_known(
     store = open_store(s3_bucket)
     store.create("a", b"x" * 100)
     network.requests.clear()
-    network.always(lambda answer: answer.with_header("Etag", f'"{etag}"'))
+    network.always(spoiled(lambda answer: answer.with_header("Etag", f'"{etag}"')))
     assert [store.read("a"), store.read("a")] == [b"x" * 100] * 2
     assert len(network.requests) == requests
 
