@@ -139,7 +139,7 @@ class Summary:
         """
         if not self.elapsed_seconds or self.spending.lost_attempts:
             return None
-        devices = self.device_seconds / self.elapsed_seconds
+        devices = self.seconds.total / self.elapsed_seconds
         return devices if devices >= MIN_MEAN_DEVICES else None
 
     @property

@@ -94,18 +94,6 @@ def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> Non
 
 
 @S3_AMONG_SLOW
-def test_night_with_nothing_new_loads_no_model_and_takes_no_time(
-    prompts: Path, tmp_path: Path
-) -> None:
-    output = str(tmp_path / "out")
-    run(job(prompts, output))
-    progress = RecordedProgress()
-    done = run(job(prompts, output, skip_existing=True), progress)
-    assert (done.summary.images, done.summary.existing_images) == (0, 10)
-    assert (done.summary.device_seconds, progress.events) == (0, [])
-    assert "nothing new to generate, 10 images are in earlier runs already." in format_run(done)
-
-
 def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
     prompts: Path, store_uri: str
 ) -> None:
@@ -122,6 +110,18 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
     assert set(before) <= set(after)
     assert all(name.startswith(("account/", "turns/")) for name in added)
     assert changed <= {"stats/00000.json", "rate.json", "summary.json", "report/index.html"}
+
+
+def test_night_with_nothing_new_loads_no_model_and_takes_no_time(
+    prompts: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "out")
+    run(job(prompts, output))
+    progress = RecordedProgress()
+    done = run(job(prompts, output, skip_existing=True), progress)
+    assert (done.summary.images, done.summary.existing_images) == (0, 10)
+    assert (done.summary.device_seconds, progress.events) == (0, [])
+    assert "nothing new to generate, 10 images are in earlier runs already." in format_run(done)
 
 
 def test_a_run_with_too_many_failures_ends_well_once_more_are_accepted(tmp_path: Path) -> None:

@@ -368,7 +368,8 @@ def test_devices_at_once_are_not_counted_where_processes_were_killed_or_paused(
     hostile: PlanResult,
 ) -> None:
     summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
-    plain = replace(summary, device_hours=2.0, elapsed_seconds=3600.0, spending=Spending())
+    seconds = StageSeconds(total=7200.0)
+    plain = replace(summary, seconds=seconds, elapsed_seconds=3600.0, spending=Spending())
     assert plain.mean_devices == 2.0
     assert replace(plain, spending=Spending(attempts=3, lost_attempts=1)).mean_devices is None
     assert replace(plain, elapsed_seconds=3 * 3600.0).mean_devices is None
