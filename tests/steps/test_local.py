@@ -20,6 +20,7 @@ from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.plan_text import format_plan
 from imagekiln.workflows.cli.text import format_run
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, write_prompts
 from tests.s3 import S3_AMONG_SLOW
@@ -118,7 +119,14 @@ def test_night_with_nothing_new_loads_no_model_and_takes_no_time(
     output = str(tmp_path / "out")
     run(job(prompts, output))
     progress = RecordedProgress()
-    done = run(job(prompts, output, skip_existing=True), progress)
+    lines: list[str] = []
+    done = run(
+        job(prompts, output, skip_existing=True),
+        progress,
+        planned=lambda result, _: lines.append(format_plan(result)),
+    )
+    assert "10 already in earlier runs" in lines[0]
+    assert "hours" not in lines[0]
     assert (done.summary.images, done.summary.existing_images) == (0, 10)
     assert (done.summary.device_seconds, progress.events) == (0, [])
     assert "nothing new to generate, 10 images are in earlier runs already." in format_run(done)
