@@ -33,6 +33,8 @@ ENCODINGS_AS_FORMAT = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "web
 MIN_SIMILARITY = 0.6
 MIN_SIMILARITY_ELSEWHERE = 0.8
 MAX_VALUE_CHARS = 60
+# The types of settings that take a value from YAML, where its own type is not the only one.
+KINDS_OF_VALUES: dict[type, tuple[type, ...]] = {int: (int, float), list: (tuple,)}
 REMEDIES = {
     "bool_parsing": "write true or false",
     "bool_type": "write true or false",
@@ -256,14 +258,21 @@ def _find_intended_settings(
     if name in paths_by_name:
         return _settings_that_accept(root, paths_by_name[name], value)
 
-    match = _closest(name, names)
-    if match:
-        return [(*group, match)]
+    near = _near_names(name, names)
+    if near:
+        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
 
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
     if not matches:
         return []
     return _settings_that_accept(root, paths_by_name[matches[0]], value)
+
+
+def _near_names(name: str, names: list[str]) -> list[str]:
+    """The name that is spelled most like it, then those that it is the beginning of."""
+    match = _closest(name, names)
+    longer = [other for other in names if other.startswith(f"{name}_")]
+    return list(dict.fromkeys([match, *longer] if match else longer))
 
 
 def _inner_settings_by_name(root: type[BaseModel]) -> dict[str, list[SettingPath]]:
@@ -280,7 +289,7 @@ def _settings_that_accept(
     root: type[BaseModel], paths: list[SettingPath], value: object
 ) -> list[SettingPath]:
     """Those of the settings that take a value of this type; all where none does."""
-    kinds = (int, float) if type(value) is int else (type(value),)
+    kinds = KINDS_OF_VALUES.get(type(value), (type(value),))
     accepting = [path for path in paths if any(accepts_type(root, path, kind) for kind in kinds)]
     return accepting or paths
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -54,6 +55,7 @@ REFUSED_SCHEMES = {
     *("simplecache", "tar", "webhdfs", "zip"),
 }
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
+EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 # What every answer of S3 has, and that of a gateway in its place lacks.
 WRITTEN_FIELD = "ETag"
@@ -84,10 +86,7 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except ImportError as error:
         if extra is not None:
-            raise NotInstalled(
-                f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
-                "Container images have it after a build with EXTRAS."
-            ) from error
+            raise NotInstalled(_describe_extra(uri, scheme, extra)) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
     except (
         ValueError,
@@ -100,6 +99,22 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
         files.retries = S3FS_ATTEMPTS
         _count_retries(files)
     return files, path
+
+
+def describe_missing_extra(uri: str) -> str | None:
+    """Which extra of this package is to be installed for a URI; None where nothing lacks."""
+    scheme = uri.partition("://")[0].lower()
+    extra = EXTRAS.get(scheme)
+    if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:
+        return None
+    return _describe_extra(uri, scheme, extra)
+
+
+def _describe_extra(uri: str, scheme: str, extra: str) -> str:
+    return (
+        f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
+        "Container images have it after a build with EXTRAS."
+    )
 
 
 def _refuse_unsafe_uri(uri: str, scheme: str) -> None:

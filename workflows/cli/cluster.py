@@ -55,36 +55,40 @@ def manifests(folder: Path, *, monitoring: bool) -> None:
     epilog=examples("imagekiln doctor job.yaml", "imagekiln doctor job.yaml --context staging")
 )
 @job_options
+@date_options
 @format_option
 @connection_options
 def doctor(
-    job: str, settings: tuple[str, ...], output_format: str, server: str | None, context: str | None
+    job: str,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    output_format: str,
+    server: str | None,
+    context: str | None,
 ) -> None:
     """Check that the cluster has everything the job needs.
 
     Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
     nothing but probe objects, which it writes to the job's output and to Argo's artifact store, and
-    removes. Exits with 2 where
-    anything is wrong.
+    removes. Exits with 2 where anything is wrong.
     """
     from imagekiln.steps.errors import BadInput
+    from imagekiln.steps.job.dates import fill_date
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import access
     from imagekiln.workflows.client.http import ApiConnection
     from imagekiln.workflows.doctor import diagnosis
 
-    submitted_job = read_job(job, settings)
+    submitted_job = fill_date(read_job(job, settings), date, timezone)
     url = server or (None if context else access.server_from_environment())
     argo = ApiConnection(access.argo_server_access(url)) if url else None
     try:
         kubernetes = ApiConnection(access.kubernetes_access(context))
-    except BadInput:  # for want of a cluster, what can be checked here
-        if output_format == "text":
-            Counter(_print_checks(diagnosis.diagnose_without_cluster(submitted_job)))
-        raise
-
-    checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
+        checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
+    except BadInput as error:  # for want of a cluster, what can be checked here
+        checks = diagnosis.diagnose_without_cluster(submitted_job, error)
     if output_format == "text":
         checks = _print_checks(checks)
     result = diagnosis.collect_diagnosis(submitted_job, checks)

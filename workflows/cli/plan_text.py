@@ -105,8 +105,8 @@ def _format_rejections(result: "PlanResult") -> str:
 
 
 def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
-    """How long it takes, on a line of its own, if that is known."""
-    if result.time is None:
+    """How long it takes, on a line of its own, if that is known and there is anything to make."""
+    if result.time is None or not result.plan.counts.images:
         return ""
     if cluster_gpus is None:
         sentence = result.time.describe(gpus)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
+from imagekiln.steps.job.dates import fill_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
@@ -84,7 +84,7 @@ def submit(
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.workflows.client.deadline import check_deadline
 
-        report(check_deadline(_dated_job(job, date, timezone), profile))
+        report(check_deadline(fill_date(job, date, timezone), profile))
         report_downloads(job, profile, report)
 
     is_new = register_template(job, argo)
@@ -295,14 +295,6 @@ def require_readable_date(job: Job, date: str, timezone: str) -> None:
         parse_moment(date, parse_time_zone(timezone))
     else:
         require_date(job)
-
-
-def _dated_job(job: Job, date: str, timezone: str) -> Job:
-    """The job as the plan step reads it: with its date in `prompts`."""
-    if not date:
-        return job
-    zone = parse_time_zone(timezone)
-    return job_for_date(job, parse_moment(date, zone), zone)
 
 
 def _job_template(job: Job) -> Json:

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.dates import DATE_PLACEHOLDER, parse_time_zone
+from imagekiln.steps.job.dates import needs_date, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
@@ -48,7 +48,7 @@ def schedule(
     parse_time_zone(timezone)
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
-    if not any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
+    if not needs_date(job):
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.workflows.client.deadline import check_deadline
 

@@ -64,7 +64,7 @@ def check_prompts(job: Job) -> Finding:
     if len(undated) < len(job.prompt_patterns):
         return unknown(
             "Which prompts there are depends on the date.",
-            "Check one date: `imagekiln plan JOB --date 2026-11-21`.",
+            "Check one date: `imagekiln doctor JOB --date 2026-11-21`.",
         )
     if gaps:
         remedy = "Check them where all prompts can be read: `imagekiln estimate JOB`."

@@ -83,9 +83,9 @@ def _sentences(summary: Summary) -> Iterator[str]:
         )
     if spending.lost_attempts:
         yield (
-            f"Of {pluralize(spending.attempts, 'process', 'processes')}, "
-            f"{spending.lost_attempts:,} left no end. What happened after their last entry in the "
-            "account, five minutes at most for each, is not counted."
+            f"Of {pluralize(spending.attempts, 'attempt')}, each a command or a pod, "
+            f"{spending.lost_attempts:,} left no end, as after a kill. What happened after the "
+            "last entry in the account, five minutes at most for each, is not counted."
         )
     yield from map(_price_sentence, spending.prices)
     yield from _estimate_sentence(summary)

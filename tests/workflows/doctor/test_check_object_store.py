@@ -126,7 +126,7 @@ def test_prompts_with_the_columns_of_the_job_are_ok(s3_bucket: str) -> None:
 MISTAKES: dict[str, tuple[dict[str, object], str]] = {
     "prompts": ({"columns": {"prompt": "captoin"}}, "has no column 'captoin' (it has prompt, n)."),
     "another": ({"columns": {"seed": "sed"}}, "has no column 'sed' (it has prompt, n)."),
-    "carried": ({"carry": ["land"]}, "has no column 'land' to carry."),
+    "carried": ({"carry": ["land"]}, "has no column 'land' (it has "),
     "of another type": ({"columns": {"prompt": "n"}}, "column 'n' is int64, not text."),
 }
 
