@@ -178,7 +178,7 @@ def test_image_that_a_round_and_a_late_pod_made_keeps_its_copy_and_both_stay(
         aggregate(run.uri)
     retry_round = begin_round(run)
     round_run = PlanResult(retry_round.plan, retry_round.store.uri, adopted=False)
-    commits = {
+    commits: dict[str, Callable[[], object]] = {
         "round": lambda: fill(round_run),
         "late part": lambda: [
             (folder / name).write_bytes(each) for name, each in late_part.items()
