@@ -68,16 +68,21 @@ class TurnStore(RelayedStore):
 
 def _take_turn(store: Store, writer: str) -> int:
     """Create the next entry, and return its number. Raises TryAgain where storage fails."""
-    content = TURN_TYPE_ADAPTER.dump_json(Turn(writer, time.time())) + b"\n"
+    turn = Turn(writer, time.time())
+    content = TURN_TYPE_ADAPTER.dump_json(turn) + b"\n"
     number = count_entries(store, turn_key)
-    # Where an answer was lost, a second request meets the entry of the first.
-    while not store.create(turn_key(number), content) and not _is_of(store, number, writer):
+    while not store.create(turn_key(number), content):
+        # Where an answer was lost, a second request meets the entry of the first.
+        if _is_of(store, number, writer):
+            break
         number += 1
     return number
 
 
 def _is_of(store: Store, number: int, writer: str) -> bool:
     try:
-        return TURN_TYPE_ADAPTER.validate_json(store.read(turn_key(number))).writer == writer
+        content = store.read(turn_key(number))
+        turn = TURN_TYPE_ADAPTER.validate_json(content)
     except (Missing, ValidationError):
         return False
+    return turn.writer == writer
