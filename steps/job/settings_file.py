@@ -46,6 +46,8 @@ class SettingsLoader(yaml.SafeLoader):
 
 
 SettingsLoader.add_constructor("tag:yaml.org,2002:int", SettingsLoader.construct_yaml_int)
+# A group, as it is written. Python's sets would pass for lists, in an order of each process.
+SettingsLoader.add_constructor("tag:yaml.org,2002:set", SettingsLoader.construct_yaml_map)
 
 
 def load_yaml(text: str) -> object:
