@@ -85,7 +85,8 @@ def _image_column(dice: random.Random, rows: int) -> pa.Array:
     """Images as bytes, as names, or as structs of both."""
     files = [_image(dice) for _ in range(3)]
     changed = [dice.choice(BINARY_MUTATORS)(dice, file, files) for file in files]
-    contents = pa.array([dice.choice([*files, *changed, b"", None]) for _ in range(rows)])
+    chosen = [dice.choice([*files, *changed, b"", None]) for _ in range(rows)]
+    contents = pa.array(chosen, pa.binary())
     cells = [dice.choice(PLACES) for _ in range(rows)]
     names = pa.array(cells, pa.binary()).view(pa.string())
     struct = pa.StructArray.from_arrays([contents, names], ["bytes", "path"])
