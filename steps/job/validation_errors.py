@@ -24,6 +24,7 @@ from imagekiln.steps.job.introspection import (
     setting_description,
     setting_names,
 )
+from imagekiln.steps.runtime.sanitize import redact_urls
 
 # Common names of a choice that are not spelled like it.
 SYNONYMS = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
@@ -35,6 +36,7 @@ MIN_SIMILARITY_ELSEWHERE = 0.8
 MAX_VALUE_CHARS = 60
 # The types of settings that take a value from YAML, where its own type is not the only one.
 KINDS_OF_VALUES: dict[type, tuple[type, ...]] = {int: (int, float), list: (tuple,)}
+MAX_SEARCHED_CHARS = 4000  # for URLs with credentials
 REMEDIES = {
     "bool_parsing": "write true or false",
     "bool_type": "write true or false",
@@ -147,8 +149,9 @@ def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> s
     """How to write a group; with the value in it, where that can be its only required setting."""
     required = required_setting_names(root, path)
     if len(required) == 1 and isinstance(value, str):
-        return f"write {format_path(path)}: {{{required[0]}: {value[:MAX_VALUE_CHARS]}}}"
-    return f"it is a group: set {_join_paths(path, setting_names(root, path))}"
+        return f"write {format_path(path)}: {{{required[0]}: {_cut_value(value)}}}"
+    names = setting_names(root, path)
+    return f"it is a group: set {_join_paths(path, names)}" if names else REMEDIES["dict_type"]
 
 
 def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
@@ -329,6 +332,11 @@ def _format_value(value: object) -> str:
         case list() | tuple():
             return "a list" if value else "an empty list"
         case str():
-            return json.dumps(value[:MAX_VALUE_CHARS], ensure_ascii=False)
+            return json.dumps(_cut_value(value), ensure_ascii=False)
         case _:
             return str(value)[:MAX_VALUE_CHARS]
+
+
+def _cut_value(text: str) -> str:
+    """The beginning of a text. Half of a URL is none whose credentials are known as such."""
+    return redact_urls(text[:MAX_SEARCHED_CHARS])[:MAX_VALUE_CHARS]

@@ -170,12 +170,13 @@ class InputImages:
             return [None if index is None else results[index] for index in indices]
         if pa.types.is_struct(kind):
             return self._read_structs(array, table)
-        cells = array.to_pylist()
         if _is_bytes_type(kind):
-            keys = [_cache_key("bytes", cell) for cell in cells]
-            return self._look_up(keys, lambda index: self._inspect(cells[index]))
-        keys = [_cache_key("name", None if cell is None else cell.encode()) for cell in cells]
-        return self._look_up(keys, lambda index: self._fetch(cells[index], table))
+            contents = array.to_pylist()
+            keys = [_cache_key("bytes", content) for content in contents]
+            return self._look_up(keys, lambda index: self._inspect(contents[index]))
+        names = array.cast(pa.large_binary()).to_pylist()  # a file's texts may be no UTF-8
+        keys = [_cache_key("name", name) for name in names]
+        return self._look_up(keys, lambda index: self._fetch(names[index], table))
 
     def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
         """Cells of bytes and a path, of which the path counts only where there are no bytes."""
@@ -203,9 +204,11 @@ class InputImages:
         results |= new
         return [None if key is None else results[key] for key in keys]
 
-    def _fetch(self, name: str, table: str) -> str:
+    def _fetch(self, name: bytes, table: str) -> str:
         try:
-            content = self._read(name, table, self._max_bytes + 1)
+            content = self._read(name.decode(), table, self._max_bytes + 1)
+        except UnicodeDecodeError:
+            return "missing"
         except RejectedImage as error:
             return error.reason
         return self._inspect(content)

@@ -23,11 +23,16 @@ UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_C
 
 HIDDEN = "***"
 MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
-# Of a URL: a user and password, and the query, which holds the signature where there is one.
-# The name before the @ in Azure's is part of the place, and a `?` elsewhere is that of a pattern.
+# What stands before the last @ of a URL: a name and a password, or a name. Half of AWS's have a
+# slash, but a port, the name of a resource (arn:) and the address of IPv6 are no passwords.
+USERINFO = r"(?:(?!arn:)[^/:@\[{more}]+:(?!\d+/)[^\0{more}]+|[^/{more}]+)@"
+USER_OF_URL = re.compile(r"\A" + USERINFO.format(more=""))
+# The same in a text. The name before the @ in Azure's is part of the place.
 URL_USER = re.compile(
-    r"(?<![a-z+.-])((?!abfss?:|az:)[a-z][a-z0-9+.-]*://)[^/\s\"'@]+@", re.IGNORECASE
+    r"(?<![a-z+.-])((?!abfss?:|az:)[a-z][a-z0-9+.-]*://)" + USERINFO.format(more=r"\s\"'"),
+    re.IGNORECASE,
 )
+# The query of a URL, which holds the signature where there is one. Elsewhere, `?` is of a pattern.
 URL_QUERY = re.compile(r"(https?://[^?#\s\"']+\?)[^\s\"'<>]+", re.IGNORECASE)
 # NAME=VALUE, and "name": "value" as in JSON.
 NAMED_SECRET = re.compile(
@@ -86,7 +91,8 @@ def truncate_text(text: str, most: int) -> str:
 
 def holds_credentials(uri: str) -> bool:
     """Whether a URI has a user or password in it, or a query that is signed or names a secret."""
-    return any(map(_url_holds_credentials, uri.split("::")))  # fsspec's links of a chain
+    chain = uri.split("::")  # of fsspec's file systems, if it is no part of a password
+    return any(map(_url_holds_credentials, [uri, *chain]))
 
 
 def _url_holds_credentials(uri: str) -> bool:
@@ -94,9 +100,18 @@ def _url_holds_credentials(uri: str) -> bool:
     if not separator:
         return False
     place, _, query = rest.partition("?")
-    has_user = "@" in place.partition("/")[0] and scheme.lower() not in SCHEMES_WITH_NAMES
-    names = (pair.partition("=")[0] for pair in query.split("&"))
-    return has_user or any(map(SECRET_NAME.search, names))
+    has_user = USER_OF_URL.match(place) and scheme.lower() not in SCHEMES_WITH_NAMES
+    names = (pair.partition("=")[0] for pair in re.split("[&;]", query))
+    return bool(has_user) or any(map(SECRET_NAME.search, names))
+
+
+def redact_uri(uri: str) -> str:
+    """The URI with `***` for what may be a credential in it, whatever characters that has."""
+    scheme, separator, rest = uri.partition("://")
+    place, mark, query = rest.partition("?")
+    if scheme.lower() not in SCHEMES_WITH_NAMES:
+        place = USER_OF_URL.sub(f"{HIDDEN}@", place)
+    return f"{scheme}{separator}{place}{mark}{query and HIDDEN}"
 
 
 def redact_urls(text: str) -> str:

@@ -18,7 +18,7 @@ from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
-from imagekiln.steps.runtime.sanitize import holds_credentials
+from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
 from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
@@ -51,8 +51,8 @@ CONFLICT = "ConditionalRequestConflict"
 # network, or take more than a URI.
 REFUSED_SCHEMES = {
     *("async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir"),
-    *("filecache", "generic", "git", "jlab", "jupyter", "libarchive", "pyscript", "reference"),
-    *("simplecache", "tar", "webhdfs", "zip"),
+    *("filecache", "generic", "git", "jlab", "jupyter", "libarchive", "local", "pyscript"),
+    *("reference", "simplecache", "tar", "webhdfs", "zip"),
 }
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
@@ -118,17 +118,17 @@ def _describe_extra(uri: str, scheme: str, extra: str) -> str:
 
 
 def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
+    if holds_credentials(uri):
+        raise BadInput(
+            f"{redact_uri(uri)}: contains credentials, which logs and plans would show. Set them "
+            "in the environment; copy a file that has a signed URL to a disk or a bucket."
+        )
     if "::" in uri:
         raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
     if "://" in uri and scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
     if scheme in ("http", "https"):
         _refuse_malformed_url(uri)
-    if holds_credentials(uri):
-        raise BadInput(
-            f"{uri}: contains credentials, which logs and plans would show. Set them in the "
-            "environment; copy a file that has a signed URL to a disk or a bucket."
-        )
 
 
 def _refuse_malformed_url(uri: str) -> None:

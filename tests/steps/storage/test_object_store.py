@@ -125,6 +125,12 @@ def test_uri_of_no_store_is_bad_input(uri: str) -> None:
     assert isinstance(failure(lambda: open_store(uri).read("a")), BadInput)
 
 
+def test_uri_with_credentials_is_refused_without_them() -> None:
+    for user in ("user:my word", "user:wo/rd", "user:'word'"):
+        raised = failure(lambda: open_store(f"s3://{user}@bucket/a"))  # noqa: B023  # is called at once
+        assert str(raised).startswith("s3://***@bucket/a: contains credentials")
+
+
 def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
     with ExitStack() as resources:
