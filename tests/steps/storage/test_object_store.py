@@ -61,9 +61,9 @@ def test_bucket_that_does_not_exist_is_bad_input(s3_bucket: str) -> None:
 
 
 def test_store_that_only_looks_before_it_writes_does_not_pass_for_conditional(
-    tmp_path: Path,
+    looking_first: str, tmp_path: Path
 ) -> None:
-    store = open_store(f"local://{tmp_path}")
+    store = open_store(f"{looking_first}{tmp_path}")
     assert store.create("a", b"1")
     assert store.create("a", b"2")
 
