@@ -248,6 +248,16 @@ def test_pipe_or_device_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path
             LocalStore(tmp_path).read(name)
 
 
+def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for name in ("pipe", "folder"):
+        with pytest.raises(BadInput):
+            LocalStore(tmp_path).read(name)
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
+
+
 def test_file_that_no_memory_holds_is_to_be_tried_again(tmp_path: Path) -> None:
     (tmp_path / "huge").touch()
     os.truncate(tmp_path / "huge", 2**43)
