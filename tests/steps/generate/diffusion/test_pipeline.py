@@ -299,14 +299,19 @@ def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("where", "refusal"),
-    [("unet/sneaky.py", "unet has code of its own"), ("sneaky.py", "does not load")],
+    ("where", "library", "refusal"),
+    [
+        ("unet/diffusers.py", "diffusers", "unet has code of its own"),
+        ("sneaky.py", "sneaky", "has unet: sneaky, Net"),
+    ],
 )
-def test_code_in_a_model_s_folder_is_never_run(where: str, refusal: str, tmp_path: Path) -> None:
+def test_code_in_a_model_s_folder_is_never_run(
+    where: str, library: str, refusal: str, tmp_path: Path
+) -> None:
     model, trace = _copied(tmp_path), tmp_path / "was run"
     (model / where).write_text(f"open({str(trace)!r}, 'w').close()\nclass Net:\n    pass\n")
     index = model / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"unet": ["sneaky", "Net"]}))
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"unet": [library, "Net"]}))
     with pytest.raises(BadInput, match=refusal):
         load_pipeline(_plan(tmp_path, model))
     assert not trace.exists()
