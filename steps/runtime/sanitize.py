@@ -25,11 +25,16 @@ HIDDEN = "***"
 MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
 # What stands before the last @ of a URL: a name and a password, or a name. Half of AWS's have a
 # slash, but a port, the name of a resource (arn:) and the address of IPv6 are no passwords.
-USERINFO = r"(?:(?!arn:)[^/:@\[{more}]+:(?!\d+/)[^\0{more}]+|[^/{more}]+)@"
-USER_OF_URL = re.compile(r"\A" + USERINFO.format(more=""))
+USERINFO = r"(?:(?!arn:){but_no}[^/:@\[{more}]+:[^\0{more}]+|[^/{more}]+)@"
+PORT = r"(?![^/:@\[]+:\d{1,5}/)"
+USER_OF_URL = re.compile(r"\A" + USERINFO.format(but_no=PORT, more=""))
+# Buckets have no ports.
+BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}
+USER_OF_BUCKET = re.compile(r"\A" + USERINFO.format(but_no="", more=""))
 # The same in a text. The name before the @ in Azure's is part of the place.
 URL_USER = re.compile(
-    r"(?<![a-z+.-])((?!abfss?:|az:)[a-z][a-z0-9+.-]*://)" + USERINFO.format(more=r"\s\"'"),
+    r"(?<![a-z+.-])((?!abfss?:|az:)(?:(?P<bucket>s3a?|gs|gcs)|[a-z][a-z0-9+.-]*)://)"
+    + USERINFO.format(but_no=f"(?(bucket)|{PORT})", more=r"\s\"'"),
     re.IGNORECASE,
 )
 # The query of a URL, which holds the signature where there is one. Elsewhere, `?` is of a pattern.
@@ -43,9 +48,13 @@ NAMED_SECRET = re.compile(
 )
 # In URLs of these schemes, the name before an @ is part of the place.
 SCHEMES_WITH_NAMES = {"abfs", "abfss", "az", "github"}
+# In these, it is that of a user; of others, such as https, it may be a token.
+SCHEMES_WITH_USERS = {"hdfs", "sftp", "smb", "ssh"}
 SECRET_NAME = re.compile(
     r"secret|token|passw|signature|credential|api[_-]?key|access[_-]?key|^(sig|key)$", re.IGNORECASE
 )
+# Where a listing goes on, which is no secret.
+PAGE_TOKEN = re.compile(r"(?:page|next|continuation)[_-]?token$", re.IGNORECASE)
 HTTP_CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}")
 # Of the model hub, AWS, Slack and GitHub: they are known by their beginning.
 KNOWN_TOKEN = re.compile(
@@ -100,9 +109,23 @@ def _url_holds_credentials(uri: str) -> bool:
     if not separator:
         return False
     place, _, query = rest.partition("?")
-    has_user = USER_OF_URL.match(place) and scheme.lower() not in SCHEMES_WITH_NAMES
     names = (pair.partition("=")[0] for pair in re.split("[&;]", query))
-    return bool(has_user) or any(map(SECRET_NAME.search, names))
+    return _has_credentials(scheme.lower(), place) or any(map(_is_secret_name, names))
+
+
+def _has_credentials(scheme: str, place: str) -> bool:
+    user = _user_pattern(scheme).match(place)
+    if user is None or scheme in SCHEMES_WITH_NAMES:
+        return False
+    return ":" in user[0] or scheme not in SCHEMES_WITH_USERS
+
+
+def _user_pattern(scheme: str) -> re.Pattern[str]:
+    return USER_OF_BUCKET if scheme in BUCKET_SCHEMES else USER_OF_URL
+
+
+def _is_secret_name(name: str) -> bool:
+    return bool(SECRET_NAME.search(name)) and not PAGE_TOKEN.search(name)
 
 
 def redact_uri(uri: str) -> str:
@@ -110,7 +133,7 @@ def redact_uri(uri: str) -> str:
     scheme, separator, rest = uri.partition("://")
     place, mark, query = rest.partition("?")
     if scheme.lower() not in SCHEMES_WITH_NAMES:
-        place = USER_OF_URL.sub(f"{HIDDEN}@", place)
+        place = _user_pattern(scheme.lower()).sub(f"{HIDDEN}@", place)
     return f"{scheme}{separator}{place}{mark}{query and HIDDEN}"
 
 

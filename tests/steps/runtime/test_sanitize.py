@@ -97,6 +97,40 @@ def test_a_password_of_any_characters_is_known_as_such_and_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://user:12/ab@host/f",  # a bucket has no port
+        "S3A://user:12/ab@host/f",
+        "https://user:123456/ab@host/f",  # more than any port
+        "https://token@host/f",
+        "sftp://user:ab@host/f",
+        "https://host/f?next_token=1&token=ab",
+        "https://host/f?page_token_secret=ab",
+    ],
+)
+def test_a_credential_that_resembles_something_else_is_one(uri: str) -> None:
+    assert holds_credentials(uri)
+    for shown in (redact_uri(uri), str(BadInput(f"{uri} is gone."))):
+        assert "ab" not in shown
+        assert "token@" not in shown
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://host:9000/a@b/f",
+        "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/name/a@b",
+        "sftp://user@host/f",
+        "hdfs://user@namenode/f",
+        "https://host/f?page_token=1",
+        "https://host/f?nextPageToken=1&continuation-token=2",
+    ],
+)
+def test_a_name_a_port_or_a_page_is_no_credential(uri: str) -> None:
+    assert not holds_credentials(uri)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "plain/run",
