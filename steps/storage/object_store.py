@@ -46,14 +46,14 @@ S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
-# The extras of this package that install a scheme's file system.
 # File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
 # network, or take more than a URI.
 REFUSED_SCHEMES = {
-    *("async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir"),
-    *("filecache", "generic", "git", "jlab", "jupyter", "libarchive", "local", "pyscript"),
-    *("reference", "simplecache", "tar", "webhdfs", "zip"),
+    *("adl", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data"),
+    *("dbfs", "dir", "filecache", "ftp", "generic", "git", "jlab", "jupyter", "libarchive"),
+    *("local", "pyscript", "reference", "simplecache", "tar", "webhdfs", "zip"),
 }
+# The extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
@@ -76,11 +76,7 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
     _refuse_unsafe_uri(uri, scheme)
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
-    options: dict[str, object] = dict(S3_OPTIONS) if is_s3 else {}
-    if endpoint is not None:
-        options["endpoint_url"] = endpoint
-    if scheme in ("http", "https"):
-        options["get_client"] = open_web_client
+    options = _filesystem_options(scheme, endpoint)
     try:
         with translate_errors(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
@@ -88,17 +84,25 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
         if extra is not None:
             raise NotInstalled(_describe_extra(uri, scheme, extra)) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as error:  # of an unknown scheme, or its settings
+    except (ValueError, TypeError) as error:
+        # Of an unknown scheme, or of a part that the URI lacks. What we pass ourselves is right.
+        if options and isinstance(error, TypeError):
+            raise
         raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
         _count_retries(files)
     return files, path
+
+
+def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
+    options: dict[str, object] = dict(S3_OPTIONS) if scheme in ("s3", "s3a") else {}
+    if endpoint is not None:
+        options["endpoint_url"] = endpoint
+    if scheme in ("http", "https"):
+        options["get_client"] = open_web_client
+    return options
 
 
 def describe_missing_extra(uri: str) -> str | None:
@@ -346,7 +350,10 @@ def _iter_listing(
             yield {"name": f"{bucket}/{entry['Key']}", "type": "file", **facts}
         if not page.get("IsTruncated"):
             return
-        request = request | {"ContinuationToken": page["NextContinuationToken"]}
+        token = page.get("NextContinuationToken")
+        if not token:
+            raise OSError(errno.EIO, "the list ends in its middle, without what continues it")
+        request = request | {"ContinuationToken": token}
 
 
 def _modification_time(entry: dict[str, Any]) -> float | None:

@@ -143,6 +143,8 @@ def test_partition_that_is_no_utf8_costs_its_rows(tmp_path: Path) -> None:
         "reference://p.csv",
         "webhdfs://h/p.csv",
         "local:///etc/p.csv",
+        "ftp://127.0.0.1/p.csv",
+        "dbfs://h/p.csv",
     ],
 )
 def test_file_systems_around_others_are_refused(uri: str) -> None:

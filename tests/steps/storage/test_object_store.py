@@ -125,6 +125,17 @@ def test_uri_of_no_store_is_bad_input(uri: str) -> None:
     assert isinstance(failure(lambda: open_store(uri).read("a")), BadInput)
 
 
+def test_error_of_our_own_options_is_not_blamed_on_the_uri(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: str, **options: object) -> None:
+        raise TypeError(f"unknown options {options}")
+
+    monkeypatch.setattr(object_store, "url_to_fs", refuse)
+    with pytest.raises(TypeError, match="unknown options"):
+        open_store("s3://bucket/run")
+
+
 def test_uri_with_credentials_is_refused_without_them() -> None:
     for user in ("user:my word", "user:wo/rd", "user:'word'"):
         raised = failure(lambda: open_store(f"s3://{user}@bucket/a"))  # noqa: B023  # is called at once
@@ -289,6 +300,27 @@ def test_listing_omits_keys_that_lead_out_of_the_folder() -> None:
     store = ObjectStore("s3://bucket/run", "bucket/run", Hostile())
     assert [info.key for info in store.list_folder("images")] == ["images/good"]
     assert list(store.list_folder("")) == [ObjectInfo("good", False, 3, 7.0)]
+
+
+class Truncating:
+    """A file system of S3's whose store cuts a list short and does not say what continues it."""
+
+    async_impl = False
+    protocol = ("s3", "s3a")
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        bucket, _, key = path.partition("/")
+        return bucket, key, None
+
+    def call_s3(self, *_: object, **options: object) -> dict[str, object]:
+        return {"Name": options["Bucket"], "IsTruncated": True}
+
+
+def test_list_that_cannot_be_continued_means_try_again() -> None:
+    store = ObjectStore("s3://bucket/run", "bucket/run", Truncating())
+    raised = failure(lambda: list(store.list_folder("")))
+    assert type(raised) is TryAgain
+    assert "the list ends in its middle" in str(raised)
 
 
 @pytest.fixture
