@@ -78,14 +78,13 @@ class DiskCache:
         # DuckDB asks for rows from threads of its own, one after the other.
         with _translate_sqlite_errors():
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        with _translate_sqlite_errors():
             self._connection.execute("PRAGMA journal_mode = OFF")
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.execute(
                 "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID"
             )
-        if max_pages is not None:
-            self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
+            if max_pages is not None:
+                self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
 
     def get_many(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of those keys that have one. Raises TryAgain."""
