@@ -126,6 +126,7 @@ ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 # Of a table that is read whole, such as a shard, a manifest, or a chunk of the index of images.
 MAX_TABLE_ROWS = 2**20
 MAX_TABLE_BYTES = 2**30
+MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # What reading the content of an object may raise, beside what storage raises.
 CONTENT_ERRORS = (*DAMAGE_ERRORS, KeyError, TypeError, OverflowError, RecursionError)
