@@ -5,7 +5,7 @@ their file has each once, and a batch as often as rows have it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,17 +34,16 @@ def iter_batches(
 
 
 def choose_batch_rows(path: Path, parquet: pq.ParquetFile, columns: Iterable[str]) -> list[int]:
-    """Rows of these columns to read at a time, for each row group: one long value is in one."""
-    metadata = parquet.metadata
-    chunks = _leaf_columns(metadata.schema, {*columns})
-    repeating = _repeating_columns(parquet, chunks)
-    longest = _longest_repeated(path, repeating)
+    """Rows of these columns to read at a time, for each row group: one long value is in one.
+
+    The footer is not asked about single columns: pyarrow aborts where it contradicts itself there.
+    """
+    longest = _longest_repeated(path, parquet, {*columns})
     choice = list[int]()
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        size = sum(int(row_group.column(index).total_uncompressed_size) for index in chunks)
-        rows = BATCH_BYTES * int(row_group.num_rows) // max(1, size)
-        most = MAX_REPEATED_BYTES // max(1, longest.get(group, 0))
+    for group in range(parquet.metadata.num_row_groups):
+        row_group = parquet.metadata.row_group(group)
+        rows = BATCH_BYTES * int(row_group.num_rows) // max(1, int(row_group.total_byte_size))
+        most = MAX_REPEATED_BYTES // max(1, longest[group])
         choice.append(max(1, min(BATCH_ROWS, rows, most)))
     return choice
 
@@ -68,50 +67,31 @@ def _concatenate(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-def _repeating_columns(parquet: pq.ParquetFile, chunks: dict[int, str]) -> dict[int, list[str]]:
-    """The columns whose values may swell a batch, by row group."""
-    metadata = parquet.metadata
-    repeating: dict[int, list[str]] = {}
-    stay_encoded = _dictionary_columns(parquet.schema_arrow)
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for index, name in chunks.items():
-            chunk = row_group.column(index)
-            swells = (
-                chunk.has_dictionary_page
-                and chunk.physical_type == "BYTE_ARRAY"
-                and name not in stay_encoded
-            )
-            if swells and chunk.total_uncompressed_size * BATCH_ROWS > MAX_REPEATED_BYTES:
-                repeating.setdefault(group, []).append(name)
-    return repeating
-
-
-def _dictionary_columns(schema: pa.Schema) -> set[str]:
-    """The columns whose values are read as often as the file has them."""
-    return {field.name for field in schema if pa.types.is_dictionary(field.type)}
-
-
-def _leaf_columns(schema: pq.ParquetSchema, columns: set[str]) -> dict[int, str]:
-    """The paths of the columns that hold the values of these, by their index."""
-    paths = {index: schema.column(index).path for index in range(len(schema))}
-    return {
-        index: path
-        for index, path in paths.items()
-        if path in columns or path.partition(".")[0] in columns
-    }
-
-
-def _longest_repeated(path: Path, repeating: dict[int, list[str]]) -> dict[int, int]:
+def _longest_repeated(path: Path, parquet: pq.ParquetFile, columns: set[str]) -> list[int]:
     """The bytes of the longest value in the dictionaries of these columns, by row group."""
-    longest: dict[int, int] = {}
-    names = [*dict.fromkeys(chain.from_iterable(repeating.values()))]
-    with pq.ParquetFile(path, read_dictionary=names, **PARQUET_OPTIONS) as parquet:
-        for group, columns in repeating.items():
-            batch = next(parquet.iter_batches(1, row_groups=[group], columns=columns), None)
+    groups = range(parquet.metadata.num_row_groups)
+    names = _swelling_columns(parquet, columns)
+    if not names:
+        return [0 for _ in groups]
+    longest = list[int]()
+    with pq.ParquetFile(path, read_dictionary=names, **PARQUET_OPTIONS) as encoded:
+        for group in groups:
+            batch = next(encoded.iter_batches(1, row_groups=[group], columns=names), None)
             sizes = map(_longest_value, batch.columns if batch else ())
-            longest[group] = max(sizes, default=0)
+            longest.append(max(sizes, default=0))
     return longest
+
+
+def _swelling_columns(parquet: pq.ParquetFile, columns: set[str]) -> list[str]:
+    """The paths of texts and bytes in these columns, but for those that are read encoded."""
+    schema = parquet.schema
+    leaves = [schema.column(index) for index in range(len(schema))]
+    paths = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    stay_encoded = {
+        field.name for field in parquet.schema_arrow if pa.types.is_dictionary(field.type)
+    }
+    swelling = columns - stay_encoded
+    return [path for path in paths if path in swelling or path.partition(".")[0] in swelling]
 
 
 def _longest_value(column: pa.Array) -> int:

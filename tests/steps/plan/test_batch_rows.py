@@ -64,3 +64,13 @@ def test_only_the_row_group_with_long_values_is_read_in_short_batches(
     assert max(sizes) < 300 * MIB
     assert len(batches) < 20 + long_rows, "short rows beside long ones come together"
     assert [prompt for batch in batches for prompt in batch["prompt"].to_pylist()] == prompts
+
+
+def test_footer_that_contradicts_itself_is_an_error(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "p.parquet", {"prompt": ["a", None]}))
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    optional = content.index(b"\x25\x02", footer)  # of the schema, whose statistics count nulls
+    path.write_bytes(content[:optional] + b"\x25\x00" + content[optional + 2 :])
+    with pq.ParquetFile(path) as parquet, pytest.raises(OSError, match="histogram"):
+        list(iter_batches(path, parquet, ["prompt"]))
