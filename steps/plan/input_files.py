@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.batch_rows import PARQUET_OPTIONS, choose_batch_rows
+from imagekiln.steps.plan.batch_rows import PARQUET_OPTIONS, iter_batches
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -295,8 +295,7 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            rows = choose_batch_rows(file.source.path, parquet, columns)
-            for batch in parquet.iter_batches(rows, columns=columns):
+            for batch in iter_batches(file.source.path, parquet, columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error

@@ -9,7 +9,7 @@ from fsspec.implementations.local import LocalFileSystem
 SCHEME = "looks-first"
 
 
-class LookingFirst(LocalFileSystem):
+class LookingFirst(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A disk that creates files as most of fsspec's file systems do: it looks, and then writes."""
 
     protocol = SCHEME
