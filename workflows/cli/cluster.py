@@ -261,14 +261,24 @@ def logs(
 @cloup.command(epilog=examples("imagekiln stop shapes-1a2b3c4d5e6f"))
 @workflow_options
 def stop(name: str, namespace: str, server: str | None, context: str | None) -> None:
-    """Stop a workflow early; the images it has committed are kept."""
+    """Stop a workflow early; the images it has committed are kept.
+
+    A second time, it is terminated: at once, and without the notification of its end.
+    """
     from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client import stopping
     from imagekiln.workflows.client.connect import connect
     from imagekiln.workflows.client.next_commands import next_command
 
-    client.stop(name, namespace, connect(server, context))
-    print_text(f"{name} is stopping. {next_command('resubmit', name, namespace)} resumes it.")
+    consequence = {
+        "stopping": "is stopping.",
+        "terminated": (
+            "was stopping already, and is terminated: its exit handler does not run, so nobody is "
+            "notified of its end. What is committed is kept."
+        ),
+        "ended": "had ended before.",
+    }[stopping.stop(name, namespace, connect(server, context))]
+    print_text(f"{name} {consequence} {next_command('resubmit', name, namespace)} resumes it.")
 
 
 @cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))

@@ -53,6 +53,9 @@ class ArgoApi(Protocol):
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow; its exit handler still runs."""
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Stop a workflow and its exit handler."""
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule."""
 

@@ -70,6 +70,11 @@ class ArgoServer:
         path = _server_path("Workflow", namespace, name)
         self.connection.request("PUT", f"{path}/stop", body={})
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Stop a workflow and its exit handler."""
+        path = _server_path("Workflow", namespace, name)
+        self.connection.request("PUT", f"{path}/terminate", body={})
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule."""
         path = _server_path("CronWorkflow", namespace, name)

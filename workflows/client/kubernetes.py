@@ -61,6 +61,11 @@ class KubernetesApi:
         path = kubernetes_path("Workflow", namespace, name)
         self._merge_spec(path, {"shutdown": "Stop"})
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Stop a workflow and its exit handler."""
+        path = kubernetes_path("Workflow", namespace, name)
+        self._merge_spec(path, {"shutdown": "Terminate"})
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule by its `suspend` field."""
         path = kubernetes_path("CronWorkflow", namespace, name)

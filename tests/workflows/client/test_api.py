@@ -43,8 +43,9 @@ def test_name_that_would_lead_to_another_url_is_rejected(
         for verb in (argo.get, argo.delete):
             with pytest.raises(BadInput, match="is not a valid object name"):
                 verb("Workflow", namespace, workflow)
-        with pytest.raises(BadInput, match="is not a valid object name"):
-            argo.stop(namespace, workflow)
+        for end in (argo.stop, argo.terminate):
+            with pytest.raises(BadInput, match="is not a valid object name"):
+                end(namespace, workflow)
 
 
 def test_name_that_no_object_can_have_is_refused_with_the_rule() -> None:
