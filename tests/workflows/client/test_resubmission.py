@@ -3,7 +3,7 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.client import resubmit, retry, submit
+from imagekiln.workflows.client.client import resubmit, submit
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
@@ -42,9 +42,9 @@ def test_workflow_that_is_stopping_is_not_taken_for_one_that_runs(argo: Memory) 
     for attempt in (again, name):
         argo.end(attempt, "Running")
         stop(attempt, NAMESPACE, argo)
-        for start in (submit, retry):
+        for is_retry in (False, True):
             with pytest.raises(BadInput, match=f"`imagekiln stop {attempt} -n images` terminates"):
-                start(postcards(), argo=argo)
+                submit(postcards(), argo=argo, retry=is_retry)
         with pytest.raises(BadInput, match=f"{attempt}: is stopping"):
             resubmit(name, NAMESPACE, argo)
         argo.end(attempt, "Failed")

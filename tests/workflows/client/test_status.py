@@ -256,14 +256,14 @@ def test_last_line_of_a_failed_workflow_is_the_cause() -> None:
 def test_workflow_that_was_stopped_says_so() -> None:
     resume = "somebody stopped the workflow; `imagekiln resubmit postcards-1 -n images` resumes it"
     stopped = {"phase": "Failed", "message": "Stopped with strategy 'Stop'"}
-    assert read_status(workflow(**stopped)).cause == resume  # type: ignore[arg-type]
+    assert read_status(workflow(**stopped)).cause == resume
     pods = [pod("Failed", message="workflow shutdown with strategy:  Stop")]
     ended = [{**node, "phase": "Failed"} for node in shard(0, *pods)]
-    assert read_status(workflow(plan(60, 2), *ended, **stopped)).cause == resume  # type: ignore[arg-type]
+    assert read_status(workflow(plan(60, 2), *ended, **stopped)).cause == resume
 
     # One that failed before is the cause.
     broken = [{**node, "phase": "Failed"} for node in shard(1, pod("Failed", message="no GPU"))]
-    both = workflow(plan(60, 2), *ended, *broken, **stopped)  # type: ignore[arg-type]
+    both = workflow(plan(60, 2), *ended, *broken, **stopped)
     assert read_status(both).cause == "generate of shard 1: no GPU"
 
 
