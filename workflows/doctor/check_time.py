@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.dates import needs_date
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan.run_time import HOW_TO_MEASURE
+from imagekiln.steps.plan.run_time import HOW_TO_KNOW
 from imagekiln.workflows.client.deadline import Forecast, forecast
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_quota import pods_at_once
@@ -33,7 +33,7 @@ def check_run_time(
     if expected is None:
         return unknown(
             "The time of an image of this model is unknown.",
-            f"{HOW_TO_MEASURE[0].upper()}{HOW_TO_MEASURE[1:]}.",
+            f"{HOW_TO_KNOW[0].upper()}{HOW_TO_KNOW[1:]}.",
         )
     quota = "" if pods == parallelism else f" The quota admits {pods} of {parallelism} pods."
     return _finding(expected, quota)

@@ -24,6 +24,11 @@ def test_plan_says_what_was_planned_and_where(job: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_plan_says_where_shards_are_larger_than_asked_for(job: str) -> None:
+    done = kiln("plan", job, "--set", "shard.images=3", "--set", "part.images=2")
+    assert "Shards have up to 4 images, not 3: whole parts of 4 images" in done.stdout
+
+
 def test_plan_finds_its_own_plan_again(job: str) -> None:
     kiln("plan", job)
     assert kiln("plan", job).stdout.startswith("Reused the plan of 6 images in 2 shards: ")

@@ -13,6 +13,7 @@ from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.failures import FailureCause
 from imagekiln.steps.aggregate.report.charts import throughput_chart
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample
+from imagekiln.steps.aggregate.report.costs import cost_section
 from imagekiln.steps.aggregate.report.page import (
     NO_PLOTS,
     ReportData,
@@ -22,7 +23,7 @@ from imagekiln.steps.aggregate.report.page import (
     write_report,
 )
 from imagekiln.steps.aggregate.report.plots import DARK_SCHEME, LIGHT_SCHEME, draw_plot
-from imagekiln.steps.aggregate.spending import Spending
+from imagekiln.steps.aggregate.spending import DevicePrice, Spending, UseAmounts
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary
 from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_throughput
@@ -336,6 +337,14 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
         "s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), []
     )
     return contents, render_report(contents)
+
+
+def test_what_a_run_took_outside_of_shards_is_told_apart(large: tuple[ReportData, str]) -> None:
+    price = DevicePrice("H100", spot=False, gpu_hours=1.5, per_hour=None, source="")
+    spending = Spending(UseAmounts(total=7200.0), prices=(price,))
+    section = cost_section(replace(large[0].summary, spending=spending, device_hours=2.0))
+    assert section is not None
+    assert "0.5 device-hours more went into starting" in " ".join(section.sentences)
 
 
 def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
