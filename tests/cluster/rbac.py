@@ -204,10 +204,12 @@ def _create_task_result(account: Account) -> str:
     return account.kubectl("create", "-f", "-", stdin=json.dumps(new_object("WorkflowTaskResult")))
 
 
-def _patch_task_result(account: Account, _: Json, name: str) -> str:
-    """As it does for a pod that has reported before."""
-    patch = json.dumps({"progress": "1/1"})
-    return account.kubectl("patch", "workflowtaskresults", name, "--type=merge", f"--patch={patch}")
+def _patch_task_result(account: Account, _: Json, name: str) -> object:
+    """As it does for a pod that has reported before. `kubectl patch` would read it first."""
+    path = f"apis/{API_VERSION}/namespaces/{kube.NAMESPACE}/workflowtaskresults/{name}"
+    return account.kubernetes.request(
+        "PATCH", path, body={"progress": "1/1"}, content_type="application/merge-patch+json"
+    )
 
 
 def _apply_workflow(account: Account) -> str:
