@@ -181,7 +181,7 @@ class Rows:
 
     def _row(self, number: int) -> dict[str, object]:
         look = self._looks[number % LOOKS]
-        pictures = {
+        pictures: dict[str, object] = {
             column: str(self._sources[number % PICTURES])
             for column in ("source_image", "control_image", "reference_image")
             if column in look
