@@ -8,7 +8,7 @@
 up one run after the other with `skip_existing`, as a program that imports `imagekiln` may for
 months; a run is removed a few nights later. Rows mix samplers, sizes, steps, guidance, LoRAs and
 input images, and some fail. A line a minute says what the process holds; the end, by how much that
-grew with the images, once the first third had warmed it up.
+grew with the images, once the first third had warmed it up, and what only waits to be collected.
 """
 
 import argparse
@@ -121,6 +121,12 @@ class Watch:
         reading = read_process(self._elapsed(), self.images)
         self.readings.append(reading)
         print(table(HEADER, [cells(reading)]).splitlines()[1], flush=True)
+
+    def collect(self) -> None:
+        """Print what is left once all garbage is collected."""
+        gc.collect()
+        reading = read_process(self._elapsed(), self.images)
+        print(f"Collected: {reading.mib:.1f} MiB, {reading.objects} Python objects")
 
     def _elapsed(self) -> float:
         return (time.monotonic() - self._began) / 60
@@ -326,6 +332,7 @@ def main() -> None:
         watch = Watch(options.minutes)
         with output_uri(options.store, folder) as output:
             loop(watch, folder, output, named_model(options.model), options.seed)
+        watch.collect()
     print(*slopes(watch.readings), sep="\n")
 
 
