@@ -193,7 +193,10 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
 
     reason = error_reason(error)
     if error.errno in DISK_FULL_ERRNOS:
-        return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
+        return TryAgain(
+            f"{where}: the disk is full, or can hold no more files. "
+            "Free some space and run the command again."
+        )
     if error.errno in UNUSABLE_PATH_ERRNOS:
         return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
     if error_code(error) in REJECTED_REQUEST_CODES:
