@@ -25,7 +25,7 @@ from tests.disturbance import (
     spoiled,
 )
 from tests.network import dead_port
-from tests.s3 import READER, S3Server, forget_connections, log_in
+from tests.s3 import READER, WRITER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
 
 MIB = 2**20
@@ -262,6 +262,22 @@ def test_expired_token_means_try_again(stub: StubS3) -> None:
         raised = failure(action)
         assert type(raised) is TryAgain
         assert "have expired. Renew them" in str(raised)
+
+
+@pytest.mark.parametrize("state", ["expired", "wrong"])
+def test_renewed_credentials_are_those_of_the_next_store_in_the_same_process(
+    s3_bucket: str, network: Disturbance, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "earlier")
+    forget_connections()
+    if state == "expired":
+        network.always(EXPIRED_FAULTS["expired"], ("PUT",))
+    raised = failure(open_store(s3_bucket).create, "a", b"x")
+    assert type(raised) is (TryAgain if state == "expired" else StorageRefused)
+
+    network.rest()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", WRITER.key)
+    assert open_store(s3_bucket).create("a", b"x")
 
 
 @pytest.mark.parametrize("code", ["PermanentRedirect", "AuthorizationHeaderMalformed"])
