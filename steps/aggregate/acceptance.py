@@ -5,19 +5,18 @@ from dataclasses import replace
 
 from imagekiln.steps.aggregate.summary import AcceptancePolicy, Summary, load_summary
 from imagekiln.steps.errors import BadInput, NewerVersion
-from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.terms import read_terms
 from imagekiln.steps.runtime.sanitize import format_command
 
 
-def check_gate_names(gates: GateSettings, names: Sequence[str]) -> None:
+def check_gate_names(job: Job, names: Sequence[str]) -> None:
     """Raise BadInput where one of the gates to accept is not among the job's."""
     for name in names:
-        if name not in gates.all_gates:
+        if name not in job.all_gates:
             raise BadInput(
-                f"--accept {name}: the job has no such gate; it has {', '.join(gates.all_gates)}. "
+                f"--accept {name}: the job has no such gate; it has {', '.join(job.all_gates)}. "
                 "Choose one of them."
             )
 

@@ -40,7 +40,7 @@ def judge_first_shard(uri: str) -> Preview:
     job = run.plan.job
     shard = RunReconciler(run.store, run.plan).reconcile(0)
     stats = load_stats(run.store, 0)
-    sheet = ContactSheet(tuple(job.gates.marking_gates))
+    sheet = ContactSheet(tuple(job.marking_gates))
     sheet.add(shard)
     builder = SummaryBuilder(job.carry)
     builder.add(shard)
@@ -101,9 +101,7 @@ def _reasons(summary: Summary, job: Job) -> list[str]:
         not_ok = pluralize(summary.not_ok, "image is", "images are")
         allowed = format_percent(summary.failed_share)
         reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")
-    exceeded = [
-        result for result in gate_results(job.gates, summary) if result.status == "exceeded"
-    ]
+    exceeded = [result for result in gate_results(job, summary) if result.status == "exceeded"]
     return [*reasons, *map(_describe_gate, exceeded)]
 
 

@@ -30,7 +30,7 @@ from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store, confirm_damage
 
-RESULT_SCHEMA = pa.schema([*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
+SETTLED_STATUSES = ["ok", "outscored"]  # another try is not asked for
 # Shards of each round in memory: shards of the run are reconciled in order, several at a time.
 CACHED_SHARDS_PER_ROUND = 4
 
@@ -67,30 +67,36 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
     if not store.exists(part.key):  # s3fs would list the folder on opening a missing object
         return None
-    outcomes = read_outcomes(store, part.key, ["image_id", *OUTCOME_SCHEMA.names])
+    outcomes = read_outcomes(store, part.key, ["image_id", *OUTCOME_SCHEMA.names], part.scores)
     require_same_images(store.uri_of(part.key), outcomes, part.rows)
     return outcomes
 
 
 def _part_results(part_format: PartFormat, part: Part, outcomes: PartOutcomes | None) -> pa.Table:
     if outcomes is None:
-        return _missing_results(part.rows.num_rows)
+        return _missing_results(part)
     # An image without bytes is in no object: the part, which has its status, is named instead.
     has_bytes = pc.is_valid(outcomes.offsets)
     keys = pc.if_else(has_bytes, pa.array(part_format.object_keys(part)), part.key)
     near_duplicates = pa.nulls(part.rows.num_rows, pa.string())
     outcome_columns = outcomes.table.drop_columns(["image_id"]).columns
     return pa.Table.from_arrays(
-        [*outcome_columns, keys, outcomes.offsets, near_duplicates], schema=RESULT_SCHEMA
+        [*outcome_columns, keys, outcomes.offsets, near_duplicates], schema=_result_schema(part)
     )
 
 
-def _missing_results(count: int) -> pa.Table:
-    status_field, *other_fields = RESULT_SCHEMA
+def _result_schema(part: Part) -> pa.Schema:
+    return pa.schema([*OUTCOME_SCHEMA, *part.scores, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
+
+
+def _missing_results(part: Part) -> pa.Table:
+    schema = _result_schema(part)
+    count = part.rows.num_rows
+    status_field, *other_fields = schema
     missing = [MISSING_STATUS] * count
     statuses = pa.array(missing, status_field.type)
     nulls = [pa.nulls(count, field.type) for field in other_fields]
-    return pa.Table.from_arrays([statuses, *nulls], schema=RESULT_SCHEMA)
+    return pa.Table.from_arrays([statuses, *nulls], schema=schema)
 
 
 class RunReconciler:
@@ -227,10 +233,10 @@ def overlay(
     in_later = is_match.to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
 
-    is_ok = manifest["status"].to_numpy() == "ok"
+    is_ok = np.isin(manifest["status"].to_numpy(), SETTLED_STATUSES)
     outcomes = later["status"].to_numpy()[later_rows]
     replaced = in_later & ~is_ok & (outcomes != MISSING_STATUS)
-    is_in_both = in_later & is_ok & (outcomes == "ok")
+    is_in_both = in_later & is_ok & np.isin(outcomes, SETTLED_STATUSES)
     if is_in_both.any():
         later_parts = later["part"].take(pa.array(later_rows))
         is_named = pc.fill_null(pc.equal(later_parts, read_named_parts()), False)

@@ -80,7 +80,7 @@ def aggregate_run(
 ) -> Summary:
     """Account for every planned image of an open run: see `aggregate`."""
     job = run.plan.job
-    check_gate_names(job.gates, accept)
+    check_gate_names(job, accept)
     new_prices = resolve_prices(price, prices)
     if not new_prices.is_empty:
         replace_prices(run.store, new_prices)
@@ -134,7 +134,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     plan = run.plan
     gates = plan.job.gates
     builder = SummaryBuilder(plan.job.carry)
-    sheet = ContactSheet(tuple(gates.marking_gates))
+    sheet = ContactSheet(tuple(plan.job.marking_gates))
     marker = NearDuplicateMarker(gates.near_duplicate)
 
     with RunImageIds(plan.counts.images) as image_ids:

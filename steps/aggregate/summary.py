@@ -109,8 +109,13 @@ class Summary:
 
     @property
     def not_ok(self) -> int:
-        """Images with any other status than ok, or none."""
-        return self.images - self.ok
+        """Images that are to be there and are not: of any other status than ok, or none."""
+        return self.images - self.ok - self.outscored
+
+    @property
+    def outscored(self) -> int:
+        """Candidates that another one of their prompt has beaten."""
+        return self.statuses.get("outscored", 0)
 
     @property
     def retryable(self) -> int:
@@ -254,7 +259,7 @@ class SummaryBuilder:
             spent,
             Prices(policy.price_per_hour, policy.prices),
             drawn=max(generated, made),
-            ok=statuses["ok"],
+            ok=statuses["ok"] + statuses["outscored"],
         )
         return Summary(
             run_id=plan.run_id,
@@ -273,7 +278,7 @@ class SummaryBuilder:
             images_per_second=generated / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({shard.device for shard in all_stats})),
             failed_share=policy.failed_share,
-            marks={gate: marks[gate] for gate in plan.job.gates.marking_gates},
+            marks={gate: marks[gate] for gate in plan.job.marking_gates},
             accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
             distributions=self._distributions.build(),

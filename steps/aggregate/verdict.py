@@ -9,7 +9,7 @@ from typing import Literal
 from imagekiln.steps.aggregate.acceptance import format_aggregate_command
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.job.gates import BLANK, SAFETY, GateSettings
+from imagekiln.steps.job.gates import BLANK, SAFETY
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.keys import REPORT_KEY, parse_part_key
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
@@ -66,14 +66,14 @@ class RunVerdict:
     error: str | None = None
 
 
-def gate_results(gates: GateSettings, summary: Summary) -> tuple[GateResult, ...]:
+def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
     """What each gate found in a run."""
     counts = dict(summary.marks)
     for status, gate in GATE_OF_STATUS.items():
         counts.setdefault(gate, summary.statuses.get(status, 0))
     return tuple(
         GateResult(name, counts.get(name, 0), summary.images, gate.share, name in summary.accepted)
-        for name, gate in gates.all_gates.items()
+        for name, gate in job.all_gates.items()
     )
 
 
@@ -106,7 +106,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     if not summary.not_ok:
         return RunVerdict(
             "finished",
-            f"Finished: all {all_images} ok.",
+            f"Finished: {_describe_ok(summary)}.",
             "Nothing is left to do. To read everything back and check it by hash:",
             (verify,),
         )
@@ -126,6 +126,14 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
         f"{describe_permanent_failures(summary)}{purpose}:",
         tuple(commands),
     )
+
+
+def _describe_ok(summary: Summary) -> str:
+    """That nothing failed, and which candidates have won where images competed."""
+    all_images = pluralize(summary.images, "image is", "images are")
+    if not summary.outscored:
+        return f"all {all_images} ok"
+    return f"{format_count(summary.ok)} of {all_images} ok, the best candidates of their prompts"
 
 
 def describe_permanent_failures(summary: Summary) -> str:
@@ -239,7 +247,7 @@ def _exceeded_verdict(
 
 
 def _exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
-    results = gate_results(job.gates, summary)
+    results = gate_results(job, summary)
     return [result for result in results if result.status == "exceeded"]
 
 

@@ -13,6 +13,7 @@ from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import read_registry
 from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.scores import score_fields
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
@@ -80,6 +81,7 @@ def open_source(uri: str) -> RunSource:
     fields = (
         *read_row_schema(store, plan),
         *OUTCOME_SCHEMA,
+        *score_fields(plan.job),
         *LOCATION_SCHEMA,
         *NEAR_DUPLICATE_SCHEMA,
     )

@@ -4,14 +4,22 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from imagekiln.steps.generate.quality import QualityGates
+from imagekiln.steps.generate.quality import QualityGates, marking_scores
 from imagekiln.steps.imaging.c2pa import C2paSigner
-from imagekiln.steps.imaging.codecs import NO_METADATA, EmbeddedMetadata, encode_image, hash_pixels
+from imagekiln.steps.imaging.codecs import (
+    NO_METADATA,
+    RGB,
+    EmbeddedMetadata,
+    encode_image,
+    hash_pixels,
+)
 from imagekiln.steps.imaging.metadata import AI_XMP_PACKET, MAX_COMMENT_UNITS
 from imagekiln.steps.job.output import Encoding, MetadataLevel, file_suffix
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.webui_text import ModelLabel, format_parameters, model_label
+
+FLAT_ERROR = "every pixel has the same color"
 
 
 def encode_drawn_image(
@@ -26,8 +34,8 @@ def encode_drawn_image(
     """
     if image.rgb is None or image.status != "ok":
         return EncodedImage(image.index_in_part, image.status, image.error)
-    if (image.rgb == image.rgb[0, 0]).all():
-        return EncodedImage(image.index_in_part, "blank", "every pixel has the same color")
+    if is_flat(image.rgb):
+        return EncodedImage(image.index_in_part, "blank", FLAT_ERROR)
 
     content = encode_image(image.rgb, encoding, metadata)
     if sign is not None:
@@ -42,6 +50,11 @@ def encode_drawn_image(
     )
 
 
+def is_flat(rgb: RGB) -> bool:
+    """Whether all pixels have one color."""
+    return bool((rgb == rgb[0, 0]).all())
+
+
 class OutputEncoder:
     """Encodes and judges images as a plan asks. May be called from several threads at once."""
 
@@ -53,14 +66,21 @@ class OutputEncoder:
         self._model = model_label(plan)
         self._sign = None if job.c2pa is None else C2paSigner(job.c2pa, job.encoding)
         self._gates = QualityGates(job.gates)
+        self._scores = job.scores
 
     def __call__(self, image: DrawnImage, row: ImageRow) -> EncodedImage:
         """The image of this row as it will be stored."""
         metadata = build_image_metadata(row, self._model, self._encoding, self._metadata)
         encoded = encode_drawn_image(image, self._encoding, metadata, self._sign)
+        encoded = replace(
+            encoded,
+            scores={name: score.value for name, score in image.scores.items()},
+            candidate_rank=image.candidate_rank,
+        )
         if encoded.status != "ok" or image.rgb is None:
             return encoded
-        return replace(encoded, quality=self._gates(image.rgb, row))
+        marks = marking_scores(image.scores, self._scores)
+        return replace(encoded, quality=self._gates(image.rgb, row, marks))
 
 
 def build_image_metadata(

@@ -3,7 +3,7 @@
 A check that raises marks the image: what could not be judged does not count as good.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 import numpy as np
@@ -13,8 +13,9 @@ from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
 from imagekiln.steps.job.gates import LOW_CONTRAST, OVER_SATURATED, GateSettings, UserCheckGate
+from imagekiln.steps.job.scores import AnyScore
 from imagekiln.steps.job.user_checks import import_check
-from imagekiln.steps.runs.image import ImageParameters, ImageQuality, ImageRow
+from imagekiln.steps.runs.image import ImageParameters, ImageQuality, ImageRow, ScoreValue
 from imagekiln.steps.storage.failures import error_reason
 
 MAX_REASON_CHARS = 500
@@ -30,12 +31,20 @@ class QualityGates:
         self._gates = gates
         self._checks = load_user_checks(gates.checks)
 
-    def __call__(self, rgb: ImageArray, row: ImageRow) -> ImageQuality:
-        """Judge RGB uint8 (height, width, 3). Raises TryAgain where a check runs out of memory."""
+    def __call__(
+        self, rgb: ImageArray, row: ImageRow, score_marks: Mapping[str, str] | None = None
+    ) -> ImageQuality:
+        """Judge RGB uint8 (height, width, 3), which scores have marked for these reasons.
+
+        Raises TryAgain where a check runs out of memory.
+        """
         measures = measure_image(rgb)
-        spec = _to_image_spec(row)
+        spec = to_image_spec(row)
         verdicts = {check.name: check(rgb, spec) for check in self._checks}
         bad = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
+
+        for name, mark in (score_marks or {}).items():
+            bad[name] = Verdict(False, mark)
 
         reason = "; ".join(format_verdict(name, verdict) for name, verdict in bad.items())
         return ImageQuality((*self._failed_measures(measures), *bad), reason or None, measures)
@@ -78,6 +87,19 @@ def load_user_checks(checks: Sequence[UserCheckGate]) -> tuple[UserCheck, ...]:
     return tuple(UserCheck(check) for check in checks)
 
 
+def marking_scores(
+    values: Mapping[str, ScoreValue], scores: Mapping[str, AnyScore]
+) -> dict[str, str]:
+    """The scores that mark an image, with the reason."""
+    marks = {}
+    for name, score in values.items():
+        if score.value is None:
+            marks[name] = score.reason or ""
+        elif scores[name].marks(score.value):
+            marks[name] = f"{score.value:g}"
+    return marks
+
+
 def format_verdict(name: str, verdict: Verdict) -> str:
     """A verdict as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
     reason = str(verdict.reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
@@ -102,7 +124,7 @@ def _to_verdict(result: object) -> Verdict:
             raise TypeError(f"it returned {type(result).__name__}, not Verdict, bool or None")
 
 
-def _to_image_spec(row: ImageRow) -> ImageSpec:
+def to_image_spec(row: ImageRow) -> ImageSpec:
     """The image row in the form that checks receive."""
     parameters = {name: getattr(row.parameters, name) for name in ImageParameters.__slots__}
     return ImageSpec(image_id=row.image_id, id=row.id, image_index=row.image_index, **parameters)

@@ -28,6 +28,7 @@ from imagekiln.steps.storage.store import Store
 
 ENCODER_THREADS = 4
 EncodeImage = Callable[[DrawnImage, ImageRow], EncodedImage]
+ScoreImages = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], Sequence[DrawnImage]]
 OnUpcoming = Callable[[Sequence[ImageRow]], None]
 IsMissing = Callable[["Batch"], bool]
 
@@ -42,18 +43,24 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DrawnBatch:
-    """Drawn images and their rows, of one part. The device may still be working on them."""
+    """Drawn images and their rows, of one part. The device may still be working on them.
+
+    Where they were scored, `wait_seconds` passed waiting for the device, and then `score_seconds`.
+    """
 
     part: Part
     images: Sequence[DrawnImage]
     rows: Sequence[ImageRow]
+    wait_seconds: float = 0.0
+    score_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
     """A part that is ready to be committed, and the seconds spent on it.
 
-    `wait_seconds` passed waiting for the device, `encode_seconds` encoding, judging and packing.
+    `wait_seconds` passed waiting for the device, `score_seconds` scoring, and `encode_seconds`
+    encoding, judging and packing.
     `statuses` counts its images.
     """
 
@@ -61,6 +68,7 @@ class EncodedPart:
     wait_seconds: float
     encode_seconds: float
     statuses: Mapping[str, int] = field(default_factory=dict)
+    score_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class CommittedPart:
     encode_seconds: float
     write_seconds: float
     was_first: bool
+    score_seconds: float = 0.0
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
@@ -154,6 +163,35 @@ def _seconds_to_finish(part: Part, row: ImageRow, rate: _DrawRate) -> float:
     return COMMIT_RESERVE_SECONDS + rate.seconds_for(part.rows.num_rows - row.index_in_part)
 
 
+def score_batches(
+    drawn: Iterator[DrawnBatch], score: ScoreImages, images_at_once: int
+) -> Iterator[DrawnBatch]:
+    """Score the images of each part, so many at once from its first to its last.
+
+    So they are scored together in the same way however memory cut the batches that they were drawn
+    in.
+    """
+    images: list[DrawnImage] = []
+    rows: list[ImageRow] = []
+    wait_seconds = 0.0
+    for batch in drawn:
+        if batch.rows[0].index_in_part == 0:
+            images, rows = [], []  # of a part that was given up
+        began_waiting = time.perf_counter()
+        images += batch.images
+        rows += batch.rows
+        wait_seconds += time.perf_counter() - began_waiting
+
+        is_last = rows[-1].index_in_part == batch.part.rows.num_rows - 1
+        while len(rows) >= images_at_once or (is_last and rows):
+            began_scoring = time.perf_counter()
+            scored = score(images[:images_at_once], rows[:images_at_once])
+            seconds = time.perf_counter() - began_scoring
+            yield DrawnBatch(batch.part, scored, rows[:images_at_once], wait_seconds, seconds)
+            images, rows = images[images_at_once:], rows[images_at_once:]
+            wait_seconds = 0.0
+
+
 def encode_parts(
     drawn: Iterator[DrawnBatch],
     encode: EncodeImage,
@@ -164,6 +202,7 @@ def encode_parts(
     encoded: list[EncodedImage] = []
     wait_seconds = 0.0
     encode_seconds = 0.0
+    score_seconds = 0.0
     with ThreadPoolExecutor(ENCODER_THREADS) as pool:
         for batch in drawn:
             if batch.rows[0].index_in_part == 0:
@@ -174,7 +213,8 @@ def encode_parts(
             encoded += pool.map(encode, images, batch.rows)
             progress.add_drawn(len(images))
 
-            wait_seconds += began_encoding - began_waiting
+            wait_seconds += began_encoding - began_waiting + batch.wait_seconds
+            score_seconds += batch.score_seconds
             if len(encoded) < batch.part.rows.num_rows:
                 encode_seconds += time.perf_counter() - began_encoding
                 continue
@@ -182,10 +222,11 @@ def encode_parts(
             packed = part_format.pack(batch.part, encoded)
             encode_seconds += time.perf_counter() - began_encoding
             statuses = Counter[str](image.status for image in encoded)
-            yield EncodedPart(packed, wait_seconds, encode_seconds, statuses)
+            yield EncodedPart(packed, wait_seconds, encode_seconds, statuses, score_seconds)
             encoded = []
             wait_seconds = 0.0
             encode_seconds = 0.0
+            score_seconds = 0.0
 
 
 def commit_parts(
@@ -201,5 +242,10 @@ def commit_parts(
         count_images(part.statuses)
         progress.add_committed(part.packed.part.rows.num_rows)
         yield CommittedPart(
-            part.packed.part, part.wait_seconds, part.encode_seconds, write_seconds, was_first
+            part.packed.part,
+            part.wait_seconds,
+            part.encode_seconds,
+            write_seconds,
+            was_first,
+            part.score_seconds,
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import ceil
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
@@ -28,17 +29,19 @@ from imagekiln.steps.generate.late_shards import (
 )
 from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.generate.scores import load_scorers, rank_candidates, score_images
 from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
     commit_parts,
     draw_batches,
     encode_parts,
+    score_batches,
     split_into_batches,
 )
 from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.formats import format_of, recover_parts
-from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import (
@@ -93,6 +96,7 @@ class LazyDenoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
             self._denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
+            self._denoiser.scorers = load_scorers(self._plan, self._denoiser.device)
             self._note_device(describe_device(self._denoiser.device))
         return self._denoiser
 
@@ -304,7 +308,8 @@ def _make_parts(work: _Work, parts: Sequence[Part], watch: PartWatch) -> _Attemp
 
     def encode_and_commit(drawn: Iterator[DrawnBatch]) -> None:
         part_format = format_of(work.plan.job)
-        encoded = encode_parts(drawn, work.encoder, part_format, work.progress)
+        scored = _score(work, drawn)
+        encoded = encode_parts(scored, work.encoder, part_format, work.progress)
         with closing(prefetch(encoded, MAX_QUEUED_PARTS, encoded_waits)) as ready:
             committed.extend(commit_parts(ready, work.store, work.progress))
 
@@ -332,6 +337,21 @@ def _make_parts(work: _Work, parts: Sequence[Part], watch: PartWatch) -> _Attemp
         drawn_waits,
         encoded_waits,
     )
+
+
+def _score(work: _Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
+    """The batches with the scores that the job asks for; as they are where it asks for none."""
+    job = work.plan.job
+    if not job.scores:
+        return drawn
+    scorers = work.denoiser.scorers
+
+    def score(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> list[DrawnImage]:
+        scored = score_images(scorers, images, rows)
+        return scored if job.keep is None else rank_candidates(scored, job.scores, job.keep)
+
+    whole_groups = ceil(work.plan.max_batch_size / job.candidates)
+    return score_batches(drawn, score, images_at_once=whole_groups * job.candidates)
 
 
 def _step_check(work: _Work) -> Callable[[], None]:
@@ -385,6 +405,7 @@ def _stage_seconds(load_seconds: float, attempt: _Attempt) -> StageSeconds:
         safety=times.safety,
         copy=times.copy,
         encode=sum(part.encode_seconds for part in attempt.committed),
+        score=sum(part.score_seconds for part in attempt.committed),
         write=sum(part.write_seconds for part in attempt.committed),
         encode_waits=device_waits,
     )

@@ -56,6 +56,16 @@ class NearDuplicateGate(Gate):
     )
 
 
+def require_own_function(entry: str) -> str:
+    """The entry of a function. Raises ValueError where it belongs to Python.
+
+    A plan, which somebody else may have written, names what is imported and called.
+    """
+    if entry.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f'is "{entry}", which belongs to Python; name a function of your own')
+    return entry
+
+
 class UserCheckGate(Gate):
     """A check of the user's own, imported where the images are generated."""
 
@@ -72,10 +82,7 @@ class UserCheckGate(Gate):
     @field_validator("entry")
     @classmethod
     def _require_own_function(cls, entry: str) -> str:
-        # A plan, which somebody else may have written, names what is imported and called.
-        if entry.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
-            raise ValueError(f'is "{entry}", which belongs to Python; name a function of your own')
-        return entry
+        return require_own_function(entry)
 
     @field_validator("name")
     @classmethod

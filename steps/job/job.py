@@ -26,10 +26,11 @@ from imagekiln.steps.job.fields import (
     Share,
     StepCount,
 )
-from imagekiln.steps.job.gates import GateSettings
+from imagekiln.steps.job.gates import Gate, GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.prices import GpuPrice, is_price
 from imagekiln.steps.job.samplers import Sampler
+from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
 from imagekiln.steps.job.speed import SpeedSettings
 
 DEFAULT_BATCH_IMAGES = 8
@@ -294,6 +295,17 @@ class Job(Settings):
     speed: SpeedSettings = SpeedSettings()
     limits: JobLimits = JobLimits()
     gates: GateSettings = GateSettings()
+    # Left out of what is written where they are not set, so that run ids are those of before.
+    scores: Annotated[dict[ScoreName, AnyScore], Field(max_length=MAX_SCORES)] = Field(
+        default={},
+        exclude_if=lambda scores: not scores,
+        description="Numbers that are computed of each image, by the names of their columns.",
+    )
+    keep: KeepSettings | None = Field(
+        default=None,
+        exclude_if=lambda keep: keep is None,
+        description="Keeps the best of several images of a prompt: best 1 of 4 by clip_score.",
+    )
     price_per_hour: Number | None = Field(
         default=None, ge=0, description="The price of a device per hour, for the report."
     )
@@ -357,6 +369,26 @@ class Job(Settings):
         if self.budget.cost is not None and not has_price:
             raise ValueError("has budget.cost and no price; set price_per_hour or prices")
         return self
+
+    @model_validator(mode="after")
+    def _require_known_scores(self) -> "Job":
+        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carry})
+        return self
+
+    @property
+    def marking_gates(self) -> dict[str, Gate]:
+        """The gates that mark images, scores among them, by the names of their marks."""
+        return {**self.gates.marking_gates, **self.scores}
+
+    @property
+    def all_gates(self) -> dict[str, Gate]:
+        """Every gate by its name, with those that find a status."""
+        return {**self.gates.all_gates, **self.scores}
+
+    @property
+    def candidates(self) -> int:
+        """How many images are made for each one that is asked for."""
+        return 1 if self.keep is None else self.keep.of
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:

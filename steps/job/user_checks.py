@@ -1,11 +1,13 @@
-"""The user's own checks, found by their entries: the function, or why there is none."""
+"""The user's own checks and scores, found by their entries: the function, or why there is none."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from types import ModuleType
 
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
+from imagekiln.steps.job.scores import SCORER_GROUP, AnyScore, OwnScore
 
 # Importing runs the user's code, which may raise anything.
 IMPORT_ERRORS = (Exception, SystemExit)
@@ -14,12 +16,17 @@ UserCheckFunction = Callable[..., object]
 
 def import_check(check: UserCheckGate) -> UserCheckFunction:
     """The function of a check. Raises BadInput where it cannot be imported."""
-    module, _, _ = check.entry.partition(":")
+    return import_entry(_setting_of(check), check.entry)
+
+
+def import_entry(setting: str, entry: str) -> UserCheckFunction:
+    """The function or class that a setting names. Raises BadInput where it cannot be imported."""
+    module, _, _ = _resolve_entry_point(setting, entry).partition(":")
     try:
         imported = import_module(module)
     except IMPORT_ERRORS as error:
-        raise _not_importable(check, error) from error
-    return _find_function(check, imported)
+        raise _not_importable(setting, entry, error) from error
+    return _find_function(setting, entry, imported)
 
 
 def find_untried_checks(checks: Sequence[UserCheckGate]) -> tuple[str, ...]:
@@ -27,37 +34,66 @@ def find_untried_checks(checks: Sequence[UserCheckGate]) -> tuple[str, ...]:
 
     Raises BadInput where a module is importable and has no such function.
     """
-    sentences = []
-    for check in checks:
-        module, _, _ = check.entry.partition(":")
-        try:
-            imported = import_module(module)
-        except IMPORT_ERRORS as error:
-            sentences.append(
-                f"gates.checks: {check.name}: {check.entry} was not tried, since {module} does not "
-                f"import here ({_import_reason(error)}). It must where the images are generated."
-            )
-            continue
-        _find_function(check, imported)
-    return tuple(sentences)
+    sentences = (_try_entry(_setting_of(check), check.entry) for check in checks)
+    return tuple(filter(None, sentences))
 
 
-def _find_function(check: UserCheckGate, module: ModuleType) -> UserCheckFunction:
-    _, _, name = check.entry.partition(":")
+def find_untried_scores(scores: Mapping[str, AnyScore]) -> tuple[str, ...]:
+    """The same of the user's own scores."""
+    sentences = (
+        _try_entry(f"scores: {name}", score.entry)
+        for name, score in scores.items()
+        if isinstance(score, OwnScore) and ":" in score.entry
+    )
+    return tuple(filter(None, sentences))
+
+
+def _setting_of(check: UserCheckGate) -> str:
+    return f"gates.checks: {check.name}"
+
+
+def _try_entry(setting: str, entry: str) -> str | None:
+    """Why an entry was not tried; None where it was, and is as it must be."""
+    module, _, _ = entry.partition(":")
+    try:
+        imported = import_module(module)
+    except IMPORT_ERRORS as error:
+        return (
+            f"{setting}: {entry} was not tried, since {module} does not "
+            f"import here ({_import_reason(error)}). It must where the images are generated."
+        )
+    _find_function(setting, entry, imported)
+    return None
+
+
+def _resolve_entry_point(setting: str, entry: str) -> str:
+    """The entry as package.module:name, which entry points of installed packages stand for."""
+    if ":" in entry:
+        return entry
+    points = entry_points(group=SCORER_GROUP)
+    if entry not in points.names:
+        names = ", ".join(sorted(points.names)) or "none"
+        raise BadInput(
+            f"{setting}: no installed package has the entry point {entry} in {SCORER_GROUP}; there "
+            f"are: {names}. Install it where images are made, or correct the entry."
+        )
+    return points[entry].value
+
+
+def _find_function(setting: str, entry: str, module: ModuleType) -> UserCheckFunction:
+    _, _, name = _resolve_entry_point(setting, entry).partition(":")
     try:
         function = getattr(module, name)
     except IMPORT_ERRORS as error:  # a module may have code of its own for missing names
-        raise _not_importable(check, error) from error
+        raise _not_importable(setting, entry, error) from error
     if not callable(function):
-        raise BadInput(
-            f"gates.checks: {check.name}: {check.entry} is not a function. Choose a function."
-        )
+        raise BadInput(f"{setting}: {entry} is not a function. Choose a function.")
     return function  # type: ignore[no-any-return]  # the user's, of any type
 
 
-def _not_importable(check: UserCheckGate, error: BaseException) -> BadInput:
+def _not_importable(setting: str, entry: str, error: BaseException) -> BadInput:
     return BadInput(
-        f"gates.checks: {check.name}: {check.entry} does not import ({_import_reason(error)}). "
+        f"{setting}: {entry} does not import ({_import_reason(error)}). "
         "Install it where images are made, or correct the entry."
     )
 

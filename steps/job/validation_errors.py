@@ -118,6 +118,9 @@ def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDeta
             kind = str(error["ctx"]["tag"])
             choices = _split_choices(error["ctx"]["expected_tags"])
             return f"is {_format_value(kind)}; {_suggest_choice(kind, choices)}"
+        case "union_tag_not_found":
+            kinds = " or ".join(kinds_with_setting(root, (*path, "kind")))
+            return f"has no kind; set {format_path((*path, 'kind'))} to {kinds}"
         case _:
             return f"is {_format_value(error['input'])}; {_suggest_value(root, path, error)}"
 

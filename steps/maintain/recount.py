@@ -88,7 +88,7 @@ class Recount:
 
     def _counted_fields(self) -> dict[str, object]:
         counts = self._counts
-        gates = self._plan.job.gates.marking_gates
+        gates = self._plan.job.marking_gates
         return {
             "statuses": dict(counts.statuses),
             "bytes": counts.bytes,

@@ -251,7 +251,15 @@ def _shard_rows_to_retry(
         is_retried = pc.and_not(is_retried, is_permanent)
     if not pc.any(is_retried).as_py():
         return None
+    if plan.job.keep is not None:
+        is_retried = _with_candidates(is_retried, plan.job.candidates)
     return read_shard_rows(store, plan, number).filter(is_retried)
+
+
+def _with_candidates(is_retried: pa.ChunkedArray, candidates: int) -> pa.Array:
+    """All candidates of places without a winner: of one that has it, none is to be retried."""
+    groups = is_retried.to_numpy().reshape(-1, candidates)
+    return pa.array(groups.any(axis=1).repeat(candidates))
 
 
 def _group_into_shards(rows: Iterator[_RetryRows], plan: Plan) -> Iterator[_RetryRows]:

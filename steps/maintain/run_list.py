@@ -150,7 +150,7 @@ def _describe(run: Run) -> RunOverview:
 
 
 def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:
-    results = gate_results(job.gates, summary)
+    results = gate_results(job, summary)
     return tuple(result.gate for result in results if result.status == "exceeded")
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
     return Path(ask_hub(reference, download, setting))
 
 
-def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
+def list_hub_files(model: HubReference) -> tuple[str, ...]:
     """The names of the model's files, weights included; none where the hub cannot be reached."""
     from huggingface_hub import HfApi
 

@@ -1,7 +1,7 @@
 """A job's model with its adapters and LoRAs, read once for a command and passed on."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
@@ -10,6 +10,9 @@ from imagekiln.steps.models.compatibility import require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
 from imagekiln.steps.models.revisions import LORA_SETTING_PREFIX, NamedRevision, pin_revisions
+from imagekiln.steps.models.scorers import score_digests
+
+SCORE_SETTING_PREFIX = "scores."
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class ResolvedModel:
 
     `job` is the job with commits in place of the branches and tags that it names, `revisions`.
     `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
-    the column of input images that each one reads, `loras` by the names that rows use.
+    the column of input images that each one reads, `loras` by the names that rows use, `scores`,
+    which decide no pixel, by the path of the setting.
     """
 
     job: Job
@@ -27,6 +31,7 @@ class ResolvedModel:
     adapters: dict[str, str]
     loras: dict[str, LoraFacts]
     revisions: tuple[NamedRevision, ...] = ()
+    scores: dict[str, str] = field(default_factory=dict)
 
     @property
     def common_digest(self) -> str:
@@ -34,7 +39,7 @@ class ResolvedModel:
         return "|".join(
             digest
             for setting, digest in self._digests()
-            if not setting.startswith(LORA_SETTING_PREFIX)
+            if not setting.startswith((LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX))
         )
 
     @property
@@ -59,6 +64,8 @@ class ResolvedModel:
             yield settings[column].setting_path, f"{column}={key}"
         for name, lora in sorted(self.loras.items()):
             yield f"{LORA_SETTING_PREFIX}{name}", f"{name}={lora.sha256}"
+        for setting, digest in self.scores.items():
+            yield setting, f"{setting}={digest}"
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
@@ -81,4 +88,5 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
         adapters=adapter_keys(job.model, facts.pipeline),
         loras=load_lora_facts(job.model),
         revisions=pinned.revisions,
+        scores=score_digests(job),
     )

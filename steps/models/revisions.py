@@ -8,6 +8,7 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, resolve_commit
+from imagekiln.steps.models.scorers import pin_scores, score_references
 from imagekiln.steps.models.single_file import configuration_reference
 
 LORA_SETTING_PREFIX = "model.loras."
@@ -42,7 +43,7 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
     """
     planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
-    for setting, reference in _references(job.model):
+    for setting, reference in (*_references(job.model), *score_references(job)):
         if not is_hub_id(reference.id):
             _refuse_revision(setting, reference)
             continue
@@ -57,7 +58,8 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
         return PinnedJob(job, ())
     commits = {named.setting: named.commit for named in revisions}
     model = _with_commits(job.model, commits)
-    return PinnedJob(job.model_copy(update={"model": model}), tuple(revisions))
+    update = {"model": model, "scores": pin_scores(job.scores, commits)}
+    return PinnedJob(job.model_copy(update=update), tuple(revisions))
 
 
 def _refuse_revision(setting: str, reference: HubReference) -> None:

@@ -16,7 +16,12 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
+from imagekiln.steps.plan.image_sql import (
+    INPUT_IMAGE_SET_COLUMN,
+    SHAPE_COLUMNS,
+    candidate_group_sql,
+    quote_literal,
+)
 from imagekiln.steps.plan.ordering import Int64Array, SortedStream, order_by_group
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
 from imagekiln.steps.runs.plan import PlanCounts
@@ -129,7 +134,8 @@ class Catalog:
 
     `groups` are in the order in which they are made: that of their first row. `database` has the
     tables `images`, `same_id`, `duplicates` and `existing`. `images_file` has every image of the
-    former with its texts; `passthrough` are the names of its columns that are carried.
+    former with its texts; `passthrough` are the names of its columns that are carried. So many
+    `candidates`, neighbors by their numbers, compete for one place.
     """
 
     groups: tuple[ImageGroup, ...]
@@ -138,6 +144,7 @@ class Catalog:
     images_file: Path
     rules: tuple[RejectionRule, ...]
     passthrough: tuple[str, ...]
+    candidates: int = 1
 
     def iter_rejected(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rejected rows, or the first of them: `row`, `column`, `reason`, in input order."""
@@ -273,10 +280,12 @@ def catalog_images(
     rules: tuple[RejectionRule, ...],
     passthrough: tuple[str, ...],
     existing_runs: Sequence[str] = (),
+    candidates: int = 1,
 ) -> Catalog:
     """Find what of the images in `images_file` is to be made, and group it by shape.
 
-    Images that a run at one of the URIs `existing_runs` holds are omitted.
+    Images that a run at one of the URIs `existing_runs` holds are omitted. Where so many
+    `candidates` compete, they are planned together: all of them or, where one exists, none.
     Raises BadInput, TryAgain.
     """
     # Earlier runs know images by their ids.
@@ -294,6 +303,8 @@ def catalog_images(
     database.execute(DUPLICATES_SQL)
     database.execute(UNIQUE_IMAGES_SQL)
     create_existing_table(database, images_file.parent, existing_runs)
+    if candidates > 1:
+        _require_whole_groups(database, candidates)
     groups = _group_by_shape(database)
     return Catalog(
         groups=groups,
@@ -302,7 +313,30 @@ def catalog_images(
         images_file=images_file,
         rules=rules,
         passthrough=passthrough,
+        candidates=candidates,
     )
+
+
+def _require_whole_groups(database: Database, candidates: int) -> None:
+    """Omit all candidates of which one exists. Raise BadInput where others share some."""
+    group = candidate_group_sql(candidates)
+    database.execute(
+        f"""
+        INSERT INTO existing
+        SELECT number FROM planned_images WHERE {group} IN (SELECT {group} FROM existing)
+        """
+    )
+    rows = database.fetch_table(
+        f"""
+        SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row
+        FROM planned_images GROUP BY {group} HAVING count(*) <> {candidates} ORDER BY row LIMIT 1
+        """
+    )
+    if rows.num_rows:
+        raise BadInput(
+            f"prompts: row {rows['row'][0]} shares some of its {candidates} candidates with a row "
+            f"of the same prompt, as their seeds are less than {candidates} apart. Change one seed."
+        )
 
 
 def create_repeated_table(

@@ -172,7 +172,7 @@ def _make_images(
         write_images(database, schema, _read_rows(inputs, input_images), sql, images_file)
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
-    return catalog_images(database, images_file, rules, passthrough, runs)
+    return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
 
 
 def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:

@@ -135,6 +135,7 @@ def _filled_sql(
 ) -> str:
     """The rows with the job's defaults where they have nulls."""
     defaults = job.defaults
+    candidates = "" if job.keep is None else f" * {job.candidates}"
     image_set = ", ".join(
         f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in INPUT_IMAGE_COLUMNS
     )
@@ -156,7 +157,7 @@ def _filled_sql(
                    coalesce(strength, CASE WHEN source_image IS NOT NULL
                                            THEN CAST({defaults.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
-                   coalesce(images, {defaults.images_per_prompt}) AS images {carried}
+                   coalesce(images, {defaults.images_per_prompt}){candidates} AS images {carried}
             FROM {_input_sql(empty_columns)}"""
 
 
@@ -170,6 +171,11 @@ def _input_sql(empty_columns: tuple[str, ...]) -> str:
         if column.name in empty_columns
     )
     return f"(SELECT * REPLACE ({constants}) FROM input)"
+
+
+def candidate_group_sql(candidates: int) -> str:
+    """The number of the first candidate of each image's group, by the image's own `number`."""
+    return f"number - number % {MAX_IMAGES_PER_ROW} % {candidates}"
 
 
 def quote_literal(text: str) -> str:

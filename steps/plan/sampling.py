@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.plan.catalog import Catalog, ImageGroup
-from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
+from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS, candidate_group_sql
 
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
 Int64Array = npt.NDArray[np.int64]
@@ -30,9 +30,13 @@ class PlanSample:
 
 
 def choose_sample(catalog: Catalog, images: int) -> PlanSample:
-    """A sample of so many images, or of all where there are no more."""
-    sizes = [group.images for group in catalog.groups]
-    quotas = divide_sample(sizes, images)
+    """A sample of so many images, or of all where there are no more.
+
+    Where candidates compete, those of a place are sampled together, and few more images.
+    """
+    together = catalog.candidates
+    sizes = [group.images // together for group in catalog.groups]
+    quotas = divide_sample(sizes, -(-images // together))
     candidates = _candidates_by_group(catalog, quotas)
     lengths = _read_prompt_lengths(catalog, candidates)
 
@@ -40,8 +44,9 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     rest: list[ImageGroup] = []
     for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
         numbers.sort(key=lambda number: (lengths[number], number))
-        sampled += _spread(numbers, quota)
-        images_left = group.images - quota
+        for number in _spread(numbers, quota):
+            sampled += range(number, number + together)
+        images_left = group.images - quota * together
         if images_left:
             rest.append(replace(group, images=images_left))
     return PlanSample(np.array(sampled, np.int64), tuple(rest))
@@ -84,6 +89,7 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
         f"""
         SELECT arg_min(number, image_hash, {most}) AS numbers
         FROM planned_images
+        WHERE number = {candidate_group_sql(catalog.candidates)}
         GROUP BY {columns}
         ORDER BY min(number)
         """

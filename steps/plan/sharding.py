@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import lcm
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES, Job
@@ -58,6 +59,7 @@ def _choose_part_images(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
 ) -> int:
     """The images of a part: as the job says, or as many as take a while, in whole batches."""
+    batch = lcm(batch, job.candidates)  # whoever makes a part decides among its candidates
     if job.part.images is not None:
         return _round_up(job.part.images, batch)
     default = _round_up(DEFAULT_PART_IMAGES, batch)

@@ -14,7 +14,7 @@ from pydantic.main import IncEx
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job, JobLimits
 from imagekiln.steps.job.prices import is_spot_node
-from imagekiln.steps.job.user_checks import find_untried_checks
+from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
@@ -117,7 +117,9 @@ def make_plan(
     if sample_images is None:
         sample_images = job.cluster.canary or 0
     job = job.without_cluster()
-    find_untried_checks(job.gates.checks)  # fails where one can be tried and is wrong
+    # These fail where one can be tried and is wrong.
+    find_untried_checks(job.gates.checks)
+    find_untried_scores(job.scores)
     if job.run_id is not None:
         store = _open_run_store(job, job.run_id)
         existing = _read_plan(store)
@@ -261,8 +263,8 @@ def _adopt_plan(
             f"{store.uri}: holds a plan with another `{difference}`. "
             "Choose another run_id or output."
         )
-    planned_files = plan.model.digest, plan.adapters, plan.loras
-    if planned_files != (model.facts.digest, model.adapters, model.loras):
+    planned_files = plan.model.digest, plan.adapters, plan.loras, plan.scores
+    if planned_files != (model.facts.digest, model.adapters, model.loras, model.scores):
         raise BadInput(
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
             "Choose another run_id or output."
@@ -327,6 +329,7 @@ def _write_plan(
         batch_sizes=draft.batch_sizes,
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
+        scores=inputs.model.scores,
         revisions=inputs.model.revisions,
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
     )

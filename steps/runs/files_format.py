@@ -66,7 +66,7 @@ class PackedFiles:
         write_sidecar = partial(self._write_sidecar, store)
         with ThreadPoolExecutor(IO_THREADS) as pool:
             images = list(pool.map(write_image, self.images))
-            table = join_outcome(self.part.rows, outcome_table(images))
+            table = join_outcome(self.part.rows, outcome_table(images, self.part.scores))
             lines = sidecar_lines(table)
             outcomes = list(pool.map(write_sidecar, images, lines))
         return _commit_index(store, self.part, pa.concat_tables(outcomes))
@@ -229,8 +229,9 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
     try:
         values = json.loads(line)
         image_id = values["image_id"]
-        outcome = {name: values[name] for name in OUTCOME_SCHEMA.names}
-        table = pa.Table.from_pylist([outcome], OUTCOME_SCHEMA)
+        schema = pa.schema([*OUTCOME_SCHEMA, *part.scores])
+        outcome = {name: values[name] for name in schema.names}
+        table = pa.Table.from_pylist([outcome], schema)
         check_outcomes(table)
     except CONTENT_ERRORS as error:
         raise damage_error(where, error) from error

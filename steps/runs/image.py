@@ -1,7 +1,7 @@
 """One image, as it is planned, drawn and encoded, and the batches that images are drawn in."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS as INPUT_IMAGE_COLUMNS
 
 ID_COLUMNS = ("image_id", "id", "image_index")
-ImageStatus = Literal["ok", "blank", "filtered", "failed"]
+ImageStatus = Literal["ok", "blank", "filtered", "failed", "outscored"]
 MISSING_STATUS = "missing"  # in the manifest: a planned image that is in no part
 
 
@@ -69,13 +69,27 @@ class BatchShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreValue:
+    """One score of an image; None where there is none, with the reason."""
+
+    value: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DrawnImage:
-    """What the denoiser made of one row: RGB uint8 (height, width, 3), or why there is none."""
+    """What the denoiser made of one row: RGB uint8 (height, width, 3), or why there is none.
+
+    It has its `scores` once they are computed, where the job has any, and `candidate_rank`, from 1
+    on, where it competes with others of its prompt.
+    """
 
     index_in_part: int
     rgb: RGB | None
     status: ImageStatus = "ok"
     error: str | None = None
+    scores: Mapping[str, ScoreValue] = field(default_factory=dict)
+    candidate_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,8 @@ class EncodedImage:
     pixels_sha256: str | None = None
     suffix: str = ""
     quality: ImageQuality | None = None
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    candidate_rank: int | None = None
 
 
 def image_rows(table: pa.Table) -> list[ImageRow]:

@@ -31,6 +31,7 @@ from imagekiln.steps.runs.parts import (
     outcome_table,
     read_offsets,
 )
+from imagekiln.steps.runs.scores import ScoreFields
 from imagekiln.steps.runs.tables import IMAGE_FIELD, parquet_options, parse_parquet
 from imagekiln.steps.storage.store import Store
 
@@ -65,7 +66,7 @@ class ParquetFormat:
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedParquet:
         """Pack a part's images, in any order."""
-        return PackedParquet(part, part_to_parquet(part.rows, images))
+        return PackedParquet(part, part_to_parquet(part.rows, images, part.scores))
 
     def recover(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as in every format
         """False: without its commit, a part has no images."""
@@ -95,7 +96,7 @@ class ParquetFormat:
         images = part.rows.num_rows
         with parse_parquet(content, where) as parquet:
             offsets = read_offsets(parquet).to_pylist()
-            is_planned = matches_rows(parquet, part.rows, [IMAGE_FIELD])
+            is_planned = matches_rows(parquet, part, [IMAGE_FIELD])
             if not is_planned or len(offsets) != images or not _has_plain_images(parquet):
                 return check_failure(f"{where}: holds other images than were planned", images)
             result = CheckResult(images)
@@ -116,10 +117,12 @@ class ParquetFormat:
         return check_image_bytes(record, image, where, lossless=lossless)
 
 
-def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
+def part_to_parquet(
+    rows: pa.Table, images: Sequence[EncodedImage], scores: ScoreFields = ()
+) -> bytes:
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
-    table = _part_table(rows, ordered)
+    table = _part_table(rows, ordered, scores)
     options = _part_options(table.schema)
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
@@ -131,7 +134,7 @@ def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
     return sink.getvalue()
 
 
-def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
+def _part_table(rows: pa.Table, images: Sequence[EncodedImage], scores: ScoreFields) -> pa.Table:
     image_ids = rows["image_id"].to_pylist()
     files: list[dict[str, object] | None] = []
     for image_id, image in zip(image_ids, images, strict=True):
@@ -140,7 +143,7 @@ def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
         else:
             files.append({"bytes": image.content, "path": f"{image_id}{image.suffix}"})
 
-    outcomes = join_outcome(rows, outcome_table(images))
+    outcomes = join_outcome(rows, outcome_table(images, scores))
     schema = pa.schema(
         [IMAGE_FIELD, *outcomes.schema],
         metadata={"huggingface": HUGGINGFACE_METADATA},

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
+from imagekiln.steps.runs.scores import ScoreFields, types_with_scores
 from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
     open_parquet,
@@ -31,10 +33,11 @@ OFFSETS_METADATA = b"imagekiln.offsets"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A planned part: the key of the object that commits it, and its image rows."""
+    """A planned part: the key of the object that commits it, its image rows, and its scores."""
 
     key: str
     rows: pa.Table
+    scores: ScoreFields = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,11 @@ class ImageRecord:
 RECORD_COLUMNS = ImageRecord.__slots__
 
 
-def outcome_table(images: Sequence[EncodedImage]) -> pa.Table:
-    """The outcomes of a part's images, in the order of their rows."""
+def outcome_table(images: Sequence[EncodedImage], scores: ScoreFields = ()) -> pa.Table:
+    """The outcomes of a part's images, in the order of their rows, with these scores."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     outcomes = [_outcome(image) for image in ordered]
-    return pa.Table.from_pylist(outcomes, schema=OUTCOME_SCHEMA)
+    return pa.Table.from_pylist(outcomes, schema=pa.schema([*OUTCOME_SCHEMA, *scores]))
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
@@ -107,12 +110,13 @@ def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
     return pa.array(numbers, mask=is_null)
 
 
-def matches_rows(parquet: pq.ParquetFile, rows: pa.Table, leading: Sequence[pa.Field] = ()) -> bool:
-    """Whether a part has the columns that were planned, and these rows in them.
+def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field] = ()) -> bool:
+    """Whether an object has the columns that were planned of a part, and its rows in them.
 
     `leading` are the columns that its format puts before those of the rows.
     """
-    planned = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA])
+    rows = part.rows
+    planned = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA, *part.scores])
     if not parquet.schema_arrow.equals(planned) or parquet.metadata.num_rows != rows.num_rows:
         return False
     stored = read_whole(parquet, rows.column_names)
@@ -133,7 +137,7 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
     """
     with parse_parquet(content, where) as parquet:
         offsets = read_offsets(parquet)
-        if len(offsets) == part.rows.num_rows and matches_rows(parquet, part.rows):
+        if len(offsets) == part.rows.num_rows and matches_rows(parquet, part):
             table = read_whole(parquet).replace_schema_metadata(None)
             check_outcomes(table)
             check_offsets(offsets, table)
@@ -143,13 +147,16 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
     )
 
 
-def read_outcomes(store: Store, key: str, columns: Sequence[str]) -> PartOutcomes:
-    """Read columns of a part and none of its images.
+def read_outcomes(
+    store: Store, key: str, columns: Sequence[str], scores: ScoreFields = ()
+) -> PartOutcomes:
+    """Read columns of a part and these scores, and none of its images.
 
     Raises Missing, or BadInput where the part is damaged.
     """
     with open_parquet(store, key) as parquet:
-        table = read_whole(parquet, columns)
+        names = [*columns, *(field.name for field in scores)]
+        table = read_whole(parquet, names, types_with_scores(scores))
         offsets = read_offsets(parquet)
         if "status" in columns:
             check_outcomes(table)
@@ -197,6 +204,8 @@ def _outcome(image: EncodedImage) -> dict[str, object]:
         "sha256": image.sha256,
         "pixels_sha256": image.pixels_sha256,
         "marks": [],
+        **image.scores,
+        RANK_COLUMN: image.candidate_rank,
     }
     if image.quality is not None:
         measures = image.quality.measures

@@ -92,9 +92,9 @@ def _is_zero(number: int) -> bool:
     return not number
 
 
-def _is_empty(revisions: tuple[NamedRevision, ...]) -> bool:
-    # Plans without such names have the bytes that they had before there were any.
-    return not revisions
+def _is_empty(entries: tuple[NamedRevision, ...] | dict[str, str]) -> bool:
+    # Plans without such entries have the bytes that they had before there were any.
+    return not entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ class Plan:
     run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
     run that its images come from. `revisions` are the branches and tags that were resolved to the
     commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
-    first shard has so many images: a sample of all.
+    first shard has so many images: a sample of all. `scores` identifies the files of scores, by
+    the path of the setting.
     """
 
     schema_version: int
@@ -129,6 +130,7 @@ class Plan:
     loras: dict[str, LoraFacts] = field(default_factory=dict)
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
     sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
+    scores: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
 
     @property
     def max_batch_size(self) -> int:

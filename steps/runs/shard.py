@@ -16,6 +16,7 @@ from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.row_checks import REQUIRED_COLUMNS, check_image_rows, check_loras
+from imagekiln.steps.runs.scores import score_fields
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
@@ -47,12 +48,13 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     """
     rows = add_origin(read_shard_rows(store, plan, shard), plan)
     part_format = format_of(plan.job)
+    scores = score_fields(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
         first = number * plan.part_images
         part_rows = rows.slice(first, plan.part_images)
         commit_key = part_format.commit_key(shard, number)
-        parts.append(Part(commit_key, part_rows))
+        parts.append(Part(commit_key, part_rows, scores))
     return tuple(parts)
 
 

@@ -19,6 +19,11 @@ Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
+def _is_zero(seconds: float) -> bool:
+    # Statistics without scores have the bytes that they had before there were any.
+    return not seconds
+
+
 @dataclass(slots=True)
 class StageSeconds:
     """Wall time by stage. Stages overlap, so they may add up to more than `total`.
@@ -26,7 +31,7 @@ class StageSeconds:
     `text`, `denoise`, `decode`, `safety` and `copy` are the device's: encoding prompts, denoising
     steps, decoding by the VAE, the model's safety checker, and pixels on their way to the CPU.
     `encode_waits` is high where the device is the bottleneck, `denoise_waits` where encoding or
-    writing is.
+    writing is. `score` is spent on scores, on the device and on what they read.
     """
 
     total: Seconds = 0.0
@@ -42,6 +47,7 @@ class StageSeconds:
     denoise_waits: Seconds = 0.0
     encode_waits: Seconds = 0.0
     write_waits: Seconds = 0.0
+    score: Annotated[Seconds, Field(exclude_if=_is_zero)] = 0.0
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""

@@ -71,7 +71,7 @@ class WebDatasetFormat:
         """Pack a part's images, in any order."""
         ordered = sorted(images, key=lambda image: image.index_in_part)
         contents = [image.content for image in ordered]
-        outcome = outcome_table(ordered)
+        outcome = outcome_table(ordered, part.scores)
         table = join_outcome(part.rows, outcome)
 
         samples = _build_samples(table, contents, self.encoding)

@@ -12,8 +12,8 @@ from imagekiln.steps.job.gates import (
     NEAR_DUPLICATE,
     OVER_SATURATED,
     SAFETY,
-    GateSettings,
 )
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.runtime.figures import format_number, format_percent, pluralize
 
 MAX_GATES_WITH_SAMPLES = 12
@@ -38,7 +38,7 @@ class GateSection:
 
 
 def gate_sections(
-    gates: GateSettings,
+    job: Job,
     summary: Summary,
     samples_by_gate: Mapping[str, Sequence[Sample]],
     first_number: int,
@@ -46,13 +46,13 @@ def gate_sections(
     """A section for every gate, in order. Thumbnails are numbered from `first_number`."""
     sections = []
     number = first_number
-    for result in gate_results(gates, summary):
+    for result in gate_results(job, summary):
         samples = samples_by_gate.get(result.gate, ())
         examples = tuple(
             GateExample(index, sample, _mark_reason(result.gate, sample))
             for index, sample in enumerate(samples, number)
         )
-        sections.append(GateSection(result, _criterion(gates, result.gate), examples))
+        sections.append(GateSection(result, _criterion(job, result.gate), examples))
         number += len(samples)
     return tuple(sections)
 
@@ -69,7 +69,8 @@ def top_gates(
     return {gate: samples for gate, samples in samples_by_gate.items() if gate in top}
 
 
-def _criterion(gates: GateSettings, gate: str) -> str:
+def _criterion(job: Job, gate: str) -> str:
+    gates = job.gates
     distance = gates.near_duplicate.distance if gates.near_duplicate else 0
     criteria = {
         BLANK: "not finite, or a single flat color",
@@ -79,6 +80,7 @@ def _criterion(gates: GateSettings, gate: str) -> str:
         NEAR_DUPLICATE: f"at most {pluralize(distance, 'bit')} from an earlier image",
     }
     criteria |= {check.name: check.entry for check in gates.checks}
+    criteria |= {name: score.criterion for name, score in job.scores.items()}
     return criteria[gate]
 
 

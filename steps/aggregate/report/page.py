@@ -264,7 +264,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "failures": _failure_sections(data),
         "unfolded_failures": UNFOLDED_FAILURES,
         "gates": gate_sections(
-            job.gates, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
+            job, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
         ),
         "previous": data.previous,
         "changes": compare_summaries(summary, data.previous) if data.previous else [],

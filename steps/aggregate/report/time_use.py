@@ -21,7 +21,7 @@ SEQUENTIAL_STAGES = {
     "rest": "start and end",
 }
 COMBINED_STAGES = "text, denoise, decode"  # older versions did not measure them apart
-CONCURRENT_STAGES = {"encode": "encode and hash", "write": "write parts"}
+CONCURRENT_STAGES = {"score": "score", "encode": "encode and hash", "write": "write parts"}
 
 MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
 MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
@@ -124,6 +124,7 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
     host_work = tuple(
         _share_row(label, getattr(seconds, stage), seconds.total)
         for stage, label in CONCURRENT_STAGES.items()
+        if stage != "score" or seconds.score
     )
     concurrent = host_work + _overlapping_device_work(seconds, breakdown)
     plot = StackedBarPlot(sequential, host_work) if seconds.total >= MIN_PLOT_SECONDS else None

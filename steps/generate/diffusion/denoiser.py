@@ -1,6 +1,6 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,7 @@ from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.scorers import BoundScorer
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
@@ -67,6 +68,8 @@ class DenoiserStats:
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once.
 
+    `scorers` are what images are scored by where its job has scores, which another thread may use.
+
     Until `close`, it has threads that read ahead: one for texts, and some for input images.
     """
 
@@ -89,6 +92,7 @@ class Denoiser:
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
+        self.scorers: Mapping[str, BoundScorer] = {}
         self._pipe = pipe
         self._loras = loras
         self._adapters = adapters

@@ -29,6 +29,7 @@ from imagekiln.steps.models.component_files import require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub
 from imagekiln.steps.models.lora_files import fetch_planned_lora
+from imagekiln.steps.models.scorers import fetch_planned_files, score_references
 from imagekiln.steps.models.single_file import checkpoint_file
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -301,4 +302,6 @@ def fetch_run_models(uri: str) -> str:
         fetch_planned_adapter(adapter, plan.adapters[column])
     for name, lora in plan.job.model.loras.items():
         fetch_planned_lora(name, lora, plan.loras[name].sha256)
+    for setting, reference in score_references(plan.job):
+        fetch_planned_files(setting, reference, plan.scores)
     return str(folder)

@@ -1,0 +1,232 @@
+"""The models that score images, loaded by transformers: safetensors only, no remote code.
+
+They run in float32, on the pixels as they are stored. A batch is always padded to its full size, so
+that the score of an image does not depend on how many others are scored with it.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.generate.diffusion.patches import Untyped
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.job.scores import (
+    AestheticScore,
+    ClassifierScore,
+    ModelScore,
+    RewardScore,
+)
+from imagekiln.steps.models.scorers import fetch_planned_files, fetch_planned_head
+from imagekiln.steps.runs.image import ImageRow, ScoreValue, pad_rows
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.storage.failures import error_reason
+
+CLIP_SCORE_SCALE = 100.0
+LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
+WEIGHT_SUFFIX = ".weight"
+BIAS_SUFFIX = ".bias"
+Pixels = torch.Tensor
+Layer = tuple[torch.Tensor, torch.Tensor]
+
+
+class Scorer(Protocol):
+    """Gives a number for each image of a batch."""
+
+    def __call__(
+        self, images: Sequence[RGB], rows: Sequence[ImageRow], size: int
+    ) -> Sequence[float]:
+        """One number for each RGB uint8 (height, width, 3). A batch has at most `size` images."""
+
+
+class BoundScorer(Protocol):
+    """Gives a value for each image, of any number of images."""
+
+    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+        """The values of RGB uint8 (height, width, 3) each."""
+
+
+class ModelScorer:
+    """A model's score. May be called from one thread at a time, beside the denoiser's."""
+
+    def __init__(
+        self,
+        processor: Callable[..., Untyped],
+        compute: Callable[[Pixels, Sequence[str]], torch.Tensor],
+        device: torch.device,
+        stream: torch.cuda.Stream | None,
+    ) -> None:
+        """Take what makes the model's input of images, and what computes (batch,) from it."""
+        self._processor = processor
+        self._compute = compute
+        self._device = device
+        self._stream = stream
+
+    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
+        """The scores of these images, computed in a batch that is padded to `size`."""
+        count = len(images)
+        padding = [images[-1]] * (size - count)
+        prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
+        pixels = self._processor(images=[*images, *padding], return_tensors="pt")["pixel_values"]
+        # Behind the batches that are queued on the default stream, each would wait for all of them.
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            scores = self._compute(pixels.to(self._device), prompts)
+            numbers: list[float] = scores.float().cpu().tolist()
+        return numbers[:count]
+
+
+def load_model_scorer(
+    plan: Plan, name: str, device: torch.device, stream: torch.cuda.Stream | None
+) -> ModelScorer:
+    """The scorer of the plan's score with this name.
+
+    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
+    """
+    score = plan.job.scores[name]
+    setting = f"scores.{name}"
+    if not isinstance(score, ModelScore):
+        raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
+    folder = fetch_planned_files(setting, score, plan.scores)
+    processor_folder = folder
+    if isinstance(score, RewardScore) and score.processor is not None:
+        processor_folder = fetch_planned_files(f"{setting}.processor", score.processor, plan.scores)
+    head = None
+    if isinstance(score, AestheticScore):
+        head = _load_head(f"{setting}.head", score.head, plan, device)
+    try:
+        return _load(score, folder, processor_folder, head, device, stream)
+    except KilnError:
+        raise
+    except Exception as error:  # a user's folder makes the libraries raise anything
+        raise _explain_load_error(setting, score, error) from error
+
+
+def _load(
+    score: ModelScore,
+    folder: Path,
+    processor_folder: Path,
+    head: list[Layer] | None,
+    device: torch.device,
+    stream: torch.cuda.Stream | None,
+) -> ModelScorer:
+    processor = transformers.AutoImageProcessor.from_pretrained(processor_folder, **LOAD_OPTIONS)
+    options = {**LOAD_OPTIONS, "use_safetensors": True, "dtype": torch.float32}
+    if isinstance(score, ClassifierScore):
+        model_class: Untyped = transformers.AutoModelForImageClassification
+    else:
+        model_class = transformers.CLIPModel
+        del options["trust_remote_code"]
+    model = model_class.from_pretrained(folder, **options).to(device).eval()
+    if isinstance(score, ClassifierScore):
+        compute = _label_probability(model, score.label)
+    elif head is not None:
+        compute = _embedding_score(model, head)
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(processor_folder, **LOAD_OPTIONS)
+        scale = CLIP_SCORE_SCALE
+        if isinstance(score, RewardScore):
+            scale = float(model.logit_scale.detach().exp())
+        compute = _text_agreement(model, tokenizer, scale)
+    return ModelScorer(processor, compute, device, stream)
+
+
+def _text_agreement(
+    model: Untyped, tokenizer: Untyped, scale: float
+) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+    """The cosine of the embeddings of image and prompt, times `scale`."""
+    length = model.config.text_config.max_position_embeddings
+
+    def compute(pixels: Pixels, prompts: Sequence[str]) -> torch.Tensor:
+        # Always of one length: the longest prompt of a batch would change the others' bytes.
+        texts = tokenizer(
+            list(prompts),
+            padding="max_length",
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
+        ).to(pixels.device)
+        output = model(
+            input_ids=texts["input_ids"],
+            attention_mask=texts["attention_mask"],
+            pixel_values=pixels,
+        )
+        cosines = torch.nn.functional.cosine_similarity(output.image_embeds, output.text_embeds)
+        return scale * cosines
+
+    return compute
+
+
+def _embedding_score(
+    model: Untyped, head: Sequence[Layer]
+) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+    """Linear layers on the image's embedding of length 1."""
+
+    def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
+        features = model.get_image_features(pixel_values=pixels)
+        embeddings = getattr(features, "pooler_output", features)  # a tensor before transformers 5
+        values = torch.nn.functional.normalize(embeddings)
+        for weight, bias in head:
+            values = torch.nn.functional.linear(values, weight, bias)
+        return values[:, 0]
+
+    return compute
+
+
+def _label_probability(
+    model: Untyped, label: str
+) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+    """The probability of a label, among all or, where several may apply, by itself."""
+    index = next(index for index, name in model.config.id2label.items() if name == label)
+    is_multi_label = model.config.problem_type == "multi_label_classification"
+
+    def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
+        logits = model(pixel_values=pixels).logits
+        shares = logits.sigmoid() if is_multi_label else logits.softmax(-1)
+        return shares[:, index]
+
+    return compute
+
+
+def _load_head(setting: str, location: str, plan: Plan, device: torch.device) -> list[Layer]:
+    """The layers of a file, by the order of the numbers in their names, such as layers.0.weight."""
+    path = fetch_planned_head(setting, location, plan.scores)
+    tensors = {name: tensor.float().to(device) for name, tensor in load_file(path).items()}
+    names = sorted(
+        (name.removesuffix(WEIGHT_SUFFIX) for name in tensors if name.endswith(WEIGHT_SUFFIX)),
+        key=_natural_order,
+    )
+    layers = []
+    for name in names:
+        weight = tensors[f"{name}{WEIGHT_SUFFIX}"]
+        bias = tensors.get(f"{name}{BIAS_SUFFIX}", weight.new_zeros(weight.shape[:1]))
+        layers.append((weight, bias))
+    fits = all(before[0].shape[0] == after[0].shape[-1] for before, after in pairwise(layers))
+    if not layers or not fits or layers[-1][0].shape[0] != 1:
+        raise BadInput(
+            f"{setting}: {location} is no chain of linear layers that ends in one number. "
+            "Choose another file."
+        )
+    return layers
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
+
+
+def _explain_load_error(setting: str, score: ModelScore, error: Exception) -> KilnError:
+    reason = error_reason(error)
+    if is_out_of_memory(error) or is_device_lost(error):
+        return TryAgain(
+            f"{setting}: the device has no room for {score.id}, or failed ({reason}). "
+            "Run the shard again."
+        )
+    return BadInput(
+        f"{setting}: {score.id} does not load as a {score.kind} ({reason}). "  # type: ignore[attr-defined]  # of each kind
+        "Choose another model."
+    )

@@ -1,0 +1,241 @@
+"""Scores of drawn images, in batches on the device, and which of several candidates remains.
+
+A scorer that runs out of memory goes on in smaller batches. An image that a scorer cannot judge is
+marked and has no score. The candidates of a prompt are neighbors in one part, so that whoever makes
+the part decides among them, once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.generate.diffusion.device import (
+    device_error,
+    free_memory,
+    is_device_lost,
+    is_out_of_memory,
+    side_stream,
+)
+from imagekiln.steps.generate.diffusion.scorers import (
+    BoundScorer,
+    Scorer,
+    load_model_scorer,
+)
+from imagekiln.steps.generate.encoder import FLAT_ERROR, is_flat
+from imagekiln.steps.generate.quality import MAX_REASON_CHARS, marking_scores, to_image_spec
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore
+from imagekiln.steps.job.user_checks import import_entry
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runtime.metrics import OOM_HALVINGS
+from imagekiln.steps.storage.failures import error_reason
+
+Scorers = Mapping[str, BoundScorer]
+
+
+class OwnScorer:
+    """The user's own score: a function, or a class that is made once with the device's name."""
+
+    def __init__(self, setting: str, entry: str, device: str) -> None:
+        """Import it. Raises BadInput where that fails."""
+        self._function = import_entry(setting, entry)
+        if not isinstance(self._function, type):
+            return
+        try:
+            self._function = self._function(device)
+        except Exception as error:
+            raise BadInput(
+                f"{setting}: {entry} cannot be made ({error_reason(error)}). Correct it."
+            ) from error
+
+    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
+        """Whatever the user's code returns, called with the images and their specs."""
+        read_only = [image.view() for image in images]
+        for image in read_only:
+            image.flags.writeable = False
+        return self._function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
+
+
+class BatchScorer:
+    """One score, computed in batches that fit in memory. Always gives a value for each image."""
+
+    def __init__(self, setting: str, score: Scorer, size: int) -> None:
+        """Take what computes a batch of at most `size`, which only ever shrinks."""
+        self._setting = setting
+        self._score = score
+        self._size = size
+        self._any_scored = False
+
+    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+        """The score of each RGB uint8 (height, width, 3).
+
+        Raises BadInput where the scorer gives anything but one number for each image, or fails at
+        the first images that it gets, TryAgain where the device failed or has no room.
+        """
+        values: list[ScoreValue] = []
+        while len(values) < len(images):
+            start = len(values)
+            end = start + self._size
+            values += self._score_batch(images[start:end], rows[start:end])
+        return values
+
+    def _score_batch(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+        """The scores of the batch or, where memory ran out, of the first images of it."""
+        try:
+            result = self._score(images, rows, self._size)
+        except KilnError:
+            raise
+        except Exception as error:  # a user's code and models may raise anything
+            if is_device_lost(error):
+                raise device_error(error) from error
+            failure = error
+        else:
+            values = [to_score_value(number) for number in self._to_numbers(result, len(images))]
+            self._any_scored = True
+            return values
+        if is_out_of_memory(failure):
+            return self._halve(failure)
+        return self._score_one_by_one(images, rows, failure)
+
+    def _halve(self, failure: Exception) -> list[ScoreValue]:
+        """Nothing yet: the same images come again, in smaller batches."""
+        if self._size == 1:
+            raise TryAgain(
+                f"{self._setting}: not even one image fits in the device's memory beside the model "
+                f"({error_reason(failure)[:200]}). Run the shard again, or set a smaller batch."
+            ) from failure
+        self._size //= 2
+        OOM_HALVINGS.add()
+        failure.__traceback__ = None  # it holds the tensors of the batch
+        free_memory()
+        return []
+
+    def _score_one_by_one(
+        self, images: Sequence[RGB], rows: Sequence[ImageRow], failure: Exception
+    ) -> list[ScoreValue]:
+        """Find the images that the scorer fails at."""
+        reason = f"{type(failure).__name__}: {failure}"[:MAX_REASON_CHARS]
+        reason = reason.encode(errors="replace").decode()  # Parquet takes no lone surrogates
+        if len(images) > 1:
+            values = []
+            for image, row in zip(images, rows, strict=True):
+                values += self([image], [row])
+            return values
+        if not self._any_scored:
+            raise BadInput(
+                f"{self._setting}: failed at the first image ({reason[:200]}). "
+                "Correct it, and run again."
+            ) from failure
+        return [ScoreValue(None, f"the score failed: {reason}")]
+
+    def _to_numbers(self, result: object, count: int) -> list[float]:
+        try:
+            numbers = np.asarray(result, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise self._wrong_result(f"a {type(result).__name__}", count) from error
+        if numbers.shape != (count,):
+            shape = " x ".join(map(str, numbers.shape)) or "one"
+            raise self._wrong_result(f"{shape} numbers", count)
+        return list(numbers.tolist())
+
+    def _wrong_result(self, described: str, count: int) -> BadInput:
+        return BadInput(
+            f"{self._setting}: returned {described} for {count} images. "
+            "Return one number for each image."
+        )
+
+
+def to_score_value(number: float) -> ScoreValue:
+    """The number as it is stored, or why there is none."""
+    with np.errstate(over="ignore"):
+        value = float(np.float32(number))
+    if not np.isfinite(value):
+        return ScoreValue(None, f"the score is {number:g}, no number")
+    return ScoreValue(value)
+
+
+def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
+    """The scorers of a plan, by the names of their scores.
+
+    Raises BadInput where one does not load, Missing, TryAgain.
+    """
+    if not plan.job.scores:
+        return {}
+    stream = side_stream(device)
+    scorers: dict[str, BatchScorer] = {}
+    for name, score in plan.job.scores.items():
+        setting = f"scores.{name}"
+        if isinstance(score, OwnScore):
+            scorer: Scorer = OwnScorer(setting, score.entry, str(device))
+        else:
+            scorer = load_model_scorer(plan, name, device, stream)
+        scorers[name] = BatchScorer(setting, scorer, plan.max_batch_size)
+    return scorers
+
+
+def score_images(
+    scorers: Scorers, images: Sequence[DrawnImage], rows: Sequence[ImageRow]
+) -> list[DrawnImage]:
+    """The images with their scores. One of a single flat color is blank, and has none."""
+    images = [_mark_flat(image) for image in images]
+    to_score = [
+        (place, image.rgb, rows[place])
+        for place, image in enumerate(images)
+        if image.rgb is not None and image.status == "ok"
+    ]
+    if not to_score:
+        return images
+    places, pixels, scored_rows = zip(*to_score, strict=True)
+    columns = {name: scorer(pixels, scored_rows) for name, scorer in scorers.items()}
+    for index, place in enumerate(places):
+        scores = {name: values[index] for name, values in columns.items()}
+        images[place] = replace(images[place], scores=scores)
+    return images
+
+
+def rank_candidates(
+    images: Sequence[DrawnImage], scores: Mapping[str, AnyScore], keep: KeepSettings
+) -> list[DrawnImage]:
+    """The candidates of prompts, neighbors in groups of `keep.of`, with their ranks.
+
+    Those within the bounds of all scores go first, and of these the one with the highest score. Of
+    equal ones, the first. Images that are not ok have no rank, and lose where another wins.
+    """
+    ranked: list[DrawnImage] = []
+    for start in range(0, len(images), keep.of):
+        group = images[start : start + keep.of]
+        order = sorted(
+            (place for place, image in enumerate(group) if image.status == "ok"),
+            key=lambda place: _rank_key(group[place], scores, keep.by),
+        )
+        ranks = {place: rank for rank, place in enumerate(order, 1)}
+        if not ranks:
+            ranked += group
+            continue
+        ranked += [_with_rank(image, ranks.get(place), keep) for place, image in enumerate(group)]
+    return ranked
+
+
+def _mark_flat(image: DrawnImage) -> DrawnImage:
+    if image.rgb is None or image.status != "ok" or not is_flat(image.rgb):
+        return image
+    return replace(image, rgb=None, status="blank", error=FLAT_ERROR)
+
+
+def _rank_key(
+    image: DrawnImage, scores: Mapping[str, AnyScore], name: str
+) -> tuple[bool, bool, float]:
+    value = image.scores[name].value
+    is_marked = bool(marking_scores(image.scores, scores))
+    return value is None, is_marked, -(value or 0.0)
+
+
+def _with_rank(image: DrawnImage, rank: int | None, keep: KeepSettings) -> DrawnImage:
+    """A candidate where another or itself has won. One that is not ok keeps its error."""
+    if rank == 1 or (rank is not None and keep.losers == "keep"):
+        return replace(image, candidate_rank=rank)
+    return replace(image, candidate_rank=rank, rgb=None, status="outscored")

@@ -1,0 +1,168 @@
+"""The settings of scores: what is computed of each image that was made, and which may win.
+
+A score changes no pixel, so that no image_id depends on it. The number of candidates of a prompt
+only decides how many images it has, each with its own seed.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from imagekiln.steps.job.fields import (
+    HubReference,
+    Integer,
+    Location,
+    NonEmptyText,
+    Number,
+    Settings,
+)
+from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
+from imagekiln.steps.job.output import ExplicitEncoding
+
+SCORE_NAME_PATTERN = r"[a-z][a-z0-9_]{0,39}"
+RANK_COLUMN = "candidate_rank"
+SCORER_GROUP = "imagekiln.scorers"  # of entry points, in the metadata of installed packages
+MAX_SCORES = 16
+MAX_CANDIDATES = 16
+KEEP_TEXT = re.compile(rf"best\s+1\s+of\s+([0-9]{{1,4}})\s+by\s+({SCORE_NAME_PATTERN})")
+ScoreName = Annotated[
+    str,
+    Field(
+        pattern=f"^{SCORE_NAME_PATTERN}$",
+        description="The column: at most 40 lower-case letters, digits and underscores.",
+    ),
+]
+
+
+class Score(Gate):
+    """A number for each image, and between which bounds it has to be, or else it is marked."""
+
+    min: Number | None = Field(default=None, description="Marks an image with a lower score.")
+    max: Number | None = Field(default=None, description="Marks an image with a higher score.")
+
+    @model_validator(mode="after")
+    def _require_ordered_bounds(self) -> "Score":
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"has min {self.min:g} and max {self.max:g}; exchange them")
+        return self
+
+    @property
+    def criterion(self) -> str:
+        """Which images are marked, in words."""
+        clauses = ["no number"]
+        if self.max is not None:
+            clauses.insert(0, f"over {self.max:g}")
+        if self.min is not None:
+            clauses.insert(0, f"under {self.min:g}")
+        return ", or ".join(clauses)
+
+    def marks(self, value: float) -> bool:
+        """Whether an image with this score is marked."""
+        is_low = self.min is not None and value < self.min
+        is_high = self.max is not None and value > self.max
+        return is_low or is_high
+
+
+class ModelScore(Score, HubReference, ExplicitEncoding):
+    """A score by a model of transformers, in safetensors files."""
+
+
+class ClipScore(ModelScore):
+    """How well image and prompt agree: 100 times the cosine of a CLIP model's embeddings."""
+
+    kind: Literal["clip_score"] = "clip_score"
+
+
+class RewardScore(ModelScore):
+    """A reward such as PickScore: the cosine times the scale that the CLIP model has learned."""
+
+    kind: Literal["reward"] = "reward"
+    processor: HubReference | None = Field(
+        default=None,
+        exclude_if=lambda processor: processor is None,
+        description="Whose tokenizer and image processor are used, where the model has none.",
+    )
+
+
+class AestheticScore(ModelScore):
+    """How an image pleases: layers in a file of their own on a CLIP model's image embedding."""
+
+    kind: Literal["aesthetic"] = "aesthetic"
+    head: Location = Field(description="The safetensors file of the layers, on this machine.")
+
+
+class ClassifierScore(ModelScore):
+    """The probability of one label, from 0 to 1, by an image classifier."""
+
+    kind: Literal["classifier"] = "classifier"
+    label: NonEmptyText = Field(description="The label in the model's config.json, such as nsfw.")
+
+
+class OwnScore(Score, ExplicitEncoding):
+    """A score of the user's own, imported where the images are generated."""
+
+    kind: Literal["own"] = "own"
+    entry: str = Field(
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*"
+        r"|[a-z][a-z0-9_-]{0,63})$",
+        max_length=200,
+        description="The function or class, as package.module:name, or the name of an entry point "
+        f"of the group {SCORER_GROUP}.",
+    )
+
+    @field_validator("entry")
+    @classmethod
+    def _require_own_function(cls, entry: str) -> str:
+        return require_own_function(entry)
+
+
+AnyModelScore = ClipScore | RewardScore | AestheticScore | ClassifierScore
+AnyScore = Annotated[AnyModelScore | OwnScore, Field(discriminator="kind")]
+
+
+def describe_score(score: AnyScore) -> str:
+    """The kind of a score and what computes it."""
+    source = score.entry if isinstance(score, OwnScore) else score.id
+    return f"{score.kind}, {source}"
+
+
+class KeepSettings(Settings):
+    """Which image of a prompt remains: the one with the highest score of several candidates."""
+
+    of: Integer = Field(
+        ge=2, le=MAX_CANDIDATES, description="How many candidates each image of a prompt has."
+    )
+    by: ScoreName = Field(description="The score that decides.")
+    losers: Literal["drop", "keep"] = Field(
+        default="drop", description="drop leaves their rows, keep their files too."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse_text(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = KEEP_TEXT.fullmatch(" ".join(value.split()))
+        if match is None:
+            raise ValueError(
+                f'is "{value[:60]}"; write it as: best 1 of 4 by clip_score, with the name of a '
+                "score"
+            )
+        return {"of": int(match[1]), "by": match[2]}
+
+
+def check_scores(
+    scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
+) -> None:
+    """Raise ValueError where scores have names that mean something else, or `keep` names none."""
+    reserved = {*GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
+    for name in scores:
+        if name in reserved:
+            raise ValueError(
+                f'has a score named "{name}", the name of a column, gate or status; rename it'
+            )
+    if keep is not None and keep.by not in scores:
+        names = ", ".join(scores) or "none"
+        raise ValueError(f"has keep by {keep.by}, and its scores are: {names}; name one of them")

@@ -1,0 +1,174 @@
+"""The models behind a job's scores: located, checked, and identified by their files."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.scores import (
+    AestheticScore,
+    AnyScore,
+    ClassifierScore,
+    ModelScore,
+    RewardScore,
+)
+from imagekiln.steps.models.component_files import (
+    CONFIG_PATTERN,
+    SAFETENSORS_SUFFIX,
+    require_data_component,
+)
+from imagekiln.steps.models.facts import is_hub_id, weights_digest
+from imagekiln.steps.models.hub import download_snapshot, list_hub_files
+from imagekiln.steps.models.json_files import Config, read_json
+from imagekiln.steps.models.weights import file_sha256, tensor_names
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.uri import resolve_path
+
+CONFIG_FILE = "config.json"
+TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
+MODEL_FILES = [*TOKENIZER_FILES, "model*.safetensors"]
+WEIGHTS_PATTERN = "*.safetensors"
+AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all that Auto... heeds
+CLIP_MODEL_TYPE = "clip"
+MAX_LISTED_LABELS = 10
+
+
+def score_references(job: Job) -> Iterator[tuple[str, HubReference]]:
+    """The models and processors of a job's scores, by the path of the setting."""
+    for name, score in sorted(job.scores.items()):
+        if isinstance(score, ModelScore):
+            yield f"scores.{name}", score
+        if isinstance(score, RewardScore) and score.processor is not None:
+            yield f"scores.{name}.processor", score.processor
+
+
+def pin_scores(scores: Mapping[str, AnyScore], commits: Mapping[str, str]) -> dict[str, AnyScore]:
+    """The scores with these commits as revisions, by the path of the setting."""
+    pinned: dict[str, AnyScore] = {}
+    for name, score in scores.items():
+        update: dict[str, object] = {}
+        if f"scores.{name}" in commits:
+            update["revision"] = commits[f"scores.{name}"]
+        processor = f"scores.{name}.processor"
+        if isinstance(score, RewardScore) and score.processor and processor in commits:
+            revision = {"revision": commits[processor]}
+            update["processor"] = score.processor.model_copy(update=revision)
+        pinned[name] = score.model_copy(update=update)
+    return pinned
+
+
+def score_digests(job: Job) -> dict[str, str]:
+    """What identifies the files of each score, by the path of the setting.
+
+    Raises BadInput where a model is not what its score needs, Missing, TryAgain.
+    """
+    digests = {}
+    for setting, reference in score_references(job):
+        _require_score_model(setting, reference)
+        digests[setting] = weights_digest(reference)
+    for name, score in sorted(job.scores.items()):
+        if isinstance(score, AestheticScore):
+            setting = f"scores.{name}.head"
+            digests[setting] = _head_digest(setting, score.head)
+    return digests
+
+
+def fetch_planned_files(setting: str, reference: HubReference, digests: Mapping[str, str]) -> Path:
+    """The folder of a score's model on this machine, downloaded if need be.
+
+    Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
+    """
+    if weights_digest(reference) != digests.get(setting):
+        raise _other_files(setting, reference.id)
+    if is_hub_id(reference.id):
+        folder = download_snapshot(reference, MODEL_FILES, setting)
+    else:
+        folder = _local_folder(setting, reference)
+    require_data_component(folder, setting, AUTO_CLASS)
+    return folder
+
+
+def fetch_planned_head(setting: str, location: str, digests: Mapping[str, str]) -> Path:
+    """The file of a score's layers. Raises as `fetch_planned_files`."""
+    if _head_digest(setting, location) != digests.get(setting):
+        raise _other_files(setting, location)
+    return Path(resolve_path(location))
+
+
+def _other_files(setting: str, name: str) -> BadInput:
+    return BadInput(
+        f"{setting}: {name} is not what the run was planned with. Restore it, or plan anew."
+    )
+
+
+def _require_score_model(setting: str, reference: HubReference) -> None:
+    if is_hub_id(reference.id):
+        folder = download_snapshot(reference, TOKENIZER_FILES, setting)
+        names = list_hub_files(reference)
+        has_weights = not names or any(name.endswith(SAFETENSORS_SUFFIX) for name in names)
+    else:
+        folder = _local_folder(setting, reference)
+        has_weights = any(folder.glob(WEIGHTS_PATTERN))
+    if not any(folder.glob(CONFIG_PATTERN)):
+        raise BadInput(
+            f"{setting}: {reference.id} has no {CONFIG_FILE}, so it is no model of transformers. "
+            "Choose another."
+        )
+    require_data_component(folder, setting, AUTO_CLASS)
+    if not isinstance(reference, ModelScore):  # a processor needs no weights
+        return
+    if not has_weights:
+        raise BadInput(
+            f"{setting}: {reference.id} has no safetensors, and pickles can run code. "
+            "Convert it to safetensors, or choose another."
+        )
+    _require_fitting_config(setting, reference, read_json(folder / CONFIG_FILE, setting))
+
+
+def _local_folder(setting: str, reference: HubReference) -> Path:
+    folder = Path(resolve_path(reference.id))
+    with translate_errors(reference.id):
+        if not folder.is_dir():
+            raise Missing(
+                f"{setting}: {reference.id} is not a folder. "
+                "Set it to a folder, or to a hub id as org/name."
+            )
+    return folder
+
+
+def _require_fitting_config(setting: str, score: ModelScore, config: Config) -> None:
+    if isinstance(score, ClassifierScore):
+        labels = label_names(config)
+        if score.label not in labels:
+            listed = ", ".join(labels[:MAX_LISTED_LABELS]) or "none"
+            raise BadInput(
+                f"{setting}: {score.id} has no label {score.label}; its labels are: {listed}. "
+                f"Correct {setting}.label."
+            )
+        return
+    kind = config.get("model_type")
+    if kind != CLIP_MODEL_TYPE:
+        raise BadInput(
+            f"{setting}: {score.id} is a model of the type {kind}, and a score of the kind "
+            f"{score.kind} needs a {CLIP_MODEL_TYPE}. Choose another."
+        )
+
+
+def label_names(config: Config) -> list[str]:
+    """The labels of an image classifier, by its config.json."""
+    labels = config.get("id2label")
+    return [str(label) for label in labels.values()] if isinstance(labels, dict) else []
+
+
+def _head_digest(setting: str, location: str) -> str:
+    path = Path(resolve_path(location))
+    if path.suffix != SAFETENSORS_SUFFIX:
+        raise BadInput(
+            f"{setting}: {location} is not a safetensors file, so it may hold code. Convert it."
+        )
+    with translate_errors(location):
+        if not path.is_file():
+            raise Missing(f"{setting}: {location} does not exist. Name a safetensors file.")
+        tensor_names(path, setting)
+        return f"sha256:{file_sha256(path)}"

@@ -1,0 +1,24 @@
+"""The columns that a job's scores add to parts and manifest, after those of every run."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.scores import RANK_COLUMN
+from imagekiln.steps.runs.tables import FIELD_TYPES, FieldTypes
+
+ScoreFields = Sequence[pa.Field]
+
+
+def score_fields(job: Job) -> tuple[pa.Field, ...]:
+    """A column for each score, and with `keep` the rank of an image among its candidates."""
+    fields = [pa.field(name, pa.float32()) for name in job.scores]
+    if job.keep is not None:
+        fields.append(pa.field(RANK_COLUMN, pa.int32()))
+    return tuple(fields)
+
+
+def types_with_scores(fields: ScoreFields) -> FieldTypes:
+    """The types of columns with reserved names, those of scores among them."""
+    return {**FIELD_TYPES, **{field.name: field.type for field in fields}}

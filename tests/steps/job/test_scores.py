@@ -1,0 +1,70 @@
+"""The settings of scores: what is refused, in which sentence, and what they leave as it was."""
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.reader import validate_job
+
+CLIP = {"kind": "clip_score", "id": "org/clip"}
+JOB: dict[str, object] = {
+    "name": "tiny",
+    "prompts": "p.csv",
+    "output": "out",
+    "model": {"id": "org/model"},
+}
+
+
+def _message(**settings: object) -> str:
+    with pytest.raises(BadInput) as error:
+        validate_job({**JOB, **settings})
+    return str(error.value)
+
+
+def test_best_of_several_is_written_in_words_or_as_a_group() -> None:
+    scores = {"clip_score": CLIP}
+    in_words = validate_job({**JOB, "scores": scores, "keep": "best 1 of  4 by clip_score"})
+    group = {"of": 4, "by": "clip_score", "losers": "drop"}
+    as_group = validate_job({**JOB, "scores": scores, "keep": group})
+    assert in_words == as_group
+    assert in_words.candidates == 4
+    assert validate_job({**JOB, "scores": scores}).candidates == 1
+
+
+def test_a_job_without_scores_says_nothing_of_them() -> None:
+    written = validate_job(JOB).model_dump_json()
+    assert "scores" not in written
+    assert "keep" not in written
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"keep": "best 1 of 4 by clip_score"}, "keep by clip_score, and its scores are: none"),
+        ({"scores": {"a": CLIP}, "keep": "best 2 of 4 by a"}, "write it as: best 1 of 4"),
+        ({"scores": {"a": CLIP}, "keep": "the best"}, "write it as: best 1 of 4"),
+        ({"scores": {"a": CLIP}, "keep": "best 1 of 99 by a"}, "a whole number from 2 to 16"),
+        ({"scores": {"ok": CLIP}}, 'a score named "ok"'),
+        ({"scores": {"blank": CLIP}}, 'a score named "blank"'),
+        ({"scores": {"A": CLIP}}, 'scores.A is "A"; write the column: at most 40'),
+        (
+            {"scores": {"a": {"id": "org/clip"}}},
+            "scores.a has no kind; set scores.a.kind to clip_score or",
+        ),
+        (
+            {"scores": {"a": {**CLIP, "kind": "clap"}}},
+            'scores.a.kind is "clap"; write one of clip_score',
+        ),
+        ({"scores": {"a": {**CLIP, "label": "x"}}}, "label"),
+        ({"scores": {"a": {**CLIP, "min": 2, "max": 1}}}, "has min 2 and max 1; exchange them"),
+        ({"scores": {"a": {"kind": "own", "entry": "os:system"}}}, "belongs to Python"),
+        ({"scores": {"a": {"kind": "own", "entry": "a b"}}}, "package.module:name"),
+    ],
+)
+def test_mistakes_are_sentences(settings: dict[str, object], sentence: str) -> None:
+    message = _message(**settings)
+    assert sentence in message
+    assert "\n" not in message
+
+
+def test_a_score_may_not_be_called_as_a_carried_column() -> None:
+    assert 'a score named "tag"' in _message(scores={"tag": CLIP}, carry=["tag"])
