@@ -26,7 +26,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index bench-tail lint types docs format install lock upgrade licenses audit wheel \
+	bench-plan bench-aggregate bench-index bench-scores bench-tail lint types docs format install lock upgrade licenses audit wheel \
 	sbom release clean FORCE
 
 help: ## List the targets
@@ -76,6 +76,9 @@ bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and
 
 bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per second and memory
 	@$(BIN)/python tests/bench/aggregate.py
+
+bench-scores: $(VENV)/dev build/linked ## Benchmark: images per second without scores, with them, and with the best of four
+	@$(BIN)/python -m tests.bench.scores
 
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
 T = TypeVar("T")
 
@@ -19,6 +20,9 @@ MAX_BINS = 24
 MAX_VALUES = 10_000  # beyond which rare ones are forgotten: errors and shapes are arbitrary
 RETAINED_VALUES = 100
 MAX_TOP_VALUES = 12
+FINEST_EXPONENT = -20  # of 2: the width of the narrowest bin
+MAX_LINEAR_BINS = 4096
+MAX_PLACE = 2**52  # up to which bins are numbered exactly
 SIDE_BITS = 17  # a side has at most 65,536 pixels
 
 
@@ -35,8 +39,8 @@ class Bin:
 class Histogram:
     """Counts in at most 24 bins. `least` and `most` are exact."""
 
-    least: int = 0
-    most: int = 0
+    least: int | float = 0
+    most: int | float = 0
     bins: tuple[Bin, ...] = ()
 
     @property
@@ -58,6 +62,60 @@ class Histogram:
             if rank >= quantile_rank:
                 return interval
         return self.bins[-1]
+
+
+class LinearHistogram:
+    """Counts numbers of any size and sign in bins of one width, which doubles as their range grows.
+
+    Bins begin at multiples of the width, so that the order in which numbers come changes nothing.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no value."""
+        self._exponent = FINEST_EXPONENT
+        self._counts: Counter[int] = Counter()
+        self._least = np.inf
+        self._most = -np.inf
+
+    def add(self, values: npt.NDArray[np.floating]) -> None:
+        """Count these values. What is no finite number is left out."""
+        numbers = values[np.isfinite(values)].astype(np.float64)
+        if not len(numbers):
+            return
+        self._least = min(self._least, float(numbers.min()))
+        self._most = max(self._most, float(numbers.max()))
+        self._widen(MAX_LINEAR_BINS)
+        places = np.floor(np.ldexp(numbers, -self._exponent)).astype(np.int64)
+        bins, counts = np.unique(places, return_counts=True)
+        self._counts.update(dict(zip(bins.tolist(), counts.tolist(), strict=True)))
+
+    def to_histogram(self) -> Histogram:
+        """The histogram in at most 24 bins."""
+        if not self._counts:
+            return Histogram()
+        self._widen(MAX_BINS)
+        width = 2.0**self._exponent
+        places = range(min(self._counts), max(self._counts) + 1)
+        bins = tuple(
+            Bin(width * place, width * (place + 1), self._counts[place]) for place in places
+        )
+        return Histogram(least=self._least, most=self._most, bins=bins)
+
+    def _widen(self, most_bins: int) -> None:
+        """Double the width until the range has at most so many bins."""
+        while self._span() > most_bins or self._largest_place() > MAX_PLACE:
+            self._exponent += 1
+            merged: Counter[int] = Counter()
+            for place, count in self._counts.items():
+                merged[place // 2] += count
+            self._counts = merged
+
+    def _largest_place(self) -> float:
+        return float(max(abs(self._least), abs(self._most)) / 2.0**self._exponent)
+
+    def _span(self) -> float:
+        width = 2.0**self._exponent
+        return float(np.floor(self._most / width) - np.floor(self._least / width) + 1)
 
 
 class LogHistogram:
@@ -174,11 +232,17 @@ class TopKCounter(Generic[T]):
         )
 
 
+def _is_empty(scores: dict[str, Histogram]) -> bool:
+    # Summaries without scores have the bytes that they had before there were any.
+    return not scores
+
+
 @dataclass(frozen=True, slots=True)
 class Distributions:
     """Distributions over planned images, but `bytes` over those that are ok.
 
-    Prompts are measured in characters, shapes in pixels.
+    Prompts are measured in characters, shapes in pixels. `scores` are over the images that have
+    one, losers among them.
     """
 
     bytes: Histogram = field(default_factory=Histogram)
@@ -186,13 +250,17 @@ class Distributions:
     shapes: TopValues = field(default_factory=TopValues)
     steps: TopValues = field(default_factory=TopValues)
     guidance: TopValues = field(default_factory=TopValues)
+    scores: Annotated[dict[str, Histogram], Field(exclude_if=_is_empty)] = field(
+        default_factory=dict
+    )
 
 
 class DistributionBuilder:
     """Builds distributions shard by shard."""
 
-    def __init__(self) -> None:
-        """Begin with no image."""
+    def __init__(self, scores: Iterable[str] = ()) -> None:
+        """Begin with no image. `scores` are the columns of the job's scores."""
+        self._scores = {name: LinearHistogram() for name in scores}
         self._bytes = LogHistogram()
         self._prompt = LogHistogram()
         self._shapes = TopKCounter[int]()
@@ -211,6 +279,9 @@ class DistributionBuilder:
         self._steps.add_column(steps)
         self._guidance.add_column(guidance)
 
+        for name, histogram in self._scores.items():
+            histogram.add(pc.drop_null(manifest[name]).to_numpy())
+
         widths = manifest["width"].to_numpy()
         heights = manifest["height"].to_numpy()
         shapes = (widths << SIDE_BITS) | heights
@@ -224,6 +295,7 @@ class DistributionBuilder:
             shapes=self._shapes.top_values(_format_shape),
             steps=self._steps.top_values(str),
             guidance=self._guidance.top_values("{:g}".format),
+            scores={name: scores.to_histogram() for name, scores in self._scores.items()},
         )
 
 

@@ -209,12 +209,12 @@ def load_summary(store: Store) -> Summary:
 class SummaryBuilder:
     """Adds up a run shard by shard, in memory that does not grow with the run."""
 
-    def __init__(self, carry: Sequence[str] = ()) -> None:
-        """Begin with no shard. `carry` names the columns that the job carries."""
+    def __init__(self, carry: Sequence[str] = (), scores: Iterable[str] = ()) -> None:
+        """Begin with no shard. `carry` names the columns that the job carries, `scores` scores."""
         self._counts = ImageCounts()
         self._marks_of_run: Counter[str] = Counter()
         self._failures = FailureCounter(carry)
-        self._distributions = DistributionBuilder()
+        self._distributions = DistributionBuilder(scores)
         self._missing_parts: list[str] = []
         self._missing_parts_count = 0
         self._work = 0.0

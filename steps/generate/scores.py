@@ -42,15 +42,14 @@ class OwnScorer:
 
     def __init__(self, setting: str, entry: str, device: str) -> None:
         """Import it. Raises BadInput where that fails."""
-        self._function = import_entry(setting, entry)
-        if not isinstance(self._function, type):
-            return
-        try:
-            self._function = self._function(device)
-        except Exception as error:
-            raise BadInput(
-                f"{setting}: {entry} cannot be made ({error_reason(error)}). Correct it."
-            ) from error
+        function = import_entry(setting, entry)
+        if isinstance(function, type):
+            try:
+                function = function(device)
+            except Exception as error:  # a user's code may raise anything
+                reason = error_reason(error)
+                raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
+        self._function = function
 
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
         """Whatever the user's code returns, called with the images and their specs."""

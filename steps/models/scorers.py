@@ -8,9 +8,9 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import (
     AestheticScore,
+    AnyModelScore,
     AnyScore,
     ClassifierScore,
-    ModelScore,
     RewardScore,
 )
 from imagekiln.steps.models.component_files import (
@@ -37,7 +37,7 @@ MAX_LISTED_LABELS = 10
 def score_references(job: Job) -> Iterator[tuple[str, HubReference]]:
     """The models and processors of a job's scores, by the path of the setting."""
     for name, score in sorted(job.scores.items()):
-        if isinstance(score, ModelScore):
+        if isinstance(score, AnyModelScore):
             yield f"scores.{name}", score
         if isinstance(score, RewardScore) and score.processor is not None:
             yield f"scores.{name}.processor", score.processor
@@ -116,7 +116,7 @@ def _require_score_model(setting: str, reference: HubReference) -> None:
             "Choose another."
         )
     require_data_component(folder, setting, AUTO_CLASS)
-    if not isinstance(reference, ModelScore):  # a processor needs no weights
+    if not isinstance(reference, AnyModelScore):  # a processor needs no weights
         return
     if not has_weights:
         raise BadInput(
@@ -137,7 +137,7 @@ def _local_folder(setting: str, reference: HubReference) -> Path:
     return folder
 
 
-def _require_fitting_config(setting: str, score: ModelScore, config: Config) -> None:
+def _require_fitting_config(setting: str, score: AnyModelScore, config: Config) -> None:
     if isinstance(score, ClassifierScore):
         labels = label_names(config)
         if score.label not in labels:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.output import Encoding
 from imagekiln.steps.job.prices import Price
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
@@ -101,7 +100,7 @@ def estimate(
             gpus = job.cluster.parallelism * gpus_per_pod
             free = find_free_bytes(job.output)
             counted = replace(
-                _count(draft, job.encoding),
+                _count(draft, job),
                 prompt_columns=guessed_prompt_columns(job, files),
                 unused_columns=find_unused_columns(files),
                 rejection_causes=draft.rejection_causes,
@@ -126,7 +125,7 @@ def _resolve_model(job: Job, scratch: Path) -> ResolvedModel:
 def _describe_input(job: Job, files: Sequence[InputFile]) -> str:
     """What is known of a job without its model, as sentences."""
     rows = sum(file.rows for file in files)
-    images = rows * job.defaults.images_per_prompt
+    images = rows * job.defaults.images_per_prompt * job.candidates
     known = f"Without the model: {pluralize(rows, 'row')}, by the defaults "
     known += f"{pluralize(images, 'image')}."
     size, figure = default_figure(job)
@@ -137,7 +136,7 @@ def _describe_input(job: Job, files: Sequence[InputFile]) -> str:
     return f"{known} {time.describe(1)}"
 
 
-def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
+def _count(draft: PlanDraft, job: Job) -> Estimate:
     counts = draft.counts
     shards = draft.sharding.shard_images
     part = draft.sharding.part_images
@@ -150,7 +149,7 @@ def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
         images=counts.images,
         shards=len(shards),
         parts=sum(-(-images // part) for images in shards),
-        gigabytes=estimate_bytes(draft, encoding) / BYTES_PER_GIGABYTE,
+        gigabytes=estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
         gpu_hours=None,
         cost=None,
     )

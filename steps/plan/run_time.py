@@ -122,7 +122,7 @@ def estimate_by_rows(job: Job) -> RunTime | None:
         return None
     rows, columns = _count_rows(job)
     width, height = size
-    images = rows * job.defaults.images_per_prompt
+    images = rows * job.defaults.images_per_prompt * job.candidates
     by_rows = run_time(figure, images * width * height * job.defaults.steps)
     names = job.columns.model_dump()
     has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
@@ -136,7 +136,7 @@ def count_images(job: Job) -> int:
     Raises Missing, BadInput, TryAgain.
     """
     rows, _ = _count_rows(job)
-    return rows * job.defaults.images_per_prompt
+    return rows * job.defaults.images_per_prompt * job.candidates
 
 
 def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding, is_lossless
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.runtime.figures import format_bytes
@@ -25,11 +26,13 @@ class SpaceNeeded:
     free: int | None
 
 
-def estimate_bytes(draft: PlanDraft, encoding: Encoding) -> float:
-    """The bytes of the images of a draft, as far as they can be estimated."""
+def estimate_bytes(draft: PlanDraft, job: Job) -> float:
+    """The bytes of the images of a draft that are stored, as far as they can be estimated."""
     groups = draft.catalog.groups
     pixels = sum(group.images * group.width * group.height for group in groups)
-    return pixels * _bytes_per_pixel(encoding)
+    if job.keep is not None and job.keep.losers == "drop":
+        pixels //= job.candidates
+    return pixels * _bytes_per_pixel(job.encoding)
 
 
 def _bytes_per_pixel(encoding: Encoding) -> float:

@@ -51,6 +51,7 @@ from imagekiln.steps.runs.plan import (
     creation_time,
     parse_plan,
 )
+from imagekiln.steps.runs.scores import require_free_names
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
     MAX_SHARD_BYTES,
@@ -117,6 +118,7 @@ def make_plan(
     if sample_images is None:
         sample_images = job.cluster.canary or 0
     job = job.without_cluster()
+    require_free_names(job)
     # These fail where one can be tried and is wrong.
     find_untried_checks(job.gates.checks)
     find_untried_scores(job.scores)
@@ -158,7 +160,7 @@ def make_plan(
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
-            space = require_space(job.output, estimate_bytes(draft, job.encoding))
+            space = require_space(job.output, estimate_bytes(draft, job))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())

@@ -301,7 +301,7 @@ def _require_planned_files(plan: Plan, where: str) -> None:
 
 def _require_columns_of_its_own(plan: Plan, where: str) -> None:
     """Raise BadInput where a carried column has a name that the dataset has taken since."""
-    names = sorted(RESERVED_COLUMNS.intersection(plan.job.carry))
+    names = sorted(RESERVED_COLUMNS.intersection((*plan.job.carry, *plan.job.scores)))
     if names:
         raise BadInput(
             f"{where}: carries {names[0]}, which is now a column of the dataset itself. "

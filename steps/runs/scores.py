@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.tables import FIELD_TYPES, FieldTypes
+from imagekiln.steps.runs.tables import FIELD_TYPES, RESERVED_COLUMNS, FieldTypes
 
 ScoreFields = Sequence[pa.Field]
 
@@ -17,6 +18,13 @@ def score_fields(job: Job) -> tuple[pa.Field, ...]:
     if job.keep is not None:
         fields.append(pa.field(RANK_COLUMN, pa.int32()))
     return tuple(fields)
+
+
+def require_free_names(job: Job) -> None:
+    """Raise BadInput where a score has the name of another column of the dataset."""
+    for name in job.scores:
+        if name in RESERVED_COLUMNS:
+            raise BadInput(f"scores: {name} is a column of the dataset itself. Rename the score.")
 
 
 def types_with_scores(fields: ScoreFields) -> FieldTypes:

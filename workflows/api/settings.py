@@ -28,12 +28,23 @@ from imagekiln.steps.job.job import (
     ShardSettings,
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
+from imagekiln.steps.job.scores import (
+    AestheticScore,
+    ClassifierScore,
+    ClipScore,
+    KeepSettings,
+    OwnScore,
+    RewardScore,
+)
 from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [
+    "AestheticScore",
     "BatchSettings",
     "C2paSettings",
     "CardSettings",
+    "ClassifierScore",
+    "ClipScore",
     "ClusterSettings",
     "ColumnNames",
     "ControlNetSettings",
@@ -41,10 +52,13 @@ __all__ = [
     "IpAdapterSettings",
     "JobLimits",
     "Jpeg",
+    "KeepSettings",
     "LoraSettings",
     "ModelSettings",
+    "OwnScore",
     "PartSettings",
     "Png",
+    "RewardScore",
     "RowDefaults",
     "ShardSettings",
     "SpeedSettings",

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import cut_name
-from imagekiln.steps.job.user_checks import find_untried_checks
+from imagekiln.steps.job.scores import describe_score
+from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.runs.keys import REJECTED_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
@@ -17,6 +18,7 @@ from imagekiln.workflows.cli.terminal import print_note
 from imagekiln.workflows.cli.text import format_table
 
 if TYPE_CHECKING:  # the commands bring them
+    from imagekiln.steps.job.job import Job
     from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
     from imagekiln.steps.plan.estimate import Estimate
     from imagekiln.steps.plan.step import PlanResult
@@ -55,7 +57,8 @@ def print_short_space(result: "PlanResult") -> None:
 
 def print_untried_checks(result: "PlanResult") -> None:
     """Print a note for each check of the user's that does not import where it was planned."""
-    for sentence in find_untried_checks(result.plan.job.gates.checks):
+    job = result.plan.job
+    for sentence in (*find_untried_checks(job.gates.checks), *find_untried_scores(job.scores)):
         print_note(sentence)
 
 
@@ -88,6 +91,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
         _format_columns(result),
         _format_batches(plan),
         _format_shard_size(plan),
+        format_scores(plan.job),
     ]
     time = _format_time(result, gpus, cluster_gpus)
     return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
@@ -130,6 +134,17 @@ def _format_revisions(result: "PlanResult") -> str:
             )
         lines.append(f"\n{sanitize_line(sentence)}")
     return "".join(lines)
+
+
+def format_scores(job: "Job") -> str:
+    """By what images are scored, and which remain, on a line of its own; empty without scores."""
+    if not job.scores:
+        return ""
+    scores = [f"{name} ({describe_score(score)})" for name, score in job.scores.items()]
+    sentence = f"Scores: {', '.join(scores)}; their time is not in estimates."
+    if job.keep is not None:
+        sentence += f" Keeps the best of {job.keep.of} candidates by {job.keep.by}."
+    return f"\n{sanitize_line(sentence)}"
 
 
 def _format_columns(result: "PlanResult | Estimate") -> str:

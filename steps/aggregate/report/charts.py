@@ -134,7 +134,11 @@ def distribution_charts(summary: Summary) -> list[Chart]:
             lambda value: format_count(round(value)),
         ),
     )
-    return [chart for chart in charts if chart is not None]
+    scores = (
+        _distribution_chart(f"score-{name}", f"Score: {name}", "images", histogram, format_number)
+        for name, histogram in distributions.scores.items()
+    )
+    return [chart for chart in (*charts, *scores) if chart is not None]
 
 
 def _distribution_chart(

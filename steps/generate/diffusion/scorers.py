@@ -7,7 +7,6 @@ that the score of an image does not depend on how many others are scored with it
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import transformers
@@ -19,8 +18,8 @@ from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.scores import (
     AestheticScore,
+    AnyModelScore,
     ClassifierScore,
-    ModelScore,
     RewardScore,
 )
 from imagekiln.steps.models.scorers import fetch_planned_files, fetch_planned_head
@@ -32,24 +31,12 @@ CLIP_SCORE_SCALE = 100.0
 LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
 WEIGHT_SUFFIX = ".weight"
 BIAS_SUFFIX = ".bias"
+# One number for each RGB uint8 (height, width, 3), of which there are at most as many as the last.
+Scorer = Callable[[Sequence[RGB], Sequence[ImageRow], int], Sequence[float]]
+# A value for each of any number of images.
+BoundScorer = Callable[[Sequence[RGB], Sequence[ImageRow]], list[ScoreValue]]
 Pixels = torch.Tensor
 Layer = tuple[torch.Tensor, torch.Tensor]
-
-
-class Scorer(Protocol):
-    """Gives a number for each image of a batch."""
-
-    def __call__(
-        self, images: Sequence[RGB], rows: Sequence[ImageRow], size: int
-    ) -> Sequence[float]:
-        """One number for each RGB uint8 (height, width, 3). A batch has at most `size` images."""
-
-
-class BoundScorer(Protocol):
-    """Gives a value for each image, of any number of images."""
-
-    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """The values of RGB uint8 (height, width, 3) each."""
 
 
 class ModelScorer:
@@ -90,7 +77,7 @@ def load_model_scorer(
     """
     score = plan.job.scores[name]
     setting = f"scores.{name}"
-    if not isinstance(score, ModelScore):
+    if not isinstance(score, AnyModelScore):
         raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
     folder = fetch_planned_files(setting, score, plan.scores)
     processor_folder = folder
@@ -108,7 +95,7 @@ def load_model_scorer(
 
 
 def _load(
-    score: ModelScore,
+    score: AnyModelScore,
     folder: Path,
     processor_folder: Path,
     head: list[Layer] | None,
@@ -188,7 +175,8 @@ def _label_probability(
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
         logits = model(pixel_values=pixels).logits
         shares = logits.sigmoid() if is_multi_label else logits.softmax(-1)
-        return shares[:, index]
+        probabilities: torch.Tensor = shares[:, index]
+        return probabilities
 
     return compute
 
@@ -219,7 +207,7 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 
-def _explain_load_error(setting: str, score: ModelScore, error: Exception) -> KilnError:
+def _explain_load_error(setting: str, score: AnyModelScore, error: Exception) -> KilnError:
     reason = error_reason(error)
     if is_out_of_memory(error) or is_device_lost(error):
         return TryAgain(
@@ -227,6 +215,5 @@ def _explain_load_error(setting: str, score: ModelScore, error: Exception) -> Ki
             "Run the shard again."
         )
     return BadInput(
-        f"{setting}: {score.id} does not load as a {score.kind} ({reason}). "  # type: ignore[attr-defined]  # of each kind
-        "Choose another model."
+        f"{setting}: {score.id} does not load as a {score.kind} ({reason}). Choose another model."
     )

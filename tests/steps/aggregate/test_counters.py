@@ -11,6 +11,7 @@ from imagekiln.steps.aggregate.counters import (
     DistributionBuilder,
     Distributions,
     Histogram,
+    LinearHistogram,
     LogHistogram,
     TopKCounter,
 )
@@ -93,3 +94,31 @@ def test_frequent_values_stay_however_many_rare_ones_there_are() -> None:
         sum(each.images for each in result.top) + result.other_images
         == 1050 * 3 * MAX_VALUES // 1000
     )
+
+
+def test_a_histogram_of_scores_is_the_same_in_whatever_order_they_come() -> None:
+    dice = np.random.default_rng(5)
+    scores = dice.normal(23, 4, 1000).astype(np.float32)
+    histograms = []
+    for order in (scores, scores[::-1]):
+        counter = LinearHistogram()
+        for start in range(0, len(order), 70):
+            counter.add(order[start : start + 70])
+        histograms.append(counter.to_histogram())
+    assert histograms[0] == histograms[1]
+    found = histograms[0]
+    assert (found.least, found.most) == (float(scores.min()), float(scores.max()))
+    assert found.images == len(scores)
+    assert 12 <= len(found.bins) <= 24
+    for interval in found.bins:
+        inside = (scores >= interval.low) & (scores < interval.high)
+        assert inside.sum() == interval.images
+
+
+def test_a_histogram_of_scores_takes_any_numbers() -> None:
+    counter = LinearHistogram()
+    assert counter.to_histogram() == Histogram()
+    counter.add(np.array([np.nan, np.inf, -np.inf], dtype=np.float32))
+    assert counter.to_histogram() == Histogram()
+    counter.add(np.array([0.0, -3e38, 3e38, 1e-40], dtype=np.float32))
+    assert counter.to_histogram().images == 4

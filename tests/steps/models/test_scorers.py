@@ -1,0 +1,106 @@
+"""The models of scores: what planning refuses, freezes, and leaves out of image ids."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.models.scorers import fetch_planned_files, score_references
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests.runs import planned
+from tests.scorers import aesthetic_head, classifier_folder, clip_folder
+
+ROWS = [{"prompt": "a red circle"}]
+CLIP = {"kind": "clip_score"}
+NSFW = {"kind": "classifier", "label": "nsfw"}
+
+
+def plan_score(scratch: Path, **score: object) -> PlanResult:
+    """A planned run with one score."""
+    return planned(scratch, str(scratch / "out"), ROWS, scores={"s": score})
+
+
+def changed(source: Path, target: Path, **config: object) -> Path:
+    """A copy of a model with other values in its config.json."""
+    shutil.copytree(source, target)
+    path = target / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return target
+
+
+@pytest.fixture
+def pickled(tmp_path: Path) -> Path:
+    """A CLIP model whose weights are a pickle."""
+    target = tmp_path / "pickled"
+    shutil.copytree(clip_folder(), target)
+    (target / "model.safetensors").rename(target / "pytorch_model.bin")
+    return target
+
+
+def test_a_model_without_safetensors_is_refused(pickled: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"scores\.s: .* has no safetensors, and pickles can run"):
+        plan_score(tmp_path, **CLIP, id=str(pickled))
+
+
+def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    coded = changed(clip_folder(), tmp_path / "coded", auto_map={"AutoModel": "code.Model"})
+    with pytest.raises(BadInput, match=r"auto_map names code of its own"):
+        plan_score(tmp_path, **CLIP, id=str(coded))
+
+
+@pytest.mark.parametrize(
+    ("score", "sentence"),
+    [
+        ({**CLIP, "id": str(classifier_folder())}, r"a model of the type vit, and a score of the"),
+        ({**NSFW, "id": str(classifier_folder()), "label": "cat"}, r"its labels are: normal, nsfw"),
+        ({**NSFW, "id": "/no/such/folder"}, r"scores\.s: /no/such/folder is not a folder"),
+        (
+            {"kind": "aesthetic", "id": str(clip_folder()), "head": "head.pt"},
+            r"scores\.s\.head: head\.pt is not a safetensors file",
+        ),
+        (
+            {"kind": "aesthetic", "id": str(clip_folder()), "head": "no.safetensors"},
+            r"scores\.s\.head: no\.safetensors does not exist",
+        ),
+        ({**CLIP, "id": str(clip_folder()), "revision": "main"}, r"scores\.s\.revision is main"),
+        ({"kind": "own", "entry": "tests.scorers:absent"}, r"scores: s: .* does not import"),
+    ],
+)
+def test_what_cannot_score_is_refused_at_planning(
+    score: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(KilnError, match=sentence):
+        plan_score(tmp_path, **score)
+
+
+def test_a_score_may_not_be_called_as_a_column(tmp_path: Path) -> None:
+    scores = {"prompt": {**CLIP, "id": str(clip_folder())}}
+    with pytest.raises(BadInput, match="prompt is a column of the dataset itself"):
+        planned(tmp_path, str(tmp_path / "out"), ROWS, scores=scores)
+
+
+def test_a_plan_freezes_the_files_of_each_score(tmp_path: Path) -> None:
+    copy = tmp_path / "clip"
+    shutil.copytree(clip_folder(), copy)
+    score = {"kind": "aesthetic", "id": str(copy), "head": str(aesthetic_head())}
+    plan = plan_score(tmp_path, **score).plan
+    assert [*plan.scores] == ["scores.s", "scores.s.head"]
+    [(setting, reference)] = score_references(plan.job)
+    assert fetch_planned_files(setting, reference, plan.scores) == copy
+    (copy / "merges.txt").write_text("#version: 0.2\na b\n")
+    with pytest.raises(BadInput, match=r"scores\.s: .* is not what the run was planned with"):
+        fetch_planned_files(setting, reference, plan.scores)
+
+
+def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:
+    runs = [
+        planned(tmp_path / "plain", str(tmp_path / "plain" / "out"), ROWS),
+        plan_score(tmp_path / "scored", **CLIP, id=str(clip_folder())),
+    ]
+    assert runs[0].plan.run_id != runs[1].plan.run_id
+    shards = [read_table(open_store(result.uri), "shards/00000.parquet") for result in runs]
+    assert shards[0] == shards[1]

@@ -1,0 +1,168 @@
+"""The best of several candidates: planned together, decided once, whatever happens on the way."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
+
+SEEDS = {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}}
+BEST: dict[str, object] = {"scores": SEEDS, "keep": "best 1 of 4 by seeds"}
+PROMPT_COUNT = 5
+
+
+def plan_best(scratch: Path, **changes: object) -> PlanResult:
+    """A run of five prompts with four candidates each."""
+    rows = PROMPTS[:PROMPT_COUNT]
+    return planned(scratch, str(scratch / "out"), rows, **{**BEST, **changes})
+
+
+def manifest_of(uri: str, shards: int) -> pa.Table:
+    """The manifest of all shards."""
+    store = open_store(uri)
+    tables = [read_table(store, f"manifest/{number:05}.parquet") for number in range(shards)]
+    return pa.concat_tables(tables)
+
+
+def make(uri: str, plan: PlanResult, *, parts: slice = slice(None)) -> None:
+    """Generate every shard, or some of its parts."""
+    store = open_store(uri)
+    denoiser = LazyDenoiser(store, plan.plan)
+    for number in range(len(plan.plan.shards)):
+        generate_shard(store, plan.plan, number, denoiser, NoProgress(), Stop(), parts=parts)
+    denoiser.close()
+
+
+def winners(manifest: pa.Table) -> dict[str, int]:
+    """The image_index of the one image that each prompt has, by the prompt's id."""
+    ok = [row for row in manifest.to_pylist() if row["status"] == "ok"]
+    assert len(ok) == len({row["id"] for row in ok})
+    return {row["id"]: row["image_index"] for row in ok}
+
+
+def test_candidates_are_planned_together_however_a_run_is_cut(tmp_path: Path) -> None:
+    sizes = ((3, 5, 7), (1, 1, 1), (8, 4, 100))
+    for number, (batch, part, shard) in enumerate(sizes):
+        plan = plan_best(
+            tmp_path / str(number),
+            batch={"images": batch},
+            part={"images": part},
+            shard={"images": shard},
+        )
+        store = open_store(plan.uri)
+        for shard_number in range(len(plan.plan.shards)):
+            for planned_part in read_shard(store, plan.plan, shard_number):
+                names = Counter(planned_part.rows["id"].to_pylist())
+                assert set(names.values()) == {4}
+                assert planned_part.rows["image_index"].to_pylist() == [*range(4)] * len(names)
+
+
+def test_each_prompt_keeps_the_candidate_with_the_highest_score(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path)
+    make(plan.uri, plan)
+    summary = aggregate(plan.uri)
+    assert (summary.images, summary.ok, summary.outscored, summary.not_ok) == (20, 5, 15, 0)
+    manifest = manifest_of(plan.uri, len(plan.plan.shards))
+    assert len(winners(manifest)) == PROMPT_COUNT
+    for prompt in PROMPTS[:PROMPT_COUNT]:
+        rows = [row for row in manifest.to_pylist() if row["id"] == prompt["id"]]
+        rows.sort(key=lambda row: -row["seeds"])
+        assert [row["candidate_rank"] for row in rows] == [1, 2, 3, 4]
+        assert [row["status"] for row in rows] == ["ok"] + ["outscored"] * 3
+        assert [row["seeds"] for row in rows] == [row["seed"] % 1009 for row in rows]
+        assert [row["sha256"] is None for row in rows] == [False, True, True, True]
+    assert verify(plan.uri).images == 20
+
+
+def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path / "best")
+    plain = planned(
+        tmp_path / "plain",
+        str(tmp_path / "plain" / "out"),
+        PROMPTS[:PROMPT_COUNT],
+        defaults={"steps": 2, "guidance": 3.0, "seed": 7, "images_per_prompt": 4},
+    )
+    columns = ["image_id", "seed", "image_index", "id"]
+    tables = [
+        read_table(open_store(result.uri), "shards/00000.parquet").select(columns)
+        for result in (plan, plain)
+    ]
+    assert tables[0] == tables[1]
+
+
+def test_losers_may_be_stored_too(tmp_path: Path) -> None:
+    keep = {"of": 4, "by": "seeds", "losers": "keep"}
+    plan = plan_best(tmp_path, keep=keep)
+    make(plan.uri, plan)
+    assert aggregate(plan.uri).ok == 20
+    ranks = manifest_of(plan.uri, len(plan.plan.shards))["candidate_rank"].to_pylist()
+    assert Counter(ranks) == dict.fromkeys((1, 2, 3, 4), PROMPT_COUNT)
+
+
+def test_a_run_that_is_made_piece_by_piece_has_the_same_winners(tmp_path: Path) -> None:
+    whole = plan_best(tmp_path / "whole")
+    make(whole.uri, whole)
+    aggregate(whole.uri)
+    pieces = plan_best(tmp_path / "pieces", shard={"images": 12}, batch={"images": 2})
+    make(pieces.uri, pieces, parts=slice(1, 2))  # as if a process had ended between parts
+    make(pieces.uri, pieces)
+    make(pieces.uri, pieces)  # nothing is left to do
+    aggregate(pieces.uri)
+    assert winners(manifest_of(whole.uri, len(whole.plan.shards))) == winners(
+        manifest_of(pieces.uri, len(pieces.plan.shards))
+    )
+
+
+def test_retry_makes_all_candidates_of_prompts_without_a_winner(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path, limits={"failed_share": 1})
+    outcomes = {place: not_ok(place % 4) for place in range(4)}
+    outcomes[1] = not_ok(1, "filtered", "refused")
+    fill(plan, outcomes)
+    aggregate(plan.uri)
+    retry_round = plan_next_round(open_store(plan.uri), plan.plan)
+    assert retry_round is not None
+    rows = read_table(retry_round.store, "shards/00000.parquet")
+    assert rows["id"].to_pylist() == ["row-0"] * 4
+    assert rows["image_index"].to_pylist() == [*range(4)]
+
+
+def test_rows_that_share_candidates_in_part_are_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "seed": 3}, {"prompt": "a", "seed": 5}]
+    with pytest.raises(BadInput, match=r"row 1 shares some of its 4 candidates .* 4 apart"):
+        planned(tmp_path / "near", str(tmp_path / "near" / "out"), rows, **BEST)
+    same = [{"prompt": "a", "seed": 3}, {"prompt": "a", "seed": 3}]
+    result = planned(tmp_path / "same", str(tmp_path / "same" / "out"), same, **BEST)
+    assert (result.plan.counts.images, result.plan.counts.duplicate_images) == (4, 4)
+
+
+def test_a_prompt_that_has_its_image_is_skipped_the_next_night(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    first = job(write_prompts(tmp_path / "a.parquet", PROMPTS[:2]), output, **BEST)
+    run(first, NoProgress(), Stop())
+    second = job(
+        write_prompts(tmp_path / "b.parquet", PROMPTS[:3]), output, skip_existing=True, **BEST
+    )
+    counts = make_plan(second).plan.counts
+    assert (counts.images, counts.existing_images) == (4, 8)
+
+
+def test_a_canary_has_whole_groups(tmp_path: Path) -> None:
+    settings = job(write_prompts(tmp_path / "p.parquet", PROMPTS), str(tmp_path / "out"), **BEST)
+    plan = make_plan(settings, sample_images=6)
+    assert plan.plan.sample_images == 8
+    rows = read_table(open_store(plan.uri), "shards/00000.parquet")
+    assert rows["image_index"].to_pylist() == [*range(4)] * 2
