@@ -20,7 +20,7 @@ MAX_BINS = 24
 MAX_VALUES = 10_000  # beyond which rare ones are forgotten: errors and shapes are arbitrary
 RETAINED_VALUES = 100
 MAX_TOP_VALUES = 12
-FINEST_EXPONENT = -20  # of 2: the width of the narrowest bin
+FINEST_WIDTH = 2.0**-20  # of a bin
 MAX_LINEAR_BINS = 4096
 MAX_PLACE = 2**52  # up to which bins are numbered exactly
 SIDE_BITS = 17  # a side has at most 65,536 pixels
@@ -72,50 +72,69 @@ class LinearHistogram:
 
     def __init__(self) -> None:
         """Begin with no value."""
-        self._exponent = FINEST_EXPONENT
+        self._width = FINEST_WIDTH
         self._counts: Counter[int] = Counter()
         self._least = np.inf
         self._most = -np.inf
 
     def add(self, values: npt.NDArray[np.floating]) -> None:
         """Count these values. What is no finite number is left out."""
-        numbers = values[np.isfinite(values)].astype(np.float64)
+        is_finite = np.isfinite(values)
+        numbers = values[is_finite].astype(np.float64)
         if not len(numbers):
             return
-        self._least = min(self._least, float(numbers.min()))
-        self._most = max(self._most, float(numbers.max()))
+        least = float(numbers.min())
+        most = float(numbers.max())
+        self._least = min(self._least, least)
+        self._most = max(self._most, most)
         self._widen(MAX_LINEAR_BINS)
-        places = np.floor(np.ldexp(numbers, -self._exponent)).astype(np.int64)
-        bins, counts = np.unique(places, return_counts=True)
-        self._counts.update(dict(zip(bins.tolist(), counts.tolist(), strict=True)))
+
+        places = np.floor(numbers / self._width)
+        bins, counts = np.unique(
+            places.astype(np.int64),
+            return_counts=True,
+        )
+        pairs = zip(
+            bins.tolist(),
+            counts.tolist(),
+            strict=True,
+        )
+        self._counts.update(dict(pairs))
 
     def to_histogram(self) -> Histogram:
         """The histogram in at most 24 bins."""
         if not self._counts:
             return Histogram()
         self._widen(MAX_BINS)
-        width = 2.0**self._exponent
-        places = range(min(self._counts), max(self._counts) + 1)
-        bins = tuple(
-            Bin(width * place, width * (place + 1), self._counts[place]) for place in places
+        first = min(self._counts)
+        last = max(self._counts)
+        return Histogram(
+            least=self._least,
+            most=self._most,
+            bins=tuple(self._bin(place) for place in range(first, last + 1)),
         )
-        return Histogram(least=self._least, most=self._most, bins=bins)
+
+    def _bin(self, place: int) -> Bin:
+        return Bin(
+            low=place * self._width,
+            high=(place + 1) * self._width,
+            images=self._counts[place],
+        )
 
     def _widen(self, most_bins: int) -> None:
         """Double the width until the range has at most so many bins."""
-        while self._span() > most_bins or self._largest_place() > MAX_PLACE:
-            self._exponent += 1
+        while not self._fits(most_bins):
+            self._width *= 2
             merged: Counter[int] = Counter()
             for place, count in self._counts.items():
                 merged[place // 2] += count
             self._counts = merged
 
-    def _largest_place(self) -> float:
-        return float(max(abs(self._least), abs(self._most)) / 2.0**self._exponent)
-
-    def _span(self) -> float:
-        width = 2.0**self._exponent
-        return float(np.floor(self._most / width) - np.floor(self._least / width) + 1)
+    def _fits(self, most_bins: int) -> bool:
+        first = np.floor(self._least / self._width)
+        last = np.floor(self._most / self._width)
+        is_exact = max(-first, last) < MAX_PLACE
+        return bool(is_exact and last - first < most_bins)
 
 
 class LogHistogram:

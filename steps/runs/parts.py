@@ -71,7 +71,8 @@ def outcome_table(images: Sequence[EncodedImage], scores: ScoreFields = ()) -> p
     """The outcomes of a part's images, in the order of their rows, with these scores."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     outcomes = [_outcome(image) for image in ordered]
-    return pa.Table.from_pylist(outcomes, schema=pa.schema([*OUTCOME_SCHEMA, *scores]))
+    schema = pa.schema([*OUTCOME_SCHEMA, *scores])
+    return pa.Table.from_pylist(outcomes, schema=schema)
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
@@ -155,8 +156,9 @@ def read_outcomes(
     Raises Missing, or BadInput where the part is damaged.
     """
     with open_parquet(store, key) as parquet:
-        names = [*columns, *(field.name for field in scores)]
-        table = read_whole(parquet, names, types_with_scores(scores))
+        score_names = [field.name for field in scores]
+        types = types_with_scores(scores)
+        table = read_whole(parquet, [*columns, *score_names], types)
         offsets = read_offsets(parquet)
         if "status" in columns:
             check_outcomes(table)
