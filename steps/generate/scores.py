@@ -27,6 +27,7 @@ from imagekiln.steps.generate.diffusion.scorers import (
 from imagekiln.steps.generate.encoder import FLAT_ERROR, is_flat
 from imagekiln.steps.generate.quality import MAX_REASON_CHARS, marking_scores, to_image_spec
 from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore
 from imagekiln.steps.job.user_checks import import_entry
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue
@@ -174,6 +175,22 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
             scorer = load_model_scorer(plan, name, device, stream)
         scorers[name] = BatchScorer(setting, scorer, plan.max_batch_size)
     return scorers
+
+
+def images_scored_at_once(plan: Plan) -> int:
+    """How many images of a part are scored at once: a batch, or more where candidates need it."""
+    candidates = plan.job.candidates
+    return -(-plan.max_batch_size // candidates) * candidates
+
+
+def score_and_rank(
+    job: Job, scorers: Scorers, images: Sequence[DrawnImage], rows: Sequence[ImageRow]
+) -> list[DrawnImage]:
+    """The images with their scores and, where candidates compete, with their ranks."""
+    scored = score_images(scorers, images, rows)
+    if job.keep is None:
+        return scored
+    return rank_candidates(scored, job.scores, job.keep)
 
 
 def score_images(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import ceil
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
@@ -29,7 +28,7 @@ from imagekiln.steps.generate.late_shards import (
 )
 from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.recovery import BatchRecovery
-from imagekiln.steps.generate.scores import load_scorers, rank_candidates, score_images
+from imagekiln.steps.generate.scores import images_scored_at_once, load_scorers, score_and_rank
 from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
@@ -41,7 +40,7 @@ from imagekiln.steps.generate.stages import (
 )
 from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.formats import format_of, recover_parts
-from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import (
@@ -341,17 +340,10 @@ def _make_parts(work: _Work, parts: Sequence[Part], watch: PartWatch) -> _Attemp
 
 def _score(work: _Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     """The batches with the scores that the job asks for; as they are where it asks for none."""
-    job = work.plan.job
-    if not job.scores:
+    if not work.plan.job.scores:
         return drawn
-    scorers = work.denoiser.scorers
-
-    def score(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> list[DrawnImage]:
-        scored = score_images(scorers, images, rows)
-        return scored if job.keep is None else rank_candidates(scored, job.scores, job.keep)
-
-    whole_groups = ceil(work.plan.max_batch_size / job.candidates)
-    return score_batches(drawn, score, images_at_once=whole_groups * job.candidates)
+    score = partial(score_and_rank, work.plan.job, work.denoiser.scorers)
+    return score_batches(drawn, score, images_scored_at_once(work.plan))
 
 
 def _step_check(work: _Work) -> Callable[[], None]:

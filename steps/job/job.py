@@ -295,7 +295,6 @@ class Job(Settings):
     speed: SpeedSettings = SpeedSettings()
     limits: JobLimits = JobLimits()
     gates: GateSettings = GateSettings()
-    # Left out of what is written where they are not set, so that run ids are those of before.
     scores: Annotated[dict[ScoreName, AnyScore], Field(max_length=MAX_SCORES)] = Field(
         default={},
         exclude_if=lambda scores: not scores,

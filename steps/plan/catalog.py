@@ -15,13 +15,9 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
+from imagekiln.steps.plan.candidates import plan_whole_groups
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.plan.image_sql import (
-    INPUT_IMAGE_SET_COLUMN,
-    SHAPE_COLUMNS,
-    candidate_group_sql,
-    quote_literal,
-)
+from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
 from imagekiln.steps.plan.ordering import Int64Array, SortedStream, order_by_group
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
 from imagekiln.steps.runs.plan import PlanCounts
@@ -304,7 +300,7 @@ def catalog_images(
     database.execute(UNIQUE_IMAGES_SQL)
     create_existing_table(database, images_file.parent, existing_runs)
     if candidates > 1:
-        _require_whole_groups(database, candidates)
+        plan_whole_groups(database, candidates)
     groups = _group_by_shape(database)
     return Catalog(
         groups=groups,
@@ -315,28 +311,6 @@ def catalog_images(
         passthrough=passthrough,
         candidates=candidates,
     )
-
-
-def _require_whole_groups(database: Database, candidates: int) -> None:
-    """Omit all candidates of which one exists. Raise BadInput where others share some."""
-    group = candidate_group_sql(candidates)
-    database.execute(
-        f"""
-        INSERT INTO existing
-        SELECT number FROM planned_images WHERE {group} IN (SELECT {group} FROM existing)
-        """
-    )
-    rows = database.fetch_table(
-        f"""
-        SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row
-        FROM planned_images GROUP BY {group} HAVING count(*) <> {candidates} ORDER BY row LIMIT 1
-        """
-    )
-    if rows.num_rows:
-        raise BadInput(
-            f"prompts: row {rows['row'][0]} shares some of its {candidates} candidates with a row "
-            f"of the same prompt, as their seeds are less than {candidates} apart. Change one seed."
-        )
 
 
 def create_repeated_table(

@@ -173,11 +173,6 @@ def _input_sql(empty_columns: tuple[str, ...]) -> str:
     return f"(SELECT * REPLACE ({constants}) FROM input)"
 
 
-def candidate_group_sql(candidates: int) -> str:
-    """The number of the first candidate of each image's group, by the image's own `number`."""
-    return f"number - number % {MAX_IMAGES_PER_ROW} % {candidates}"
-
-
 def quote_literal(text: str) -> str:
     """The text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
 """Images per second without scores, with them, and with the best of four, in one run.
 
     python -m tests.bench.scores --images 64 --repeats 3
-    python -m tests.bench.scores --clip openai/clip-vit-base-patch32 --model stabilityai/sdxl-turbo
+    python -m tests.bench.scores --clip openai/clip-vit-large-patch14 --model stabilityai/sdxl-turbo
 
 Without options, the models are tiny ones of random weights beside the bundled model: the figures
 show what preparing images, queues and bookkeeping cost. Each way is measured once in each round,
@@ -40,13 +40,16 @@ def make(folder: Path, job: Job) -> ShardStats:
     return stats
 
 
-def jobs(prompts: Path, model: str, dtype: str, clip: str, classifier: str) -> dict[str, Job]:
+def jobs(
+    prompts: Path, model: str, dtype: str, steps: int, clip: str, classifier: str
+) -> dict[str, Job]:
     """The ways to make the images, by what they are called."""
     settings: dict[str, object] = {
         "name": "scores",
         "prompts": str(prompts),
         "output": "out",
         "model": {"id": model, "dtype": dtype},
+        "defaults": {"steps": steps},
         "batch": {"images": 8},
         "part": {"images": 32},
         "shard": {"images": 100_000},
@@ -68,23 +71,26 @@ def jobs(prompts: Path, model: str, dtype: str, clip: str, classifier: str) -> d
 @click.option("--repeats", default=3, show_default=True, help="Rounds; the median counts.")
 @click.option("--model", default="bundled:shapes", show_default=True, help="What draws.")
 @click.option("--dtype", default="float32", show_default=True, help="In which numbers.")
+@click.option("--steps", default=4, show_default=True, help="Of each image.")
 @click.option("--clip", default=None, help="A CLIP model; a tiny one of random weights.")
 @click.option("--classifier", default=None, help="A classifier with the label nsfw; likewise.")
 def main(
-    images: int, repeats: int, model: str, dtype: str, clip: str | None, classifier: str | None
+    images: int,
+    repeats: int,
+    model: str,
+    dtype: str,
+    steps: int,
+    clip: str | None,
+    classifier: str | None,
 ) -> None:
     """Print how many images each way draws in a second, beside that without scores."""
     with scratch_folder() as folder:
         prompts = folder / "prompts.parquet"
         texts = [f"a red circle number {number}" for number in range(images)]
         pq.write_table(pa.table({"prompt": texts}), prompts)
-        ways = jobs(
-            prompts,
-            model,
-            dtype,
-            clip or str(clip_folder()),
-            classifier or str(classifier_folder()),
-        )
+        clip = clip or str(clip_folder())
+        classifier = classifier or str(classifier_folder())
+        ways = jobs(prompts, model, dtype, steps, clip, classifier)
         rates: dict[str, list[float]] = {name: [] for name in ways}
         shares: dict[str, float] = {}
         for number in range(repeats):

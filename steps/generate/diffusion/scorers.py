@@ -58,9 +58,10 @@ class ModelScorer:
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
         """The scores of these images, computed in a batch that is padded to `size`."""
         count = len(images)
-        padding = [images[-1]] * (size - count)
         prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
-        pixels = self._processor(images=[*images, *padding], return_tensors="pt")["pixel_values"]
+        pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"]
+        padding = pixels[-1:].expand(size - count, *pixels.shape[1:])
+        pixels = torch.cat([pixels, padding])
         # Behind the batches that are queued on the default stream, each would wait for all of them.
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             scores = self._compute(pixels.to(self._device), prompts)
