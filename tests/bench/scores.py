@@ -57,7 +57,7 @@ def jobs(
     clip_score = {"clip_score": {"kind": "clip_score", "id": clip}}
     nsfw = {"nsfw": {"kind": "classifier", "id": classifier, "label": "nsfw"}}
     keep = f"best 1 of {CANDIDATES} by clip_score"
-    ways = {
+    ways: dict[str, dict[str, object]] = {
         "no scores": {},
         "clip_score": {"scores": clip_score},
         "clip_score, nsfw": {"scores": clip_score | nsfw},
