@@ -186,10 +186,14 @@ def images_scored_at_once(plan: Plan) -> int:
 def score_and_rank(
     job: Job, scorers: Scorers, images: Sequence[DrawnImage], rows: Sequence[ImageRow]
 ) -> list[DrawnImage]:
-    """The images with their scores and, where candidates compete, with their ranks."""
+    """The images with their scores and, where candidates compete, with their ranks.
+
+    Raises BadInput where the plan has cut a group of candidates, and as the scorers do.
+    """
     scored = score_images(scorers, images, rows)
     if job.keep is None:
         return scored
+    _require_whole_groups(rows, job.candidates)
     return rank_candidates(scored, job.scores, job.keep)
 
 
@@ -234,6 +238,17 @@ def rank_candidates(
             continue
         ranked += [_with_rank(image, ranks.get(place), keep) for place, image in enumerate(group)]
     return ranked
+
+
+def _require_whole_groups(rows: Sequence[ImageRow], candidates: int) -> None:
+    """Raise BadInput where rows are no groups of neighbors, as only a changed plan has them."""
+    places = [row.image_index % candidates for row in rows]
+    groups = len(rows) // candidates
+    if places != [*range(candidates)] * groups:
+        raise BadInput(
+            f"image {rows[0].image_id}: is not planned beside the other candidates of its prompt. "
+            "Plan anew, under another run_id."
+        )
 
 
 def _mark_flat(image: DrawnImage) -> DrawnImage:

@@ -263,6 +263,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
         if version == PLAN_SCHEMA_VERSION:
             plan = PLAN_TYPE_ADAPTER.validate_json(content)
             _require_consistent_counts(plan, where)
+            _require_whole_groups(plan, where)
             _require_planned_files(plan, where)
             _require_columns_of_its_own(plan, where)
             return plan
@@ -287,6 +288,15 @@ def _require_consistent_counts(plan: Plan, where: str) -> None:
     are_ordered = all(pair[0] <= pair[1] for pair in sources) and list(sources) == sorted(sources)
     if len(sources) != (len(plan.shards) if plan.round else 0) or not are_ordered:
         raise BadInput(f"{where}: has source_shards that do not fit its shards. Restore it.")
+
+
+def _require_whole_groups(plan: Plan, where: str) -> None:
+    """Raise BadInput where a part or shard would hold some candidates of a group, and not all."""
+    shard_sizes = [shard.images for shard in plan.shards]
+    sizes = [plan.part_images, *shard_sizes]
+    remainders = {size % plan.job.candidates for size in sizes}
+    if remainders != {0}:
+        raise BadInput(f"{where}: has parts or shards that cut groups of candidates. Restore it.")
 
 
 def _require_planned_files(plan: Plan, where: str) -> None:

@@ -29,4 +29,7 @@ def require_free_names(job: Job) -> None:
 
 def types_with_scores(fields: ScoreFields) -> FieldTypes:
     """The types of columns with reserved names, those of scores among them."""
-    return {**FIELD_TYPES, **{field.name: field.type for field in fields}}
+    types = dict(FIELD_TYPES)
+    for field in fields:
+        types[field.name] = field.type
+    return types

@@ -1,6 +1,7 @@
 """The best of several candidates: planned together, decided once, whatever happens on the way."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.plan import parse_plan, plan_to_json
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
@@ -160,6 +162,13 @@ def test_retry_makes_all_candidates_of_prompts_without_a_winner(tmp_path: Path) 
     rows = read_table(retry_round.store, "shards/00000.parquet")
     assert rows["id"].to_pylist() == ["row-0"] * 4
     assert rows["image_index"].to_pylist() == [*range(4)]
+
+
+def test_a_plan_that_cuts_groups_of_candidates_is_refused(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path).plan
+    content = plan_to_json(replace(plan, part_images=6))
+    with pytest.raises(BadInput, match="cut groups of candidates"):
+        parse_plan(content, "here")
 
 
 def test_rows_that_share_candidates_in_part_are_refused(tmp_path: Path) -> None:

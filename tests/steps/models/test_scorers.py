@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.models.scorers import fetch_planned_files, score_references
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
+from tests.hub import MODEL, REVISION, serving_model
 from tests.runs import planned
 from tests.scorers import aesthetic_head, classifier_folder, clip_folder
 
@@ -104,3 +106,17 @@ def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:
     assert runs[0].plan.run_id != runs[1].plan.run_id
     shards = [read_table(open_store(result.uri), "shards/00000.parquet") for result in runs]
     assert shards[0] == shards[1]
+
+
+def test_a_model_on_the_hub_is_frozen_at_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_model(clip_folder(), tmp_path, monkeypatch):
+        plan = plan_score(tmp_path, **CLIP, id=MODEL).plan
+        assert plan.scores == {"scores.s": f"{MODEL}@{REVISION}"}
+        assert plan.revisions == (NamedRevision("scores.s", MODEL, "main", REVISION),)
+        [(setting, reference)] = score_references(plan.job)
+        assert reference.revision == REVISION
+        folder = fetch_planned_files(setting, reference, plan.scores)
+    weights = (folder / "model.safetensors").read_bytes()
+    assert weights == (clip_folder() / "model.safetensors").read_bytes()
