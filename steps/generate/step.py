@@ -94,8 +94,13 @@ class LazyDenoiser:
     def __call__(self) -> Denoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
-            self._denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
-            self._denoiser.scorers = load_scorers(self._plan, self._denoiser.device)
+            denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
+            try:
+                denoiser.scorers = load_scorers(self._plan, denoiser.device)
+            except BaseException:
+                denoiser.close()
+                raise
+            self._denoiser = denoiser
             self._note_device(describe_device(self._denoiser.device))
         return self._denoiser
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic.config import JsonDict
 
 from imagekiln.steps.job.fields import (
     HubReference,
@@ -19,14 +20,13 @@ from imagekiln.steps.job.fields import (
     Settings,
 )
 from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
-from imagekiln.steps.job.output import ExplicitEncoding
 
 SCORE_NAME_PATTERN = r"[a-z][a-z0-9_]{0,39}"
 RANK_COLUMN = "candidate_rank"
 SCORER_GROUP = "imagekiln.scorers"  # of entry points, in the metadata of installed packages
 MAX_SCORES = 16
 MAX_CANDIDATES = 16
-KEEP_TEXT = re.compile(rf"best\s+1\s+of\s+([0-9]{{1,4}})\s+by\s+({SCORE_NAME_PATTERN})")
+KEEP_PATTERN = rf"best 1 of ([0-9]{{1,4}}) by ({SCORE_NAME_PATTERN})"
 ScoreName = Annotated[
     str,
     Field(
@@ -36,8 +36,24 @@ ScoreName = Annotated[
 ]
 
 
+def _require_kind(schema: JsonDict) -> None:
+    """Have editors ask for `kind`, which has a default in each class."""
+    required = schema.get("required", [])
+    if isinstance(required, list):
+        schema["required"] = ["kind", *required]
+
+
+def _allow_text(schema: JsonDict) -> None:
+    """Have editors accept the group in words."""
+    group = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"type": "string", "pattern": f"^{KEEP_PATTERN}$"}, group]
+
+
 class Score(Gate):
     """A number for each image, and between which bounds it has to be, or else it is marked."""
+
+    model_config = ConfigDict(json_schema_extra=_require_kind)
 
     min: Number | None = Field(default=None, description="Marks an image with a lower score.")
     max: Number | None = Field(default=None, description="Marks an image with a higher score.")
@@ -65,7 +81,7 @@ class Score(Gate):
         return is_low or is_high
 
 
-class ModelScore(Score, HubReference, ExplicitEncoding):
+class ModelScore(Score, HubReference):
     """A score by a model of transformers, in safetensors files."""
 
 
@@ -100,7 +116,7 @@ class ClassifierScore(ModelScore):
     label: NonEmptyText = Field(description="The label in the model's config.json, such as nsfw.")
 
 
-class OwnScore(Score, ExplicitEncoding):
+class OwnScore(Score):
     """A score of the user's own, imported where the images are generated."""
 
     kind: Literal["own"] = "own"
@@ -131,6 +147,8 @@ def describe_score(score: AnyScore) -> str:
 class KeepSettings(Settings):
     """Which image of a prompt remains: the one with the highest score of several candidates."""
 
+    model_config = ConfigDict(json_schema_extra=_allow_text)
+
     of: Integer = Field(
         ge=2, le=MAX_CANDIDATES, description="How many candidates each image of a prompt has."
     )
@@ -144,7 +162,7 @@ class KeepSettings(Settings):
     def _parse_text(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        match = KEEP_TEXT.fullmatch(" ".join(value.split()))
+        match = re.fullmatch(KEEP_PATTERN, " ".join(value.split()))
         if match is None:
             raise ValueError(
                 f'is "{value[:60]}"; write it as: best 1 of 4 by clip_score, with the name of a '
