@@ -133,7 +133,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     store = run.store
     plan = run.plan
     gates = plan.job.gates
-    builder = SummaryBuilder(plan.job.carry)
+    builder = SummaryBuilder(plan.job.carried_columns)
     sheet = ContactSheet(tuple(gates.marking_gates))
     marker = NearDuplicateMarker(gates.near_duplicate)
 

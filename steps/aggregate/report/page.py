@@ -242,7 +242,7 @@ def _relative_links(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def _failure_sections(data: ReportData) -> list[FailureSection]:
-    carry = data.plan.job.carry[:MAX_CARRIED_COLUMNS]
+    carry = data.plan.job.carried_columns[:MAX_CARRIED_COLUMNS]
     return [
         FailureSection(cause, failure_query(data.uri, cause, carry))
         for cause in data.summary.failures[:MAX_FAILURES]
