@@ -69,10 +69,9 @@ class PromptTemplate(Settings):
     @classmethod
     def _require_number(cls, value: object) -> object:
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        is_valid = is_number and 1 <= value <= MAX_PROMPTS
-        if value != "all" and not is_valid:
-            raise ValueError(f"is {value!r}; write all, or a whole number from 1 to {MAX_PROMPTS}")
-        return value
+        if value == "all" or (is_number and value in range(1, MAX_PROMPTS + 1)):
+            return value
+        raise ValueError(f"is {value!r}; write all, or a whole number from 1 to {MAX_PROMPTS}")
 
     @field_validator("template", "negative_template")
     @classmethod

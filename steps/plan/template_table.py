@@ -136,18 +136,13 @@ def _copied_names(
     unique = dict.fromkeys([*names, *carried])
     present = [name for name in unique if name in schema.names]
     for ours in INPUT_IMAGE_COLUMNS:
-        name = getattr(job.columns, ours)
-        if name in present and not _is_text(schema.field(name).type):
+        # Which paths a cell may name depends on where its table is, which no made row says.
+        if getattr(job.columns, ours) in present:
             raise BadInput(
-                f"{source.uri}: column {name!r} is no text. Write the paths or URIs of images for "
-                "a template, whose rows are repeated."
+                f"{source.uri}: has input images in column {getattr(job.columns, ours)!r}, which "
+                "templates do not take. Rename it, or write the prompts into a table."
             )
     return present
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind))
 
 
 def _require_columns(
