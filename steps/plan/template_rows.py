@@ -162,7 +162,7 @@ class _RowMaker:
             content = ["id", row_id]
             if row_id is None:
                 content = ["texts", *texts]
-            key = json.dumps(content)
+            key = _hash_content(content)
             values: dict[str, str] | None = {}
             for name, text in zip(names, texts, strict=True):
                 if text is None or values is None:
@@ -181,7 +181,7 @@ class _RowMaker:
         for row in rows:
             for values in self._iter_values(row):
                 waiting.append((row.index, values))
-                waiting_bytes += sizes[row.index]
+                waiting_bytes += sizes[row.index] + _text_bytes(values)
                 if len(waiting) >= BATCH_ROWS or waiting_bytes >= BATCH_BYTES:
                     yield self._assemble(waiting, copied)
                     waiting = []
@@ -290,6 +290,11 @@ def _row_bytes(columns: list[pa.Array], rows: int) -> list[int]:
         for index, length in enumerate(_cell_bytes(column)):
             sizes[index] += length
     return sizes
+
+
+def _text_bytes(values: _Values) -> int:
+    texts = [value for value in values.values() if isinstance(value, str)]
+    return sum(map(len, texts))
 
 
 def _cell_bytes(column: pa.Array) -> list[int]:

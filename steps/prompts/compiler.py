@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.prompts import recipe
-from imagekiln.steps.prompts.draws import hash_texts
+from imagekiln.steps.prompts.draws import hash_texts, make_weights
 from imagekiln.steps.prompts.recipe import Options, Piece, Pieces, Recipe, Selection, Size, Ways
 from imagekiln.steps.prompts.syntax import (
     MAX_DEPTH,
@@ -138,13 +138,12 @@ class _Compiler:
         bodies = tuple(self.compile(option.body, mode) for option in likely)
         sources = tuple(option.source for option in likely)
         weights = tuple(option.weight for option in likely)
-        are_equal = len(set(weights)) == 1
         counts = (body.size.count for body in bodies)
         return Options(
             sources=sources,
             bodies=bodies,
             hashes=hash_texts(sources),
-            weights=None if are_equal else weights,
+            weights=make_weights(weights),
             totals=tuple(accumulate(counts)),
         )
 

@@ -7,6 +7,7 @@ every machine: where logarithms, which differ in their last bits, would decide, 
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 
@@ -40,12 +41,25 @@ def hash_texts(texts: Sequence[str]) -> Hashes:
     return np.fromiter(map(hash_text, texts), np.uint64, len(texts))
 
 
-def draw_options(
-    hashes: Hashes, weights: Sequence[Fraction] | None, key: int, count: int
-) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of options, all more than 0: exact, and as floats."""
+
+    exact: tuple[Fraction, ...]
+    floats: npt.NDArray[np.float64]
+
+
+def make_weights(weights: tuple[Fraction, ...]) -> Weights | None:
+    """The weights of options; None where all are equal."""
+    if len(set(weights)) == 1:
+        return None
+    return Weights(weights, np.array(weights, np.float64))
+
+
+def draw_options(hashes: Hashes, weights: Weights | None, key: int, count: int) -> list[int]:
     """The indices of `count` options, the best first: a sample without replacement.
 
-    Without `weights`, which are more than 0, all options are as likely.
+    Without `weights`, all options are as likely.
     """
     mixed = _mix(hashes ^ np.uint64(key))
     if weights is None:
@@ -56,8 +70,7 @@ def draw_options(
 
     values = mixed >> UNUSED_BITS
     fractions = (values.astype(np.float64) + 0.5) * FRACTION
-    divisors = np.array(weights, np.float64)
-    scores = -np.log(fractions) / divisors
+    scores = -np.log(fractions) / weights.floats
     last_place = count - 1
     last = np.partition(scores, last_place)[last_place]
     is_close = scores <= last * (1 + CLOSENESS)
@@ -67,7 +80,7 @@ def draw_options(
 
     def exact_score(index: int) -> Decimal:
         value = int(values[index])
-        return _exact_score(value, weights[index])
+        return _exact_score(value, weights.exact[index])
 
     close.sort(key=exact_score)
     return close[:count]

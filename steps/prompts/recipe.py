@@ -7,12 +7,11 @@ Choices at random follow from the row's key, by the draws of `draws`.
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
 
-from imagekiln.steps.prompts.draws import Hashes, draw_options, hash_text
+from imagekiln.steps.prompts.draws import Hashes, Weights, draw_options, hash_text
 
 Ways: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -106,7 +105,7 @@ class Options:
     sources: tuple[str, ...]
     bodies: tuple[Pieces, ...]
     hashes: Hashes
-    weights: tuple[Fraction, ...] | None
+    weights: Weights | None
     totals: tuple[int, ...]
 
 

@@ -14,7 +14,7 @@ from imagekiln.steps.storage.uri import resolve_path
 
 SUFFIX = ".txt"
 MAX_BYTES = 64 * 2**20  # of all files that a template names
-MAX_LINES = 1_000_000
+MAX_LINES = 250_000
 
 
 class WildcardFiles:
