@@ -151,7 +151,7 @@ def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> s
 
 def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
     required = required_setting_names(root, path)
-    if required:
+    if required and not accepts_type(root, path, str):
         return f"set {_join_paths(path, required)}"
     return _suggest_description(root, path) or "add it"
 

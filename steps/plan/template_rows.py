@@ -6,7 +6,7 @@ reads any file. What is drawn follows from the row and the job's seed, not from 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -262,7 +262,7 @@ class _RowMaker:
         return _Prompt(recipe.template, prompt, negative_prompt, listed, draw)
 
 
-def _hash_content(content: list[object]) -> str:
+def _hash_content(content: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

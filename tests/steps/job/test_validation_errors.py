@@ -193,7 +193,7 @@ def test_missing_settings_are_reported_with_what_to_write() -> None:
         validate_job({"name": "a"})
     assert str(caught.value).splitlines() == [
         "job: prompts is missing; write paths, globs, folders or URIs of Parquet, CSV, "
-        "JSON Lines or Arrow files.",
+        "JSON Lines or Arrow files, or a template.",
         "job: output is missing; write the folder or URI that holds the runs.",
         "job: model is missing; set model.id.",
     ]
