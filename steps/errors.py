@@ -94,7 +94,10 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _safe_sentence(text: str) -> str:
-    return sanitize_line(redact_urls(truncate_text(text, MAX_SENTENCE_CHARS)))
+    # A URL that is cut is none that can be redacted; and not all of a text without end is searched.
+    searched = 2 * MAX_SENTENCE_CHARS
+    redacted = redact_urls(text[:searched]) + text[searched:]
+    return sanitize_line(truncate_text(redacted, MAX_SENTENCE_CHARS))
 
 
 def first_line(message: str) -> str:

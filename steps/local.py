@@ -73,6 +73,8 @@ def run(
 
     environments = choose_environments(job, gpus)
     planned(result, len(environments))
+    if not result.plan.shards:
+        return RunResult(result.uri, aggregate(result.uri), before=False)
     try:
         if len(environments) == 1:
             shards = range(len(result.plan.shards))

@@ -94,6 +94,17 @@ class PlannedModel:
 
 def plan_model(folder: Path, kind: str, dtype: str = "float32") -> PlannedModel:
     """Plan a run of a kind of model with the LoRAs and adapters that it takes."""
+    side = side_of(kind)
+    rows = [{"prompt": "a red circle", "width": side, "height": side}]
+    run = planned(folder, str(folder / "out"), rows, model=model_settings(kind, dtype))
+    store = open_store(run.uri)
+    for content in (SOURCE, MASK, CONTROL, REFERENCE):
+        store.create(input_image_key(sha256(content)), content)
+    return PlannedModel(kind, store, run.plan)
+
+
+def model_settings(kind: str, dtype: str = "float32") -> dict[str, object]:
+    """The model of a job, of one kind, with the LoRAs and adapters that it takes."""
     settings: dict[str, object] = {"id": str(model_folder(kind)), "dtype": dtype}
     if supports_loras(kind):
         settings["loras"] = {
@@ -108,13 +119,7 @@ def plan_model(folder: Path, kind: str, dtype: str = "float32") -> PlannedModel:
             "weight_name": "adapter.safetensors",
             "scale": 0.8,
         }
-    side = side_of(kind)
-    rows = [{"prompt": "a red circle", "width": side, "height": side}]
-    run = planned(folder, str(folder / "out"), rows, model=settings)
-    store = open_store(run.uri)
-    for content in (SOURCE, MASK, CONTROL, REFERENCE):
-        store.create(input_image_key(sha256(content)), content)
-    return PlannedModel(kind, store, run.plan)
+    return settings
 
 
 @cache

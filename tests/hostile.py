@@ -204,10 +204,11 @@ def _places(document: Any) -> Iterator[tuple[Any, str | int]]:  # noqa: ANN401  
 
 
 def _change_table(path: Path, dice: random.Random) -> str:
-    """Replace a column, the rows, the offsets, or some bytes of a Parquet object."""
+    """Change a column, the rows, the offsets, or some bytes of a Parquet object."""
     table = pq.read_table(path)
     metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
-    kind = dice.choice(["column", "column", "column", "rows", "offsets", "bytes", "footer"])
+    kinds = ["column", "column", "column", "no column", "rows", "offsets", "bytes", "footer"]
+    kind = dice.choice(kinds)
     if kind in ("bytes", "footer"):
         content = bytearray(path.read_bytes())
         first = 0 if kind == "bytes" else max(0, len(content) - 600)
@@ -224,6 +225,10 @@ def _change_table(path: Path, dice: random.Random) -> str:
             column = pa.nulls(table.num_rows, table.schema.field(index).type)
         what = f"{table.column_names[index]} = {str(value)[:30]}"
         table = table.set_column(index, table.column_names[index], column)
+    elif kind == "no column":
+        name = dice.choice(table.column_names)
+        what = f"no {name}"
+        table = table.drop_columns([name])
     elif kind == "rows":
         table = dice.choice([table.slice(1), table.slice(0, 0), pa.concat_tables([table, table])])
     else:

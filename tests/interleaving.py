@@ -109,7 +109,7 @@ class Process:
 
 def _leave_temporary_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    (path.parent / ".writing-torn").write_bytes(b"half of it")
+    (path.parent / ".writing-torn____").write_bytes(b"half of it")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import TURNS_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import open_store
@@ -173,6 +174,11 @@ class Life:
         """Leave an unfinished run, and a part that no plan names."""
         make_missing(make_plan(job).uri)
         open_store(self.uri("first")).create("images/00009-0000.parquet", b"left behind")
+
+
+def lasting(content: Content) -> Content:
+    """The objects but those that say whose turn it was: each process leaves one of its own."""
+    return {key: body for key, body in content.items() if f"/{TURNS_FOLDER}/" not in key}
 
 
 def _md5(content: bytes) -> str:

@@ -11,12 +11,16 @@ import pytest
 
 
 @contextmanager
-def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
-    """An in-memory file system mounted on `folder`. Skips the test if mounting is impossible."""
+def small_disk(folder: Path, kibibytes: int, files: int = 0) -> Iterator[Path]:
+    """An in-memory file system mounted on `folder`, which may hold so many files; 0 for any number.
+
+    Skips the test if mounting is impossible.
+    """
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root on Linux can mount a small disk")
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", str(folder)]
+    options = f"size={kibibytes}k,nr_inodes={files}"
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"this machine lets nobody mount a small disk ({done.stderr.strip()})")

@@ -45,6 +45,12 @@ ODD_VALUES: tuple[object, ...] = (
     *("x" * 5000, "s3://", "s3:///", "~nobody/x", "://", "[", "**", "{date}", "bundled:../../x"),
     *([], [[]], {}, {"id": {}}, {1: 2}, [None], ["a"] * 50, *HOSTILE),
 )
+# Cells that lead nowhere: none of them may be asked for over a network.
+PLACES: tuple[bytes | None, ...] = (
+    *(None, b"", b"\xff.png", b"\0", b".", b"none.png", b"/dev/zero", b"/proc/self/environ"),
+    *(b"/" + b"x" * 300, b"file:///etc/passwd", b"s3://", b"s3:///a.png", b"s3://bucket/"),
+    *(b"s3://bucket/a.png::file:///etc/passwd", b"http://169.254.169.254/latest", b"local:///a"),
+)
 EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63)
 
 
@@ -65,10 +71,27 @@ def _table(dice: random.Random) -> pa.Table:
         "facts": [{"a": number, "b": "x"} for number in range(rows)],
     }
     table = pa.table(columns)
+    if dice.random() < 0.2:
+        images = _image_column(dice, rows)
+        table = table.append_column("source_image", images)
     if dice.random() < 0.5:
         place = table.column_names.index("prompt")
         table = table.set_column(place, "prompt", table["prompt"].dictionary_encode())
-    return table.select(["prompt", *dice.sample(table.column_names[1:], dice.randrange(7))])
+    others = [name for name in table.column_names if name != "prompt"]
+    return table.select(["prompt", *dice.sample(others, dice.randrange(len(others) + 1))])
+
+
+def _image_column(dice: random.Random, rows: int) -> pa.Array:
+    """Images as bytes, as names, or as structs of both."""
+    files = [_image(dice) for _ in range(3)]
+    changed = [dice.choice(BINARY_MUTATORS)(dice, file, files) for file in files]
+    chosen = [dice.choice([*files, *changed, b"", None]) for _ in range(rows)]
+    contents = pa.array(chosen, pa.binary())
+    cells = [dice.choice(PLACES) for _ in range(rows)]
+    names = pa.array(cells, pa.binary()).view(pa.string())
+    struct = pa.StructArray.from_arrays([contents, names], ["bytes", "path"])
+    columns = [contents, names, struct, contents.dictionary_encode(), names.dictionary_encode()]
+    return dice.choice(columns)
 
 
 def _parquet(dice: random.Random) -> bytes:

@@ -1,6 +1,7 @@
 """An S3 server on loopback: SeaweedFS, which honors conditional PUT and checks signatures."""
 
 import json
+import os
 import socket
 import subprocess
 import sysconfig
@@ -19,6 +20,8 @@ import pytest
 
 READY_SECONDS = 30.0
 PORTS = 8
+# By default, SeaweedFS gives each bucket seven volumes, and a thousand are soon used up.
+ONE_VOLUME_A_BUCKET = {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
 # The shell ends the server when its standard input closes, so also when the test process dies.
 # It sends SIGKILL, because SeaweedFS otherwise takes 20 s to end, and its data is not needed.
 SUPERVISOR = '"$@" & read _; kill -9 $!; wait'
@@ -105,6 +108,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
             stdout=log,
             stderr=log,
             cwd=folder,
+            env=os.environ | ONE_VOLUME_A_BUCKET,
             start_new_session=True,
         )
         after.callback(_remove_sockets, ports)
@@ -137,7 +141,7 @@ def _options(folder: Path, ports: list[int]) -> list[str]:
         "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *listen,
         "-filer", "-s3", f"-s3.config={folder / 'identities.json'}", "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false",
-        "-master.volumeSizeLimitMB=64", "-volume.max=1000",  # each bucket takes seven volumes
+        "-master.volumeSizeLimitMB=64", "-volume.max=1000",
     ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Reconciles a run with its plan: every planned image and what became of it. Reads no image."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder, shard_key
+from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import (
     Part,
     PartOutcomes,
@@ -120,7 +121,7 @@ class RunReconciler:
                 if later.schema != manifest.schema:
                     where = retry_round.store.uri_of(shard_key(shard))
                     raise BadInput(f"{where}: has other columns than the run. Restore it.")
-                manifest = overlay(manifest, later)
+                manifest = overlay(manifest, later, partial(self._read_named_parts, number))
 
         keys = dict(
             zip(self._missing_part_numbers(planned.manifest), planned.missing_parts, strict=True)
@@ -183,6 +184,17 @@ class RunReconciler:
         )
         return shard.manifest.set_column(column, shard.manifest.schema.field(column), parts)
 
+    def _read_named_parts(self, number: int) -> pa.Array:
+        """What the stored manifest of a shard names for each image; nulls where it is damaged."""
+        images = self.plan.shards[number].images
+        try:
+            stored = read_manifest_columns(self._store, number, images, ["part"])
+        except StorageRefused:
+            raise
+        except BadInput:
+            return pa.nulls(images, pa.string())
+        return stored["part"].combine_chunks()
+
     def _missing_part_numbers(self, manifest: pa.Table) -> list[int]:
         """The numbers of a shard's parts that have a missing image."""
         is_missing = pc.equal(manifest["status"], MISSING_STATUS).to_numpy()
@@ -201,18 +213,28 @@ def _round_metadata_tables(retry_round: Round) -> Iterator[tuple[str, pa.Table]]
             yield f"{folder}/{key}", table
 
 
-def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
-    """The manifest with the rows of a later round in place of those that are not ok."""
+def overlay(
+    manifest: pa.Table, later: pa.Table, read_named_parts: Callable[[], pa.Array]
+) -> pa.Table:
+    """The manifest with the rows of a later round in place of those that are not ok.
+
+    An image may be ok in both, where a late process commits a part that the round has made: of
+    these, the one that the stored manifest names stays, so that a finished run does.
+    """
     later_ids = later["image_id"].combine_chunks()
     position = pc.index_in(manifest["image_id"], later_ids)
     is_match = position.is_valid()
     in_later = is_match.to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
 
-    statuses = manifest["status"].to_numpy()
-    later_statuses = later["status"].to_numpy()
-    has_outcome = later_statuses[later_rows] != MISSING_STATUS
-    replaced = (statuses != "ok") & in_later & has_outcome
+    is_ok = manifest["status"].to_numpy() == "ok"
+    outcomes = later["status"].to_numpy()[later_rows]
+    replaced = in_later & ~is_ok & (outcomes != MISSING_STATUS)
+    is_in_both = in_later & is_ok & (outcomes == "ok")
+    if is_in_both.any():
+        later_parts = later["part"].take(pa.array(later_rows))
+        is_named = pc.fill_null(pc.equal(later_parts, read_named_parts()), False)
+        replaced |= is_in_both & is_named.to_numpy()
     if not replaced.any():
         return manifest
 

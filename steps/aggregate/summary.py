@@ -39,6 +39,7 @@ from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 # Raise it when an older Imagekiln would misread a summary. One without it is of version 1.
 SUMMARY_SCHEMA_VERSION = 1
 MAX_LISTED = 100
+MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a little
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,15 @@ class Summary:
 
     @property
     def mean_devices(self) -> float | None:
-        """How many devices worked at once, on average; None where that is unknown."""
-        if not self.elapsed_seconds:
+        """How many devices worked at once, on average; None where that is unknown.
+
+        So it is where a process was killed, since nobody knows when it worked, and where the time
+        by the clock has pauses: without any, one device at least works all the time.
+        """
+        if not self.elapsed_seconds or self.spending.lost_attempts:
             return None
-        return self.seconds.total / self.elapsed_seconds
+        devices = self.seconds.total / self.elapsed_seconds
+        return devices if devices >= MIN_MEAN_DEVICES else None
 
     @property
     def device_seconds(self) -> float:

@@ -195,8 +195,8 @@ def open_dataset(
 ) -> Dataset:
     """The dataset of the run at `uri`, or of the successful runs under it.
 
-    Raises Missing where there are none, BadInput where a column is unknown or a run cannot be read,
-    TryAgain.
+    Raises Missing where there are none, Incomplete where one was not aggregated, BadInput where a
+    column is unknown or a run cannot be read, TryAgain.
     """
     runs = find_runs(uri)
     manifest_columns = unite_columns(runs, columns)

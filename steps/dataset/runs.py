@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.output import file_suffix
-from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import read_registry
@@ -20,6 +20,7 @@ from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
 )
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 
 READERS = 16
 
@@ -68,9 +69,14 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
 
 
 def open_source(uri: str) -> RunSource:
-    """What the plan of the run at `uri` says. Raises Missing, BadInput, TryAgain."""
+    """What the plan of the run at `uri` says.
+
+    Raises Incomplete where the run was not aggregated, Missing, BadInput, TryAgain.
+    """
     store = open_store(uri)
     plan = load_plan(store)
+    if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
+        raise _no_manifest_error(store)
     fields = (
         *read_row_schema(store, plan),
         *OUTCOME_SCHEMA,
@@ -101,7 +107,14 @@ def read_run_manifest(run: RunSource, shard: int) -> pa.Table:
     try:
         return read_manifest(store, shard, run.shard_images[shard])
     except Missing as error:
-        raise Incomplete(f"{store.uri}: has no complete manifest. Aggregate it first.") from error
+        raise _no_manifest_error(store) from error
+
+
+def _no_manifest_error(store: Store) -> Incomplete:
+    return Incomplete(
+        f"{store.uri}: has no complete manifest, so its images cannot be read yet. "
+        "Run its job to the end first."
+    )
 
 
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats,
 from imagekiln.steps.generate.diffusion.device import (
     describe_device,
     device_uuid,
+    free_memory,
     synchronized_time,
 )
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
@@ -96,9 +97,14 @@ class LazyDenoiser:
         return self._denoiser
 
     def close(self) -> None:
-        """End the denoiser's threads, where it was loaded."""
+        """End the denoiser's threads and free its memory, where it was loaded.
+
+        A model is in reference cycles: the next one in this process would come on top of it.
+        """
         if self._denoiser is not None:
             self._denoiser.close()
+            self._denoiser = None
+            free_memory()
 
 
 def generate_shard(

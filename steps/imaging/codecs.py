@@ -58,7 +58,9 @@ def decode_image(
         with Pillow.open(io.BytesIO(content), formats=STORED_FORMATS) as image:
             _require_size(image, size, most)
             return np.asarray(image.convert("RGB"))
-    except Pillow.DecompressionBombError as error:
+    except (OSError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # somebody else's file can make a decoder raise anything
         raise ValueError(str(error)) from error
 
 

@@ -46,7 +46,8 @@ To add a column:
    has what must leave no trace in a model.
 9. Describe it in `docs/job.md`, `docs/quality.md`, `docs/metadata.md`, `docs/dataset.md` and, if it
    decides pixels, in `docs/guarantees.md` and `docs/models.md`. Warn in `CHANGELOG.md`: an input
-   that already has a column of this name now counts, and `carry` refuses the name.
+   that already has a column of this name now counts, `carry` refuses the name, and so do the plans
+   of runs that carried it.
 
 `tests/steps/job/test_columns.py` finds most of what was forgotten in steps 2 and 5,
 `tests/steps/plan/test_rules.py` a missing rule for `bounds`, `tests/package/test_docs.py` a column

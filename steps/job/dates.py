@@ -43,11 +43,27 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
     return job.model_copy(update={"prompts": fill_in(prompts), "run_id": run_id})
 
 
+def fill_date(job: Job, date: str, timezone: str = "") -> Job:
+    """The job for the date that these texts name; the job itself without one. Raises BadInput."""
+    if not date:
+        return job
+    zone = parse_time_zone(timezone)
+    return job_for_date(job, parse_moment(date, zone), zone)
+
+
+def needs_date(job: Job) -> bool:
+    """Whether the job's prompts have a place for a date that is not filled."""
+    return any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
+
+
 def require_date(job: Job) -> Job:
     """The job, unless its prompts need a date. Raises BadInput."""
     for pattern in job.prompt_patterns:
         if DATE_PLACEHOLDER.search(pattern):
-            raise BadInput(f"{pattern}: needs a date. Add one with --date, such as 2026-11-21.")
+            raise BadInput(
+                f"{pattern}: needs a date. Add one, such as --date 2026-11-21, "
+                'or in Python date="2026-11-21".'
+            )
     return job
 
 

@@ -28,7 +28,7 @@ from imagekiln.steps.job.fields import (
 )
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
-from imagekiln.steps.job.prices import GpuPrice
+from imagekiln.steps.job.prices import GpuPrice, is_price
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.speed import SpeedSettings
@@ -336,6 +336,16 @@ class Job(Settings):
             if column in columns[:index]:
                 raise ValueError(f'lists "{column}" twice; remove one of them')
         return columns
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _refuse_single_price(cls, prices: object) -> object:
+        if is_price(prices):
+            raise ValueError(
+                f"is {prices}, not a table; write price_per_hour: {prices} for one price for all "
+                "GPUs"
+            )
+        return prices
 
     @model_validator(mode="after")
     def _require_metadata_for_c2pa(self) -> "Job":

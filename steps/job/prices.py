@@ -1,11 +1,13 @@
 """What GPUs cost an hour: one number for all, or a table by the names of GPUs, spot or not."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import Field
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import NonEmptyText, Number, Settings
 from imagekiln.steps.job.settings_file import parse_settings, read_local_text, validate_settings
 from imagekiln.steps.storage.uri import is_remote_uri, read_text
@@ -15,6 +17,7 @@ SPOT_VARIABLE = (
 )
 # At the end of node labels, where a GPU is shared: it is priced as the whole GPU.
 SHARED_SUFFIX = "-shared"
+PRICE_TEXT = re.compile(r"\d+(\.\d*)?")
 
 
 class GpuPrice(Settings):
@@ -116,8 +119,20 @@ def resolve_prices(price_per_hour: float | None, prices: str | Sequence[GpuPrice
     return Prices(price_per_hour, table)
 
 
+def is_price(value: object) -> bool:
+    """Whether a value in the place of a table, or of its name, is a single price."""
+    if isinstance(value, str):
+        return PRICE_TEXT.fullmatch(value.strip()) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def read_price_file(name: str) -> PriceFile:
     """The table in a file or at a URI. Raises BadInput, Missing, TryAgain."""
+    if is_price(name):
+        raise BadInput(
+            f"{name}: is a number, not a price table. One price for all GPUs is --price {name}, "
+            "or price_per_hour in the job."
+        )
     text = read_text(name) if is_remote_uri(name) else read_local_text(name, "a price table")
     values, locations = parse_settings(text, name, "prices, a list of `{gpu: NAME, per_hour: 2.5}`")
     return validate_settings(PriceFile, values, name, locations, "the price table")

@@ -44,8 +44,14 @@ class SettingsLoader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return number
 
+    def refuse_set(self, node: yaml.MappingNode) -> None:
+        """Raise ConstructorError: a set would pass for a list, in an order of each process."""
+        problem = "a set has no order; write a list"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
 
 SettingsLoader.add_constructor("tag:yaml.org,2002:int", SettingsLoader.construct_yaml_int)
+SettingsLoader.add_constructor("tag:yaml.org,2002:set", SettingsLoader.refuse_set)
 
 
 def load_yaml(text: str) -> object:

@@ -24,6 +24,7 @@ from imagekiln.steps.job.introspection import (
     setting_description,
     setting_names,
 )
+from imagekiln.steps.runtime.sanitize import redact_urls
 
 # Common names of a choice that are not spelled like it.
 SYNONYMS = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
@@ -33,6 +34,9 @@ ENCODINGS_AS_FORMAT = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "web
 MIN_SIMILARITY = 0.6
 MIN_SIMILARITY_ELSEWHERE = 0.8
 MAX_VALUE_CHARS = 60
+# The types of settings that take a value from YAML, where its own type is not the only one.
+KINDS_OF_VALUES: dict[type, tuple[type, ...]] = {int: (int, float), list: (tuple,)}
+MAX_SEARCHED_CHARS = 4000  # for URLs with credentials
 REMEDIES = {
     "bool_parsing": "write true or false",
     "bool_type": "write true or false",
@@ -145,8 +149,9 @@ def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> s
     """How to write a group; with the value in it, where that can be its only required setting."""
     required = required_setting_names(root, path)
     if len(required) == 1 and isinstance(value, str):
-        return f"write {format_path(path)}: {{{required[0]}: {value[:MAX_VALUE_CHARS]}}}"
-    return f"it is a group: set {_join_paths(path, setting_names(root, path))}"
+        return f"write {format_path(path)}: {{{required[0]}: {_cut_value(value)}}}"
+    names = setting_names(root, path)
+    return f"it is a group: set {_join_paths(path, names)}" if names else REMEDIES["dict_type"]
 
 
 def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
@@ -256,14 +261,21 @@ def _find_intended_settings(
     if name in paths_by_name:
         return _settings_that_accept(root, paths_by_name[name], value)
 
-    match = _closest(name, names)
-    if match:
-        return [(*group, match)]
+    near = _near_names(name, names)
+    if near:
+        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
 
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
     if not matches:
         return []
     return _settings_that_accept(root, paths_by_name[matches[0]], value)
+
+
+def _near_names(name: str, names: list[str]) -> list[str]:
+    """The name that is spelled most like it, then those that it is the beginning of."""
+    match = _closest(name, names)
+    longer = [other for other in names if other.startswith(f"{name}_")]
+    return list(dict.fromkeys([match, *longer] if match else longer))
 
 
 def _inner_settings_by_name(root: type[BaseModel]) -> dict[str, list[SettingPath]]:
@@ -280,7 +292,7 @@ def _settings_that_accept(
     root: type[BaseModel], paths: list[SettingPath], value: object
 ) -> list[SettingPath]:
     """Those of the settings that take a value of this type; all where none does."""
-    kinds = (int, float) if type(value) is int else (type(value),)
+    kinds = KINDS_OF_VALUES.get(type(value), (type(value),))
     accepting = [path for path in paths if any(accepts_type(root, path, kind) for kind in kinds)]
     return accepting or paths
 
@@ -327,6 +339,11 @@ def _format_value(value: object) -> str:
         case list() | tuple():
             return "a list" if value else "an empty list"
         case str():
-            return json.dumps(value[:MAX_VALUE_CHARS], ensure_ascii=False)
+            return json.dumps(_cut_value(value), ensure_ascii=False)
         case _:
             return str(value)[:MAX_VALUE_CHARS]
+
+
+def _cut_value(text: str) -> str:
+    """The beginning of a text. Half of a URL is none whose credentials are known as such."""
+    return redact_urls(text[:MAX_SEARCHED_CHARS])[:MAX_VALUE_CHARS]

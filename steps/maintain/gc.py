@@ -6,13 +6,14 @@ else put beside them stays, with its folder.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.maintain.run_list import READERS, iter_runs, require_output
 from imagekiln.steps.runs.keys import (
@@ -26,7 +27,7 @@ from imagekiln.steps.runs.keys import (
     shard_key,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import Run, iter_rounds
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -199,31 +200,23 @@ def _temporary_objects(store: Store) -> Iterator[ObjectInfo]:
 
 
 def _unreferenced_objects(run: Run) -> Iterator[ObjectInfo]:
-    """Parts of a finished run that are in none of its plans, and images not in its manifest."""
-    own_shards = [(number, number) for number in range(len(run.plan.shards))]
-    yield from _unreferenced_of_plan(run.store, run.plan, "", own_shards)
-    for retry_round in iter_rounds(run.store, run.plan):
-        prefix = f"{round_folder(retry_round.plan.round)}/"
-        yield from _unreferenced_of_plan(
-            run.store, retry_round.plan, prefix, retry_round.plan.source_shards
-        )
+    """Parts of a finished run that are in none of its plans, and images that nothing names."""
+    for planned in chain([Round(run.store, run.plan)], iter_rounds(run.store, run.plan)):
+        yield from _unreferenced_of_plan(run.store, planned)
 
 
-def _unreferenced_of_plan(
-    store: Store, plan: Plan, prefix: str, source_shards: Sequence[tuple[int, int]]
-) -> Iterator[ObjectInfo]:
-    """The same of one plan, whose keys begin with `prefix`.
-
-    The images of each shard are in the manifests of `source_shards`, the first to the last.
-    """
+def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
+    """The same of the run's own plan or of one of its rounds. `store` is that of the run."""
+    plan = planned.plan
+    prefix = f"{round_folder(plan.round)}/" if plan.round else ""
     for entry in store.list_folder(f"{prefix}images"):
         if not entry.is_folder:
             if _is_unplanned_part(entry.key.removeprefix(prefix), plan):
                 yield entry
             continue
         shard = _shard_number(entry.key)
-        if shard is not None and shard < len(source_shards):
-            yield from _unreferenced_images(store, entry.key, prefix, source_shards[shard])
+        if shard is not None and shard < len(plan.shards):
+            yield from _unreferenced_images(store, planned, shard, entry.key, prefix)
 
 
 def _is_unplanned_part(key: str, plan: Plan) -> bool:
@@ -241,14 +234,12 @@ def _shard_number(folder: str) -> int | None:
 
 
 def _unreferenced_images(
-    store: Store, folder: str, prefix: str, source_shards: tuple[int, int]
+    store: Store, planned: Round, shard: int, folder: str, prefix: str
 ) -> Iterator[ObjectInfo]:
     """Images in a shard's folder by an attempt other than the one that was committed."""
-    first, last = source_shards
-    referenced: set[str] = set()
     try:
-        for number in range(first, last + 1):
-            referenced.update(read_column(store, manifest_key(number), "part").to_pylist())
+        referenced = {f"{prefix}{key}" for key in _committed_objects(planned, shard)}
+        referenced |= _named_objects(store, planned.plan, shard)
     except Missing:
         return
     for entry in store.list_folder(folder):
@@ -256,6 +247,20 @@ def _unreferenced_images(
         is_image = not entry.is_folder and IMAGE_KEY_PATTERN.fullmatch(key)
         if is_image and entry.key not in referenced:
             yield entry
+
+
+def _committed_objects(planned: Round, shard: int) -> list[str]:
+    """What the parts of a shard consist of, also where the manifest names another round's copy."""
+    parts = reconcile_shard(planned.store, planned.plan, shard).manifest["part"]
+    committed: list[str] = parts.drop_null().to_pylist()
+    return committed
+
+
+def _named_objects(store: Store, plan: Plan, shard: int) -> set[str]:
+    """What the manifests name of the shards of the run that a shard's images come from."""
+    first, last = plan.source_shards[shard] if plan.round else (shard, shard)
+    keys = map(manifest_key, range(first, last + 1))
+    return {name for key in keys for name in read_column(store, key, "part").to_pylist()}
 
 
 def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[ObjectInfo]:

@@ -1,7 +1,7 @@
 """Draws one image of a run again, and compares it with the stored one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -72,11 +72,18 @@ class ReproduceResult:
         return self.equal != "nothing"
 
 
-def reproduce(uri: str, image_id: str, to: Path | None = None) -> ReproduceResult:
+def reproduce(
+    uri: str,
+    image_id: str,
+    to: Path | None = None,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> ReproduceResult:
     """Draw an image of the run at `uri` again, in a batch of the same size, and write it to a file.
 
     `image_id` may be the id of the image's row, where one image of the run has it.
-    Without `to`, the file is named after the image and lies in the current folder. Raises BadInput
+    Without `to`, the file is named after the image and lies in the current folder. `report` is
+    called with a sentence before the model is loaded, which takes minutes. Raises BadInput
     where the run has no such image, Incomplete where it was never aggregated, and what loading a
     model raises.
     """
@@ -88,6 +95,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> ReproduceResul
 
     stats = _original_stats(run.store, stored)
     batch = _original_batch(run.plan, image_row, stats)
+    report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch)
     encoded = _encode(run.plan, image_row, drawn)
     equal = _equality(stored, encoded)

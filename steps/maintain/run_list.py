@@ -14,7 +14,7 @@ from imagekiln.steps.errors import BadInput, Missing, NewerVersion
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.plan import load_plan, read_run_id
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -86,6 +86,8 @@ def _open_run_or_none(store: Store, name: str, *, skips_newer: bool) -> Run | No
     try:
         plan = load_plan(folder)
     except NewerVersion as error:
+        if not _is_named_like_its_run(folder, name):
+            return None
         if not skips_newer:
             raise
         log.warning("%s It is not listed.", error)
@@ -93,6 +95,12 @@ def _open_run_or_none(store: Store, name: str, *, skips_newer: bool) -> Run | No
     except BadInput:
         return None
     return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None
+
+
+def _is_named_like_its_run(folder: Store, name: str) -> bool:
+    with suppress(BadInput):
+        return read_run_id(folder) == name
+    return False
 
 
 def require_output(store: Store) -> None:

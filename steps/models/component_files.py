@@ -6,7 +6,6 @@ files ask for one of them is refused here, whatever the libraries would make of 
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +16,19 @@ from imagekiln.steps.storage.store import is_plain_name
 
 MODEL_INDEX_FILE = "model_index.json"
 SAFETENSORS_SUFFIX = ".safetensors"
-WEIGHTS_INDEX_PATTERN = "*.index.json"
-PICKLES_INDEX_PATTERN = "*.bin.index.json"  # not read where safetensors are asked for
+# With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
+WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
 CONFIG_PATTERN = "*config.json"
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-# diffusers, transformers, or a folder of diffusers' pipelines, as `stable_diffusion`.
-LIBRARY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,99}")
+# diffusers imports whatever a model names. The folders of its pipelines have classes of text
+# encoders, safety checkers and the like.
+LIBRARIES = {
+    *("diffusers", "transformers"),
+    *("deepfloyd_if", "flux", "ideogram4", "kandinsky", "kolors", "latent_diffusion"),
+    "stable_diffusion",
+}
 
 
 def read_model_index(folder: Path, name: str) -> Config:
@@ -43,8 +47,7 @@ def read_model_index(folder: Path, name: str) -> Config:
     for component, (library, class_name) in _class_references(index):
         if (
             not is_plain_name(component)
-            or LIBRARY_PATTERN.fullmatch(library) is None
-            or library in sys.stdlib_module_names
+            or library not in LIBRARIES
             or CLASS_PATTERN.fullmatch(class_name) is None
         ):
             described = cut_name(f"{component}: {library}, {class_name}")
@@ -73,12 +76,12 @@ def require_data_component(folder: Path, name: str, class_name: str = "") -> Non
     """The same of the folder of one network, tokenizer or scheduler."""
     with translate_errors(name):
         configs = sorted(folder.glob(CONFIG_PATTERN))
-        indexes = set(folder.glob(WEIGHTS_INDEX_PATTERN)) - set(folder.glob(PICKLES_INDEX_PATTERN))
+        indexes = sorted(folder.glob(WEIGHTS_INDEX_PATTERN))
     if folder / ADAPTER_CONFIG_FILE in configs:
         raise _unusual(name, f"{ADAPTER_CONFIG_FILE} names another model to load with it")
     for path in configs:
         _check_config(read_json(path, name), f"{name}: {path.name}", class_name)
-    for path in sorted(indexes):
+    for path in indexes:
         _check_weights_index(read_json(path, name), f"{name}: {path.name}")
 
 

@@ -58,8 +58,12 @@ SAME_ID_SQL = f"""
     CREATE TABLE same_id AS
     WITH suspects AS MATERIALIZED (
         SELECT number, id, row_hash FROM same_id_suspects JOIN suspect_texts USING (number)),
-    first AS (SELECT id, arg_min(row_hash, number) AS row_hash FROM suspects GROUP BY id)
-    SELECT number, number // {MAX_IMAGES_PER_ROW} AS row FROM suspects JOIN first USING (id)
+    first AS (
+        SELECT id, arg_min(row_hash, number) AS row_hash, min(number) AS first_number
+        FROM suspects GROUP BY id)
+    SELECT number, number // {MAX_IMAGES_PER_ROW} AS row,
+           first_number // {MAX_IMAGES_PER_ROW} AS first_row
+    FROM suspects JOIN first USING (id)
     WHERE suspects.row_hash <> first.row_hash"""
 VALID_IMAGES_SQL = """
     CREATE VIEW valid_images AS
@@ -150,6 +154,13 @@ class Catalog:
             SELECT "column", reason, count(*) AS rows, min(row) AS row
             FROM ({self._rejected_rows_sql()})
             GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
+
+    def earlier_row(self, row: int) -> int | None:
+        """The row whose id this one repeats with other content; None where it does not."""
+        sql = f"SELECT min(first_row) FROM same_id WHERE row = {row}"
+        (column,) = self.database.fetch_table(sql).columns
+        earlier: int | None = column[0].as_py()
+        return earlier
 
     def _rejected_rows_sql(self) -> str:
         labels = " UNION ALL ".join(

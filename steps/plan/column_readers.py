@@ -22,7 +22,7 @@ MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
 UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
 MAX_TEXT_BYTES = 2**30  # of text in one batch
 UUID_GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))  # of its digits
-PASSTHROUGH_MARK = "carry"  # what the column `wrong` holds where a carried text is invalid
+MAX_LISTED_COLUMNS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +226,11 @@ def _decode_utf8(cell: bytes | None) -> tuple[str | None, bool]:
         return None, False
 
 
+def passthrough_names(count: int) -> tuple[str, ...]:
+    """What the columns to carry are called within planning: theirs may be any text."""
+    return tuple(f"carry_{index}" for index in range(count))
+
+
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:
     """The columns to carry, extension types as their storage types. Raises BadInput."""
     fields = []
@@ -235,7 +240,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
                 f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
             )
         if name not in file.names:
-            raise BadInput(f"{where}: has no column {name!r} to carry. Correct `carry`.")
+            raise BadInput(f"{where}: {describe_absence(file, name)}. Correct `carry`.")
         kind = _storage_type(file.field(name).type)
         if not _survives_duckdb(kind):
             raise BadInput(
@@ -244,6 +249,14 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
             )
         fields.append(pa.field(name, kind))
     return pa.schema(fields)
+
+
+def describe_absence(schema: pa.Schema, name: str) -> str:
+    """The predicate of a file without this column, with those that it has."""
+    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
+    omitted = len(schema.names) - MAX_LISTED_COLUMNS
+    more = f" and {omitted} more" if omitted > 0 else ""
+    return f"has no column {name!r} (it has {listed}{more})"
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:

@@ -22,6 +22,7 @@ from imagekiln.steps.plan.batch_sizes import (
     tuned_figure,
 )
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
+from imagekiln.steps.plan.column_readers import passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
 from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
@@ -29,7 +30,6 @@ from imagekiln.steps.plan.input_images import ImageSink, InputImages
 from imagekiln.steps.plan.prompt_batches import (
     empty_columns,
     iter_prompt_batches,
-    passthrough_names,
     prompt_schema,
 )
 from imagekiln.steps.plan.rejected_rows import (
@@ -198,12 +198,12 @@ def _refuse_too_many_rejected(
         uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
         listing = f" All are listed in {uri}."
     causes = find_rejection_causes(inputs.files, catalog)
-    remedy = describe_excess(rejected, rows, inputs.job.limits.rejected_share)
-    if all(cause.reason.startswith(NOT_UTF8) for cause in causes):
-        remedy = "Save the file as UTF-8."
+    remedy = ""
+    if any(cause.reason != NOT_UTF8 for cause in causes):
+        remedy = f" {describe_excess(rejected, rows, inputs.job.limits.rejected_share)}"
     raise BadInput(
         f"{causes[0].file}: {_describe_share(rejected, rows)} rejected: "
-        f"{describe_causes(causes)} {remedy}{listing}"
+        f"{describe_causes(causes)}{remedy}{listing}"
     )
 
 
@@ -220,12 +220,15 @@ def describe_excess(rejected: int, rows: int, limit: float) -> str:
 
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
-    """The most frequent causes, and how rows are counted, as sentences."""
+    """The most frequent causes, how rows are counted, and what mends another encoding."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
     if omitted:
         clauses.append(f"and {pluralize(omitted, 'other reason')}")
-    return f"{'; '.join(clauses)}. Rows are counted from 0, without a header."
+    remedy = ""
+    if any(cause.reason == NOT_UTF8 for cause in causes):
+        remedy = " Save the file as UTF-8."
+    return f"{'; '.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
 
 
 def _describe_share(rejected: int, rows: int) -> str:

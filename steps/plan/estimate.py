@@ -1,5 +1,6 @@
 """What a job would make and cost, before anything runs or is written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from imagekiln.steps.plan.budget import expect_run_time
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import (
+    InputFile,
     find_unused_columns,
     guessed_prompt_columns,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.plan.run_time import RunTime, default_figure, run_time
 from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.terms import Terms, terms_of
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.local import temporary_folder
 
 BYTES_PER_GIGABYTE = 1e9
@@ -115,12 +118,26 @@ def estimate(
 
 
 def _resolve_model(job: Job, scratch: Path) -> ResolvedModel:
-    """The job's model. Where its hub is away, a mistake in the input is reported in its place."""
+    """The job's model. Where its hub is away, what the input says without it is reported too."""
     try:
         return resolve_model(job)
-    except TryAgain:
-        read_prompts(job, scratch)
-        raise
+    except TryAgain as error:
+        files = read_prompts(job, scratch)
+        raise TryAgain(f"{error} {_describe_input(job, files)}") from error
+
+
+def _describe_input(job: Job, files: Sequence[InputFile]) -> str:
+    """What is known of a job without its model, as sentences."""
+    rows = sum(file.rows for file in files)
+    images = rows * job.defaults.images_per_prompt
+    known = f"Without the model: {pluralize(rows, 'row')}, by the defaults "
+    known += f"{pluralize(images, 'image')}."
+    size, figure = default_figure(job)
+    if figure is None:
+        return known
+    width, height = size
+    time = run_time(figure, images * width * height * job.defaults.steps)
+    return f"{known} {time.describe(1)}"
 
 
 def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.batch_rows import PARQUET_OPTIONS, choose_batch_rows
+from imagekiln.steps.plan.batch_rows import PARQUET_OPTIONS, iter_batches
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
+    describe_absence,
     passthrough_schema,
     read_texts,
 )
@@ -32,7 +33,6 @@ from imagekiln.steps.storage.failures import (
 
 # A row group is decoded whole: one that claims more could end the process instead of failing.
 MAX_ROW_GROUP_BYTES = 4 * 2**30
-MAX_LISTED_COLUMNS = 12
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
@@ -219,7 +219,7 @@ def match_columns(
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
     prompt = _choose_prompt_column(schema, columns.prompt)
     if prompt is None:
-        absence = _describe_absence(schema, columns.prompt)
+        absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
     _require_named_columns(source, schema, columns)
     names = {ours: theirs for ours, theirs in columns if theirs in schema.names}
@@ -251,14 +251,8 @@ def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: Colum
     defaults = ColumnNames()
     for ours, theirs in columns:
         if theirs not in schema.names and theirs != getattr(defaults, ours):
-            absence = _describe_absence(schema, theirs)
+            absence = describe_absence(schema, theirs)
             raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
-
-
-def _describe_absence(schema: pa.Schema, name: str) -> str:
-    """The predicate of a file without this column, with those that it has."""
-    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
-    return f"has no column {name!r} (it has {listed})"
 
 
 def _choose_prompt_column(schema: pa.Schema, name: str) -> str | None:
@@ -316,8 +310,7 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            rows = choose_batch_rows(file.source.path, parquet, columns)
-            for batch in parquet.iter_batches(rows, columns=columns):
+            for batch in iter_batches(file.source.path, parquet, columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error

@@ -78,14 +78,13 @@ class DiskCache:
         # DuckDB asks for rows from threads of its own, one after the other.
         with _translate_sqlite_errors():
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        with _translate_sqlite_errors():
             self._connection.execute("PRAGMA journal_mode = OFF")
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.execute(
                 "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID"
             )
-        if max_pages is not None:
-            self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
+            if max_pages is not None:
+                self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
 
     def get_many(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of those keys that have one. Raises TryAgain."""
@@ -170,12 +169,13 @@ class InputImages:
             return [None if index is None else results[index] for index in indices]
         if pa.types.is_struct(kind):
             return self._read_structs(array, table)
-        cells = array.to_pylist()
         if _is_bytes_type(kind):
-            keys = [_cache_key("bytes", cell) for cell in cells]
-            return self._look_up(keys, lambda index: self._inspect(cells[index]))
-        keys = [_cache_key("name", None if cell is None else cell.encode()) for cell in cells]
-        return self._look_up(keys, lambda index: self._fetch(cells[index], table))
+            contents = array.to_pylist()
+            keys = [_cache_key("bytes", content) for content in contents]
+            return self._look_up(keys, lambda index: self._inspect(contents[index]))
+        names = array.cast(pa.large_binary()).to_pylist()  # a file's texts may be no UTF-8
+        keys = [_cache_key("name", name) for name in names]
+        return self._look_up(keys, lambda index: self._fetch(names[index], table))
 
     def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
         """Cells of bytes and a path, of which the path counts only where there are no bytes."""
@@ -203,9 +203,11 @@ class InputImages:
         results |= new
         return [None if key is None else results[key] for key in keys]
 
-    def _fetch(self, name: str, table: str) -> str:
+    def _fetch(self, name: bytes, table: str) -> str:
         try:
-            content = self._read(name, table, self._max_bytes + 1)
+            content = self._read(name.decode(), table, self._max_bytes + 1)
+        except UnicodeDecodeError:
+            return "missing"
         except RejectedImage as error:
             return error.reason
         return self._inspect(content)

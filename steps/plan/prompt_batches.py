@@ -8,8 +8,8 @@ import pyarrow as pa
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
-    PASSTHROUGH_MARK,
     Cells,
+    passthrough_names,
     read_passthrough,
 )
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns, unreadable_error
@@ -38,11 +38,6 @@ def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
     """The prompt columns that no file has."""
     present = {name for file in files for name in file.column_names}
     return tuple(column.name for column in PROMPT_COLUMNS if column.name not in present)
-
-
-def passthrough_names(count: int) -> tuple[str, ...]:
-    """What the columns to carry are called within planning: theirs may be any text."""
-    return tuple(f"carry_{index}" for index in range(count))
 
 
 def iter_prompt_batches(
@@ -95,9 +90,10 @@ def _convert_batch(
         arrays.append(cells.values)
         wrong = cells.mark_invalid(wrong, column.name)
     carried: list[pa.Array] = []
-    for name in file.passthrough.names:
+    marks = passthrough_names(len(file.passthrough))
+    for name, mark in zip(file.passthrough.names, marks, strict=True):
         where = f"{file.source.uri}: column {name!r}"
         passthrough = read_passthrough(batch.column(name), where)
         carried.append(passthrough.values)
-        wrong = passthrough.mark_invalid(wrong, PASSTHROUGH_MARK)
+        wrong = passthrough.mark_invalid(wrong, mark)
     return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)

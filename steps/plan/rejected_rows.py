@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
-from imagekiln.steps.plan.column_readers import uuid_texts
+from imagekiln.steps.plan.column_readers import passthrough_names, uuid_texts
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
@@ -28,6 +28,7 @@ class RejectionCause:
     """Why rows were rejected, such as `Caption`, `is blank`; how many, and the first of them.
 
     `column` is as the user's files name it. `row_in_file` is counted from 0, without a header.
+    `earlier` names the row whose id the first of them repeats, such as `row 0 of a.csv`.
     """
 
     column: str
@@ -37,6 +38,7 @@ class RejectionCause:
     row_in_file: int
     id: str | None
     value: str | None
+    earlier: str | None = None
 
     def describe(self) -> str:
         """The cause as a clause, with the number of rows and the first of them."""
@@ -45,6 +47,8 @@ class RejectionCause:
             first.append(f"id {_quote(self.id)}")
         if self.value is not None:
             first.append(f"value {_quote(self.value)}")
+        if self.earlier is not None:
+            first.append(f"the earlier is {self.earlier}")
         rows = pluralize(self.rows, "row")
         return f"{self.column} {self.reason} ({rows}; {', '.join(first)})"
 
@@ -76,9 +80,22 @@ def find_rejection_causes(
             row_in_file=first["row_in_file"],
             id=first["id"],
             value=first["value"],
+            earlier=_name_earlier_row(files, catalog.earlier_row(count["row"])),
         )
         causes.append(cause)
     return tuple(causes)
+
+
+def _name_earlier_row(files: tuple[InputFile, ...], row: int | None) -> str | None:
+    """A row of the whole input as that of its file."""
+    if row is None:
+        return None
+    first_row = 0
+    for file in files:
+        if row < first_row + file.rows:
+            return f"row {row - first_row} of {file.source.uri}"
+        first_row += file.rows
+    return None
 
 
 def locate_rejected_rows(
@@ -164,7 +181,9 @@ def _describe_rows(
 
 def _rename(columns: pa.Array, file: InputFile) -> pa.Array:
     """Our names of columns as those in the file."""
-    names = [file.column_names.get(name, name) for name in columns.to_pylist()]
+    carried = file.passthrough.names
+    theirs = dict(zip(passthrough_names(len(carried)), carried, strict=True)) | file.column_names
+    names = [theirs.get(name, name) for name in columns.to_pylist()]
     return pa.array(names, pa.string())
 
 

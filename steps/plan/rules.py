@@ -21,7 +21,7 @@ from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
 from imagekiln.steps.models.samplers import SamplerFit
-from imagekiln.steps.plan.column_readers import PASSTHROUGH_MARK
+from imagekiln.steps.plan.column_readers import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 NOT_UTF8 = "is not valid UTF-8"
@@ -62,7 +62,7 @@ def rejection_rules(
     _check_defaults(job, model)
     _check_default_sampler(job, fit)
     return (
-        *_invalid_value_rules(),
+        *_invalid_value_rules(len(job.carry)),
         *_text_rules(job.limits),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
@@ -104,13 +104,13 @@ def _describe_fit(fit: SamplerFit) -> str:
     return f"with the model's {fit.scheduler} work {', '.join(fit.samplers)}"
 
 
-def _invalid_value_rules() -> Iterator[RejectionRule]:
+def _invalid_value_rules(carried: int) -> Iterator[RejectionRule]:
     for column in PROMPT_COLUMNS:
         if column.kind != "image":
             reason = INVALID_VALUE_REASONS[column.kind]
             yield RejectionRule(column.name, f"wrong = '{column.name}'", reason)
-    reason = f"{NOT_UTF8} in one of its columns"
-    yield RejectionRule(PASSTHROUGH_MARK, f"wrong = '{PASSTHROUGH_MARK}'", reason)
+    for name in passthrough_names(carried):
+        yield RejectionRule(name, f"wrong = '{name}'", NOT_UTF8)
 
 
 def _text_rules(limits: JobLimits) -> Iterator[RejectionRule]:

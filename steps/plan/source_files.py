@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import open_file
 from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
@@ -252,7 +253,7 @@ def is_web_uri(uri: str) -> bool:
 
 def _hash_file(path: str) -> SourceFile:
     digest = hashlib.sha256()
-    with translate_errors(path), Path(path).open("rb") as file:
+    with translate_errors(path), open_file(Path(path)) as file:
         for chunk in _read_chunks(file):
             digest.update(chunk)
     return SourceFile(path, Path(path), digest.hexdigest())

@@ -51,7 +51,13 @@ from imagekiln.steps.runs.plan import (
     creation_time,
     parse_plan,
 )
-from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_parquet, write_parquet
+from imagekiln.steps.runs.tables import (
+    DUPLICATE_SCHEMA,
+    MAX_SHARD_BYTES,
+    REJECTED_SCHEMA,
+    to_parquet,
+    write_parquet,
+)
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
@@ -361,8 +367,19 @@ def _write_shards(
 
 
 def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
+    _require_shard_size(rows)
     content = to_parquet(rows)
     create_once(store, shard_key(number), content)
     if check_store:
         require_conditional_writes(store, shard_key(number), content)
     return Shard(rows.num_rows, hashlib.sha256(content).hexdigest())
+
+
+def _require_shard_size(rows: pa.Table) -> None:
+    """Raise BadInput where the rows of a shard are more than is read back of one."""
+    if rows.nbytes > MAX_SHARD_BYTES:
+        most = max(1, rows.num_rows * MAX_SHARD_BYTES // rows.nbytes)
+        raise BadInput(
+            f"the {rows.num_rows} rows of a shard have {rows.nbytes} bytes; at most "
+            f"{MAX_SHARD_BYTES} fit. Set shard.images to less than {most}, or carry fewer columns."
+        )

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
+from imagekiln.steps.plan.column_readers import describe_absence
 from imagekiln.steps.plan.input_files import (
-    MAX_LISTED_COLUMNS,
     UNREADABLE_ERRORS,
     InputFile,
     find_partitions,
@@ -152,11 +152,8 @@ def _require_columns(
         count = schema.names.count(name)
         if count == 1:
             continue
-        listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
-        problem = "more than one" if count else "no"
-        raise BadInput(
-            f"{source.uri}: has {problem} column {name!r} (it has {listed}). Correct {setting}."
-        )
+        problem = f"has more than one column {name!r}" if count else describe_absence(schema, name)
+        raise BadInput(f"{source.uri}: {problem}. Correct {setting}.")
 
 
 def _refuse_written_columns(

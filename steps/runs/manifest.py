@@ -5,9 +5,17 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.row_checks import check_image_rows, check_outcomes
-from imagekiln.steps.runs.tables import open_parquet, parse_parquet, read_whole
+from imagekiln.steps.runs.row_checks import (
+    OUTCOME_BOUNDS,
+    OUTCOME_PATTERNS,
+    REQUIRED_COLUMNS,
+    check_image_rows,
+    check_outcomes,
+)
+from imagekiln.steps.runs.tables import open_parquet, parse_parquet, read_whole, require_columns
 from imagekiln.steps.storage.store import Store, confirm_damage
+
+MANIFEST_COLUMNS = (*REQUIRED_COLUMNS, "id", "status", *OUTCOME_BOUNDS, *OUTCOME_PATTERNS)
 
 
 @confirm_damage
@@ -18,6 +26,7 @@ def read_manifest(store: Store, number: int, images: int) -> pa.Table:
     """
     key = manifest_key(number)
     with parse_parquet(store.read(key), store.uri_of(key)) as parquet:
+        require_columns(parquet.schema_arrow, MANIFEST_COLUMNS)
         manifest = read_whole(parquet)
         check_image_rows(manifest)
         _check_manifest(manifest, images)

@@ -28,6 +28,7 @@ from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
 from imagekiln.steps.runs.registry import RunId
+from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -151,6 +152,7 @@ class PlanVersion:
     """The part of plan.json that all versions share."""
 
     schema_version: int
+    run_id: str | None = None
 
 
 PLAN_TYPE_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
@@ -228,6 +230,18 @@ def load_plan(store: Store) -> Plan:
     return parse_plan(content, store.uri_of(PLAN_KEY))
 
 
+def read_run_id(store: Store) -> str | None:
+    """The name of the run that a plan.json of any version is of; None where it has none.
+
+    Raises Missing, or BadInput where it is none.
+    """
+    content = read_small(store, PLAN_KEY)
+    try:
+        return PLAN_VERSION_TYPE_ADAPTER.validate_json(content).run_id
+    except ValidationError as error:
+        raise _unreadable_plan(store.uri_of(PLAN_KEY), error) from error
+
+
 def _is_output(store: Store) -> bool:
     """Whether runs lie in a folder: finished ones are registered, and local ones are listed."""
     if store.exists(registry_key(0)):
@@ -248,6 +262,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
             plan = PLAN_TYPE_ADAPTER.validate_json(content)
             _require_consistent_counts(plan, where)
             _require_planned_files(plan, where)
+            _require_columns_of_its_own(plan, where)
             return plan
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
@@ -280,6 +295,16 @@ def _require_planned_files(plan: Plan, where: str) -> None:
         raise BadInput(f"{where}: has adapters that are not those of its job. Restore it.")
     if plan.loras.keys() != model.loras.keys():
         raise BadInput(f"{where}: has loras that are not those of its job. Restore it.")
+
+
+def _require_columns_of_its_own(plan: Plan, where: str) -> None:
+    """Raise BadInput where a carried column has a name that the dataset has taken since."""
+    names = sorted(RESERVED_COLUMNS.intersection(plan.job.carry))
+    if names:
+        raise BadInput(
+            f"{where}: carries {names[0]}, which is now a column of the dataset itself. "
+            "Use the Imagekiln that planned the run."
+        )
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:

@@ -24,6 +24,7 @@ from imagekiln.steps.storage.store import Store, read_small
 
 READERS = 16
 BLOCK_ENTRIES = 100
+MAX_BLOCK_BYTES = 2**20  # many times what a block has
 RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
 
 
@@ -104,7 +105,7 @@ def _iter_blocks(store: Store) -> Iterator[Block]:
     for number in count():
         key = registry_block_key(number)
         try:
-            yield BLOCK_TYPE_ADAPTER.validate_json(store.read(key))
+            yield BLOCK_TYPE_ADAPTER.validate_json(read_small(store, key, MAX_BLOCK_BYTES))
         except Missing:
             return
         except ValidationError as error:

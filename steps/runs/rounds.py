@@ -1,6 +1,7 @@
 """Opening a run, and its rounds: what `retry` generated again, each in a folder within the run.
 
 An image that is ok stays as it is. Of any other image, the latest round that holds it has the say.
+Where a late process also makes an image of a round, the one that the manifest names stays.
 """
 
 import re

@@ -126,6 +126,7 @@ ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 # Of a table that is read whole, such as a shard, a manifest, or a chunk of the index of images.
 MAX_TABLE_ROWS = 2**20
 MAX_TABLE_BYTES = 2**30
+MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # What reading the content of an object may raise, beside what storage raises.
 CONTENT_ERRORS = (*DAMAGE_ERRORS, KeyError, TypeError, OverflowError, RecursionError)
@@ -238,8 +239,7 @@ def read_whole(
     """
     require_field_types(parquet.schema_arrow, columns, types)
     require_columns(parquet.schema_arrow, columns or ())
-    _require_size(parquet.metadata, columns)
-    table = parquet.read(columns=columns, use_threads=False)
+    table = _read_bounded(parquet, columns)
     table.validate(full=True)  # of texts, Arrow reads any bytes
     return table
 
@@ -265,20 +265,22 @@ def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
         raise ValueError(f"the column {missing[0]} is missing")
 
 
-def _require_size(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> None:
-    """Raise ValueError where a table would not fit in memory, however small its object is."""
-    size = 0
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for index in range(row_group.num_columns):
-            column = row_group.column(index)
-            name, _, _ = column.path_in_schema.partition(".")
-            if columns is None or name in columns:
-                size += column.total_uncompressed_size
+def _read_bounded(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Table:
+    """The table. Raises ValueError where it would not fit in memory, however small its object is.
 
-    rows = metadata.num_rows
+    Sizes are counted in what is read: pyarrow aborts where a footer contradicts itself on a column.
+    """
+    rows, size = parquet.metadata.num_rows, 0
+    batches = list[pa.RecordBatch]()
+    if rows <= MAX_TABLE_ROWS:
+        for batch in parquet.iter_batches(ROW_GROUP_ROWS, columns=columns, use_threads=False):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > MAX_TABLE_BYTES:
+                break
     if rows > MAX_TABLE_ROWS or size > MAX_TABLE_BYTES:
-        raise ValueError(f"it has {rows} rows of {size} bytes, more than any run")
+        raise ValueError(f"it has {rows} rows of {size} bytes or more, which no run has")
+    return pa.Table.from_batches(batches) if batches else parquet.read(columns=columns)
 
 
 @contextmanager

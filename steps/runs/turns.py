@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.keys import turn_key
 from imagekiln.steps.storage.staging import RelayedStore
@@ -35,7 +35,8 @@ class TurnStore(RelayedStore):
     def __init__(self, store: Store) -> None:
         """Take the next turn in `store`."""
         super().__init__(store)
-        self._number = _take_turn(store)
+        self._writer = uuid.uuid4().hex
+        self._number = _take_turn(store, self._writer)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
@@ -53,27 +54,35 @@ class TurnStore(RelayedStore):
         super().remove(key)
 
     def require_turn(self) -> None:
-        """Raise TryAgain where another process has taken a turn since."""
-        if self._store.exists(turn_key(self._number + 1)):
+        """Raise TryAgain where another process has taken a turn since, or has removed the run.
+
+        A run that is planned again after its removal counts its turns from 0 again.
+        """
+        is_own = _is_of(self._store, self._number, self._writer)
+        if not is_own or self._store.exists(turn_key(self._number + 1)):
             raise TryAgain(
                 f"{self.uri}: another process has begun to aggregate, retry or remove this run. "
                 "Run the command again once it has ended."
             )
 
 
-def _take_turn(store: Store) -> int:
+def _take_turn(store: Store, writer: str) -> int:
     """Create the next entry, and return its number. Raises TryAgain where storage fails."""
-    writer = uuid.uuid4().hex
-    content = TURN_TYPE_ADAPTER.dump_json(Turn(writer, time.time())) + b"\n"
+    turn = Turn(writer, time.time())
+    content = TURN_TYPE_ADAPTER.dump_json(turn) + b"\n"
     number = count_entries(store, turn_key)
-    # Where an answer was lost, a second request meets the entry of the first.
-    while not store.create(turn_key(number), content) and not _is_of(store, number, writer):
+    while not store.create(turn_key(number), content):
+        # Where an answer was lost, a second request meets the entry of the first.
+        if _is_of(store, number, writer):
+            break
         number += 1
     return number
 
 
 def _is_of(store: Store, number: int, writer: str) -> bool:
     try:
-        return TURN_TYPE_ADAPTER.validate_json(store.read(turn_key(number))).writer == writer
-    except ValidationError:
+        content = store.read(turn_key(number))
+        turn = TURN_TYPE_ADAPTER.validate_json(content)
+    except (Missing, ValidationError):
         return False
+    return turn.writer == writer

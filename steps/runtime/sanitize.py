@@ -23,11 +23,21 @@ UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_C
 
 HIDDEN = "***"
 MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
-# Of a URL: a user and password, and the query, which holds the signature where there is one.
-# The name before the @ in Azure's is part of the place, and a `?` elsewhere is that of a pattern.
+# What stands before the last @ of a URL: a name and a password, or a name. Half of AWS's have a
+# slash, but a port, the name of a resource (arn:) and the address of IPv6 are no passwords.
+USERINFO = r"(?:(?!arn:){but_no}[^/:@\[{more}]+:[^\0{more}]+|[^/{more}]+)@"
+PORT = r"(?![^/:@\[]+:\d{1,5}/)"
+USER_OF_URL = re.compile(r"\A" + USERINFO.format(but_no=PORT, more=""))
+# Buckets have no ports.
+BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}
+USER_OF_BUCKET = re.compile(r"\A" + USERINFO.format(but_no="", more=""))
+# The same in a text. The name before the @ in Azure's is part of the place.
 URL_USER = re.compile(
-    r"(?<![a-z+.-])((?!abfss?:|az:)[a-z][a-z0-9+.-]*://)[^/\s\"'@]+@", re.IGNORECASE
+    r"(?<![a-z+.-])((?!abfss?:|az:)(?:(?P<bucket>s3a?|gs|gcs)|[a-z][a-z0-9+.-]*)://)"
+    + USERINFO.format(but_no=f"(?(bucket)|{PORT})", more=r"\s\"'"),
+    re.IGNORECASE,
 )
+# The query of a URL, which holds the signature where there is one. Elsewhere, `?` is of a pattern.
 URL_QUERY = re.compile(r"(https?://[^?#\s\"']+\?)[^\s\"'<>]+", re.IGNORECASE)
 # NAME=VALUE, and "name": "value" as in JSON.
 NAMED_SECRET = re.compile(
@@ -38,9 +48,13 @@ NAMED_SECRET = re.compile(
 )
 # In URLs of these schemes, the name before an @ is part of the place.
 SCHEMES_WITH_NAMES = {"abfs", "abfss", "az", "github"}
+# In these, it is that of a user; of others, such as https, it may be a token.
+SCHEMES_WITH_USERS = {"hdfs", "sftp", "smb", "ssh"}
 SECRET_NAME = re.compile(
     r"secret|token|passw|signature|credential|api[_-]?key|access[_-]?key|^(sig|key)$", re.IGNORECASE
 )
+# Where a listing goes on, which is no secret.
+PAGE_TOKEN = re.compile(r"(?:page|next|continuation)[_-]?token$", re.IGNORECASE)
 HTTP_CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}")
 # Of the model hub, AWS, Slack and GitHub: they are known by their beginning.
 KNOWN_TOKEN = re.compile(
@@ -86,7 +100,8 @@ def truncate_text(text: str, most: int) -> str:
 
 def holds_credentials(uri: str) -> bool:
     """Whether a URI has a user or password in it, or a query that is signed or names a secret."""
-    return any(map(_url_holds_credentials, uri.split("::")))  # fsspec's links of a chain
+    chain = uri.split("::")  # of fsspec's file systems, if it is no part of a password
+    return any(map(_url_holds_credentials, [uri, *chain]))
 
 
 def _url_holds_credentials(uri: str) -> bool:
@@ -94,9 +109,32 @@ def _url_holds_credentials(uri: str) -> bool:
     if not separator:
         return False
     place, _, query = rest.partition("?")
-    has_user = "@" in place.partition("/")[0] and scheme.lower() not in SCHEMES_WITH_NAMES
-    names = (pair.partition("=")[0] for pair in query.split("&"))
-    return has_user or any(map(SECRET_NAME.search, names))
+    names = (pair.partition("=")[0] for pair in re.split("[&;]", query))
+    return _has_credentials(scheme.lower(), place) or any(map(_is_secret_name, names))
+
+
+def _has_credentials(scheme: str, place: str) -> bool:
+    user = _user_pattern(scheme).match(place)
+    if user is None or scheme in SCHEMES_WITH_NAMES:
+        return False
+    return ":" in user[0] or scheme not in SCHEMES_WITH_USERS
+
+
+def _user_pattern(scheme: str) -> re.Pattern[str]:
+    return USER_OF_BUCKET if scheme in BUCKET_SCHEMES else USER_OF_URL
+
+
+def _is_secret_name(name: str) -> bool:
+    return bool(SECRET_NAME.search(name)) and not PAGE_TOKEN.search(name)
+
+
+def redact_uri(uri: str) -> str:
+    """The URI with `***` for what may be a credential in it, whatever characters that has."""
+    scheme, separator, rest = uri.partition("://")
+    place, mark, query = rest.partition("?")
+    if scheme.lower() not in SCHEMES_WITH_NAMES:
+        place = _user_pattern(scheme.lower()).sub(f"{HIDDEN}@", place)
+    return f"{scheme}{separator}{place}{mark}{query and HIDDEN}"
 
 
 def redact_urls(text: str) -> str:

@@ -74,7 +74,8 @@ RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
 def translate_errors(where: str, operation: Operation | None = None) -> Iterator[None]:
     """Turn storage errors inside the block into a KilnError that names `where`.
 
-    Metrics count those of an operation on a store, absent objects apart.
+    Metrics count those of an operation on a store, absent objects apart. Where the credentials did
+    not do, the next file system that is opened reads them anew.
     """
     try:
         yield
@@ -86,7 +87,17 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
             raise
         if operation is not None and not isinstance(explanation, Missing):
             STORAGE_ERRORS.add(operation=operation)
+        if isinstance(explanation, StorageRefused) or is_expiry(error):
+            _forget_connections()
         raise explanation from error
+
+
+def _forget_connections() -> None:
+    """Have fsspec make new file systems: it keeps each with the credentials that it began with."""
+    from fsspec.registry import registry  # only here: most commands need no object store
+
+    for file_system in registry.values():
+        file_system.clear_instance_cache()
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
@@ -104,7 +115,7 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     name = type(error).__name__
     if name in CLIENT_SETTING_ERRORS:
         return StorageRefused(f"{where}: {CLIENT_SETTING_ERRORS[name]}.")
-    if name in EXPIRED_CREDENTIALS_ERRORS:
+    if is_expiry(error):
         return _expired_credentials(where)
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
         return StorageRefused(
@@ -130,7 +141,9 @@ def is_client_library_error(error: Exception) -> bool:
 
 
 def is_expiry(error: Exception) -> bool:
-    """Whether the store says that the credentials have expired."""
+    """Whether the credentials have expired, as the store says or as the client knows itself."""
+    if type(error).__name__ in EXPIRED_CREDENTIALS_ERRORS:
+        return True
     return error_code(error) in EXPIRED_CREDENTIALS_CODES
 
 
@@ -180,7 +193,10 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
 
     reason = error_reason(error)
     if error.errno in DISK_FULL_ERRNOS:
-        return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
+        return TryAgain(
+            f"{where}: the disk is full, or can hold no more files. "
+            "Free some space and run the command again."
+        )
     if error.errno in UNUSABLE_PATH_ERRNOS:
         return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
     if error_code(error) in REJECTED_REQUEST_CODES:

@@ -155,10 +155,20 @@ class LocalStore:
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """A file for reading, without waiting for the other end of what turns out to be a pipe."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        _require_file(path, os.fstat(handle).st_mode)
+    except BaseException:
+        os.close(handle)
+        raise
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
         yield file
+
+
+def _require_file(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
 
 
 def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
-from imagekiln.steps.runtime.sanitize import holds_credentials
+from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
 from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
@@ -45,15 +46,16 @@ S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
-# The extras of this package that install a scheme's file system.
 # File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
 # network, or take more than a URI.
 REFUSED_SCHEMES = {
-    *("async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir"),
-    *("filecache", "generic", "git", "jlab", "jupyter", "libarchive", "pyscript", "reference"),
-    *("simplecache", "tar", "webhdfs", "zip"),
+    *("adl", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data"),
+    *("dbfs", "dir", "filecache", "ftp", "generic", "git", "jlab", "jupyter", "libarchive"),
+    *("local", "pyscript", "reference", "simplecache", "tar", "webhdfs", "zip"),
 }
+# The extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
+EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 # What every answer of S3 has, and that of a gateway in its place lacks.
 WRITTEN_FIELD = "ETag"
@@ -74,26 +76,18 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
     _refuse_unsafe_uri(uri, scheme)
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
-    options: dict[str, object] = dict(S3_OPTIONS) if is_s3 else {}
-    if endpoint is not None:
-        options["endpoint_url"] = endpoint
-    if scheme in ("http", "https"):
-        options["get_client"] = open_web_client
+    options = _filesystem_options(scheme, endpoint)
     try:
         with translate_errors(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except ImportError as error:
         if extra is not None:
-            raise NotInstalled(
-                f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
-                "Container images have it after a build with EXTRAS."
-            ) from error
+            raise NotInstalled(_describe_extra(uri, scheme, extra)) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as error:  # of an unknown scheme, or its settings
+    except (ValueError, TypeError) as error:
+        # Of an unknown scheme, or of a part that the URI lacks. What we pass ourselves is right.
+        if options and isinstance(error, TypeError):
+            raise
         raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
 
     if is_s3:
@@ -102,18 +96,43 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
     return files, path
 
 
+def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
+    options: dict[str, object] = dict(S3_OPTIONS) if scheme in ("s3", "s3a") else {}
+    if endpoint is not None:
+        options["endpoint_url"] = endpoint
+    if scheme in ("http", "https"):
+        options["get_client"] = open_web_client
+    return options
+
+
+def describe_missing_extra(uri: str) -> str | None:
+    """Which extra of this package is to be installed for a URI; None where nothing lacks."""
+    scheme = uri.partition("://")[0].lower()
+    extra = EXTRAS.get(scheme)
+    if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:
+        return None
+    return _describe_extra(uri, scheme, extra)
+
+
+def _describe_extra(uri: str, scheme: str, extra: str) -> str:
+    return (
+        f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
+        "Container images have it after a build with EXTRAS."
+    )
+
+
 def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
+    if holds_credentials(uri):
+        raise BadInput(
+            f"{redact_uri(uri)}: contains credentials, which logs and plans would show. Set them "
+            "in the environment; copy a file that has a signed URL to a disk or a bucket."
+        )
     if "::" in uri:
         raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
     if "://" in uri and scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
     if scheme in ("http", "https"):
         _refuse_malformed_url(uri)
-    if holds_credentials(uri):
-        raise BadInput(
-            f"{uri}: contains credentials, which logs and plans would show. Set them in the "
-            "environment; copy a file that has a signed URL to a disk or a bucket."
-        )
 
 
 def _refuse_malformed_url(uri: str) -> None:
@@ -331,7 +350,10 @@ def _iter_listing(
             yield {"name": f"{bucket}/{entry['Key']}", "type": "file", **facts}
         if not page.get("IsTruncated"):
             return
-        request = request | {"ContinuationToken": page["NextContinuationToken"]}
+        token = page.get("NextContinuationToken")
+        if not token:
+            raise OSError(errno.EIO, "the list ends in its middle, without what continues it")
+        request = request | {"ContinuationToken": token}
 
 
 def _modification_time(entry: dict[str, Any]) -> float | None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import yaml
 
-from imagekiln.workflows.client import client
+from imagekiln.workflows.client import client, stopping
 from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import OWN_LABEL
@@ -204,10 +204,12 @@ def _create_task_result(account: Account) -> str:
     return account.kubectl("create", "-f", "-", stdin=json.dumps(new_object("WorkflowTaskResult")))
 
 
-def _patch_task_result(account: Account, _: Json, name: str) -> str:
-    """As it does for a pod that has reported before."""
-    patch = json.dumps({"progress": "1/1"})
-    return account.kubectl("patch", "workflowtaskresults", name, "--type=merge", f"--patch={patch}")
+def _patch_task_result(account: Account, _: Json, name: str) -> object:
+    """As it does for a pod that has reported before. `kubectl patch` would read it first."""
+    path = f"apis/{API_VERSION}/namespaces/{kube.NAMESPACE}/workflowtaskresults/{name}"
+    return account.kubernetes.request(
+        "PATCH", path, body={"progress": "1/1"}, content_type="application/merge-patch+json"
+    )
 
 
 def _apply_workflow(account: Account) -> str:
@@ -259,7 +261,7 @@ OPERATIONS: dict[str, Operation] = {
         kube.NAMESPACE, account.argo
     ),
     "imagekiln-submitter: patch workflows": _on_stored(
-        "Workflow", lambda account, _, name: client.stop(name, kube.NAMESPACE, account.argo)
+        "Workflow", lambda account, _, name: stopping.stop(name, kube.NAMESPACE, account.argo)
     ),
     "imagekiln-submitter: delete workflows": _on_stored(
         "Workflow", lambda account, _, name: account.kubectl("delete", "workflow", name)

@@ -10,8 +10,8 @@ from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_s
 
 
 def test_a_run_without_budget_left_is_not_retried_and_resumes_with_more(argo: ArgoApi) -> None:
-    # Under a name of its own: by an earlier run of its name, the job would be refused as a whole.
-    job = jobs.job(name=f"budget-{uuid4().hex[:8]}", price_per_hour=2.0)
+    # In an output of its own: by what earlier runs measured, the job would be refused as a whole.
+    job = jobs.job(output=f"{jobs.BUCKET}/budget-{uuid4().hex[:8]}", price_per_hour=2.0)
     limited = job.model_copy(update={"budget": job.budget.model_copy(update={"gpu_hours": 1e-9})})
     first = wait_for_end(submit_with_template(limited, argo), argo)
     assert first.phase == "Failed"

@@ -16,10 +16,12 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import SUCCESS_KEY, manifest_key, part_key
 from imagekiln.steps.runs.tables import read_table
-from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.plan_text import format_plan
+from imagekiln.workflows.cli.text import format_run
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, write_prompts
 from tests.s3 import S3_AMONG_SLOW
 
@@ -31,7 +33,11 @@ class RecordedProgress(NoProgress):
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.total = self.existing_images = self.drawn_images = 0
+        self.events: list[Event] = []
         self._then = then
+
+    def show_event(self, event: Event) -> None:
+        self.events.append(event)
 
     def start(self, total: int) -> None:
         self.total = total
@@ -105,6 +111,25 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
     assert set(before) <= set(after)
     assert all(name.startswith(("account/", "turns/")) for name in added)
     assert changed <= {"stats/00000.json", "rate.json", "summary.json", "report/index.html"}
+
+
+def test_night_with_nothing_new_loads_no_model_and_takes_no_time(
+    prompts: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "out")
+    run(job(prompts, output))
+    progress = RecordedProgress()
+    lines: list[str] = []
+    done = run(
+        job(prompts, output, skip_existing=True),
+        progress,
+        planned=lambda result, _: lines.append(format_plan(result)),
+    )
+    assert "10 already in earlier runs" in lines[0]
+    assert "hours" not in lines[0]
+    assert (done.summary.images, done.summary.existing_images) == (0, 10)
+    assert (done.summary.device_seconds, progress.events) == (0, [])
+    assert "nothing new to generate, 10 images are in earlier runs already." in format_run(done)
 
 
 def test_a_run_with_too_many_failures_ends_well_once_more_are_accepted(tmp_path: Path) -> None:

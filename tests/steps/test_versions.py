@@ -52,7 +52,8 @@ def raise_version(uri: str, key: str) -> None:
         metadata = {**(table.schema.metadata or {}), b"imagekiln.schema_version": b"99"}
         pq.write_table(table.select([1]).replace_schema_metadata(metadata), path)
     else:
-        path.write_text(json.dumps({"schema_version": 99, "unheard_of": 1}))
+        content = {"schema_version": 99, "run_id": path.parent.name, "unheard_of": 1}
+        path.write_text(json.dumps(content))
 
 
 def test_saved_run_of_each_release_verifies_as_it_is(saved_run: str) -> None:

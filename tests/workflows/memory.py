@@ -57,6 +57,10 @@ class Memory:
         """Set the workflow's `shutdown`, as Argo's server does."""
         self.spec(name, namespace)["shutdown"] = "Stop"
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Set the workflow's `shutdown`, as Argo's server does."""
+        self.spec(name, namespace)["shutdown"] = "Terminate"
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Set the schedule's `suspend`."""
         self.spec(name, namespace, "CronWorkflow")["suspend"] = suspended

@@ -23,7 +23,6 @@ from imagekiln.workflows.client.client import (
     list_workflows,
     resubmit,
     result,
-    stop,
     wait,
     watch,
 )
@@ -36,6 +35,7 @@ from imagekiln.workflows.client.schedules import (
     unschedule,
 )
 from imagekiln.workflows.client.status import WorkflowStatus
+from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.templates.batch import batch_task
 
 __all__ = [  # noqa: RUF022  # in the order of the API reference

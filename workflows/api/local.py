@@ -53,15 +53,10 @@ def read_job(
     >>> job.name, job.defaults.steps
     ('demo', 2)
     """
-    if not date:
-        from imagekiln.steps.job.reader import read_job as read_undated_job
+    from imagekiln.steps.job.dates import fill_date
+    from imagekiln.steps.job.reader import read_job as read_undated_job
 
-        return read_undated_job(fspath(source), settings)
-
-    from imagekiln.workflows.pod.request import JobRequest, resolve_job
-
-    request = JobRequest(fspath(source), settings=tuple(settings), date=date, timezone=timezone)
-    return resolve_job(request)
+    return fill_date(read_undated_job(fspath(source), settings), date, timezone)
 
 
 @explain_failures
@@ -86,10 +81,10 @@ def load_job(job: JobSource) -> Job:
     return job if isinstance(job, Job) else read_job(job)
 
 
-def _dated_job(job: JobSource) -> Job:
-    from imagekiln.steps.job.dates import require_date
+def _dated_job(job: JobSource, date: str, timezone: str) -> Job:
+    from imagekiln.steps.job.dates import fill_date, require_date
 
-    return require_date(load_job(job))
+    return require_date(fill_date(load_job(job), date, timezone))
 
 
 @contextmanager
@@ -108,12 +103,18 @@ def _progress(show: bool | None) -> Iterator["Progress"]:
 
 @explain_failures
 def estimate(
-    job: JobSource, price: float | None = None, *, prices: PathOrUri | None = None
+    job: JobSource,
+    price: float | None = None,
+    *,
+    prices: PathOrUri | None = None,
+    date: str = "",
+    timezone: str = "UTC",
 ) -> "Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
-    `price` is that of a GPU-hour, or `prices` a table of them, in place of the job's own. Raises
-    what `plan` raises, except where the budget is exceeded, which `over_budget` says.
+    `price` is that of a GPU-hour, or `prices` a table of them, in place of the job's own. `date`
+    is as for `run`. Raises what `plan` raises, except where the budget is exceeded, which
+    `over_budget` says.
 
     >>> import imagekiln
     >>> imagekiln.estimate("bundled:demo.yaml").images
@@ -122,15 +123,22 @@ def estimate(
     from imagekiln.steps.plan.estimate import estimate as estimate_job
 
     table = None if prices is None else fspath(prices)
-    return estimate_job(_dated_job(job), price, prices=table)
+    return estimate_job(_dated_job(job, date, timezone), price, prices=table)
 
 
 @explain_failures
-def preview(job: JobSource, images: int = 24, *, progress: bool | None = None) -> "Preview":
+def preview(
+    job: JobSource,
+    images: int = 24,
+    *,
+    date: str = "",
+    timezone: str = "UTC",
+    progress: bool | None = None,
+) -> "Preview":
     """Make a sample of a job's images, and a page of them.
 
     The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
-    enough. Its images are the run's own: a later `run` makes the others.
+    enough. Its images are the run's own: a later `run` makes the others. `date` is as for `run`.
 
     Raises what `run` raises: Incomplete where the sample is not as the job's limits and gates ask,
     BadInput where the run was planned without a sample.
@@ -140,16 +148,24 @@ def preview(job: JobSource, images: int = 24, *, progress: bool | None = None) -
 
     silence_libraries()
     with _progress(progress) as reporter:
-        return preview_job(_dated_job(job), images, reporter)
+        return preview_job(_dated_job(job, date, timezone), images, reporter)
 
 
 @explain_failures
-def run(job: JobSource, *, gpus: int | None = None, progress: bool | None = None) -> "RunResult":
+def run(
+    job: JobSource,
+    *,
+    date: str = "",
+    timezone: str = "UTC",
+    gpus: int | None = None,
+    progress: bool | None = None,
+) -> "RunResult":
     """Run a whole job on this machine: plan, generate every shard, aggregate.
 
     Run again, it resumes: everything that was committed is kept. It uses `gpus` GPUs, by default
     all that are visible, with a process for each; where the job's device is the CPU, `gpus` is the
-    number of processes.
+    number of processes. `date`, such as "2026-11-21", fills `{date}` in the job's prompts, in
+    `timezone`, and names the run.
 
     A terminal or a notebook shows a bar. `progress=True` prints a JSON line every few seconds where
     there is neither, and `progress=False` shows nothing.
@@ -162,15 +178,16 @@ def run(job: JobSource, *, gpus: int | None = None, progress: bool | None = None
 
     silence_libraries()
     with _progress(progress) as reporter:
-        return run_job(_dated_job(job), reporter, gpus=gpus)
+        return run_job(_dated_job(job, date, timezone), reporter, gpus=gpus)
 
 
 @explain_failures
-def plan(job: JobSource) -> "PlanResult":
+def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "PlanResult":
     """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
 
-    Where the run has a plan already, and with equal settings, that one is returned. Raises BadInput
-    where job, prompts or model must be corrected, TryAgain where storage failed.
+    Where the run has a plan already, and with equal settings, that one is returned. `date` is as
+    for `run`. Raises BadInput where job, prompts or model must be corrected, TryAgain where storage
+    failed.
 
     >>> import imagekiln
     >>> result = imagekiln.plan(imagekiln.read_job("bundled:demo.yaml", ["output=images"]))
@@ -179,7 +196,7 @@ def plan(job: JobSource) -> "PlanResult":
     """
     from imagekiln.steps.plan.step import make_plan
 
-    return make_plan(_dated_job(job))
+    return make_plan(_dated_job(job, date, timezone))
 
 
 @explain_failures

@@ -45,9 +45,11 @@ def manifests(folder: Path, *, monitoring: bool) -> None:
 
     write_manifests(folder, monitoring=monitoring)
     base = folder / "base"
+    overlays = folder / "overlays"
     print_text(
-        f"Wrote {folder}. Fill in secrets.example.yaml, artifacts.yaml and defaults.yaml "
-        f"in {base}. Next: kubectl apply -k {folder / 'overlays' / 'whole-cluster'}"
+        f"Wrote {folder}. Fill in a copy of secrets.example.yaml in {base}. Your values for "
+        f"artifacts.yaml and defaults.yaml there go into an overlay, {overlays / 'mine'}, as "
+        f"docs/cluster.md shows. Next: kubectl apply -k {overlays / 'mine'}"
     )
 
 
@@ -55,36 +57,40 @@ def manifests(folder: Path, *, monitoring: bool) -> None:
     epilog=examples("imagekiln doctor job.yaml", "imagekiln doctor job.yaml --context staging")
 )
 @job_options
+@date_options
 @format_option
 @connection_options
 def doctor(
-    job: str, settings: tuple[str, ...], output_format: str, server: str | None, context: str | None
+    job: str,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    output_format: str,
+    server: str | None,
+    context: str | None,
 ) -> None:
     """Check that the cluster has everything the job needs.
 
     Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
     nothing but probe objects, which it writes to the job's output and to Argo's artifact store, and
-    removes. Exits with 2 where
-    anything is wrong.
+    removes. Exits with 2 where anything is wrong.
     """
     from imagekiln.steps.errors import BadInput
+    from imagekiln.steps.job.dates import fill_date
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import access
     from imagekiln.workflows.client.http import ApiConnection
     from imagekiln.workflows.doctor import diagnosis
 
-    submitted_job = read_job(job, settings)
+    submitted_job = fill_date(read_job(job, settings), date, timezone)
     url = server or (None if context else access.server_from_environment())
     argo = ApiConnection(access.argo_server_access(url)) if url else None
     try:
         kubernetes = ApiConnection(access.kubernetes_access(context))
-    except BadInput:  # for want of a cluster, what can be checked here
-        if output_format == "text":
-            Counter(_print_checks(diagnosis.diagnose_without_cluster(submitted_job)))
-        raise
-
-    checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
+        checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
+    except BadInput as error:  # for want of a cluster, what can be checked here
+        checks = diagnosis.diagnose_without_cluster(submitted_job, error)
     if output_format == "text":
         checks = _print_checks(checks)
     result = diagnosis.collect_diagnosis(submitted_job, checks)
@@ -143,7 +149,12 @@ def submit(
 ) -> None:
     """Submit a job as a workflow; submitted twice, it runs once."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.status import print_silence, print_status, print_until_ended
+    from imagekiln.workflows.cli.status import (
+        following,
+        print_silence,
+        print_status,
+        print_until_ended,
+    )
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
@@ -158,7 +169,8 @@ def submit(
     print_status(status, output_format)
     if watched:
         statuses = client.watch(status.name, status.namespace, argo, report=print_silence)
-        print_until_ended(statuses, output_format)
+        with following("watching", status.name, status.namespace):
+            print_until_ended(statuses, output_format)
 
 
 @cloup.command(epilog=examples("imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln"))
@@ -173,12 +185,14 @@ def watch(
     its input was rejected, else 3. It is 75 where the cluster does not answer at the start, or
     later for 10 minutes; the workflow goes on.
     """
-    from imagekiln.workflows.cli.status import print_silence, print_until_ended
+    from imagekiln.workflows.cli.status import following, print_silence, print_until_ended
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
     argo = connect(server, context)
-    print_until_ended(client.watch(name, namespace, argo, report=print_silence), output_format)
+    statuses = client.watch(name, namespace, argo, report=print_silence)
+    with following("watching", name, namespace):
+        print_until_ended(statuses, output_format)
 
 
 @cloup.command(epilog=examples("imagekiln wait shapes-1a2b3c4d5e6f --seconds 28800"))
@@ -196,11 +210,13 @@ def wait(
     output_format: str,
 ) -> None:
     """Wait without output until a workflow ends, with its exit code."""
-    from imagekiln.workflows.cli.status import exit_with_status, print_status
+    from imagekiln.workflows.cli.status import exit_with_status, following, print_status
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    status = client.wait(name, namespace, seconds, connect(server, context))
+    argo = connect(server, context)
+    with following("waiting", name, namespace):
+        status = client.wait(name, namespace, seconds, argo)
     print_status(status, output_format)
     exit_with_status(status)
 
@@ -226,14 +242,14 @@ def result(
 @format_option
 def list_(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
     """List the workflows of a namespace, newest first."""
-    from imagekiln.workflows.cli.status import status_table
+    from imagekiln.workflows.cli.status import nothing_listed, status_table
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    print_result(
-        client.list_workflows(namespace, connect(server, context)), output_format, status_table
-    )
+    statuses = client.list_workflows(namespace, connect(server, context))
+    nothing = nothing_listed("workflows", namespace)
+    print_result(statuses, output_format, lambda statuses: status_table(statuses) or nothing)
 
 
 @cloup.command(epilog=examples("imagekiln logs shapes-1a2b3c4d5e6f --shard 3 --follow"))
@@ -250,25 +266,38 @@ def logs(
 ) -> None:
     """Print the logs of a workflow's pods."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.workflows.cli.status import following
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import logs as pod_logs
     from imagekiln.workflows.client.connect import connect
 
-    for line in pod_logs.logs(name, namespace, shard, connect(server, context), follow=follow):
-        print_text(sanitize_line(line))
+    lines = pod_logs.logs(name, namespace, shard, connect(server, context), follow=follow)
+    with following("following the logs", name, namespace):
+        for line in lines:
+            print_text(sanitize_line(line))
 
 
 @cloup.command(epilog=examples("imagekiln stop shapes-1a2b3c4d5e6f"))
 @workflow_options
 def stop(name: str, namespace: str, server: str | None, context: str | None) -> None:
-    """Stop a workflow early; the images it has committed are kept."""
+    """Stop a workflow early; the images it has committed are kept.
+
+    A second time, it is terminated: at once, and without the notification of its end.
+    """
     from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client import stopping
     from imagekiln.workflows.client.connect import connect
     from imagekiln.workflows.client.next_commands import next_command
 
-    client.stop(name, namespace, connect(server, context))
-    print_text(f"{name} is stopping. {next_command('resubmit', name, namespace)} resumes it.")
+    consequence = {
+        "stopping": "is stopping.",
+        "terminated": (
+            "was stopping already, and is terminated: its exit handler does not run, so nobody is "
+            "notified of its end. What is committed is kept."
+        ),
+        "ended": "had ended before.",
+    }[stopping.stop(name, namespace, connect(server, context))]
+    print_text(f"{name} {consequence} {next_command('resubmit', name, namespace)} resumes it.")
 
 
 @cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))

@@ -57,6 +57,7 @@ def init(prompts: str, to: Path, model: str) -> None:
     Where the prompts are a local file or folder, their columns are written into it.
     """
     from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.steps.storage.object_store import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
     from imagekiln.workflows.cli.starter import write_starter_job
     from imagekiln.workflows.cli.starter_columns import read_starter_columns
@@ -65,6 +66,8 @@ def init(prompts: str, to: Path, model: str) -> None:
     columns = read_starter_columns(prompts)
     if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
+    if missing_extra := describe_missing_extra(prompts):
+        print_note(sanitize_line(missing_extra))
     write_starter_job(to, prompts, model, columns)
     if columns is not None and columns.carry:
         names = sanitize_line(", ".join(columns.carry))
@@ -187,9 +190,11 @@ def preview(
     epilog=examples(
         "imagekiln estimate job.yaml",
         "imagekiln estimate job.yaml --price 2.50 --format json",
+        "imagekiln estimate nightly.yaml --date 2026-11-21",
     )
 )
 @job_options
+@date_options
 @cloup.option(
     "--price",
     type=click.FloatRange(min=0),
@@ -200,6 +205,8 @@ def preview(
 def estimate(
     job: str,
     settings: tuple[str, ...],
+    date: str,
+    timezone: str,
     price: float | None,
     prices: str | None,
     output_format: str,
@@ -208,15 +215,15 @@ def estimate(
 
     Reads and validates the prompts as planning does, and writes nothing.
     """
-    from imagekiln.steps.job.reader import read_job
     from imagekiln.steps.plan.estimate import estimate as estimate_job
     from imagekiln.workflows.cli.plan_text import format_estimate
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client.deadline import explain_lateness
+    from imagekiln.workflows.pod.request import resolve_job
     from imagekiln.workflows.profiles.loader import load_profile
 
-    estimated_job = read_job(job, settings)
+    estimated_job = resolve_job(_job_request(job, settings, date, timezone))
     profile = load_profile(estimated_job.cluster.profile)
     result = estimate_job(
         estimated_job,

@@ -96,9 +96,10 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
     """
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
+    from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_reproduction, print_result
 
-    result = reproduce_image(run, image_id, to)
+    result = reproduce_image(run, image_id, to, report=print_note)
     print_result(result, output_format, format_reproduction)
     if not result.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)

@@ -87,6 +87,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
         _format_revisions(result),
         _format_columns(result),
         _format_batches(plan),
+        _format_shard_size(plan),
     ]
     time = _format_time(result, gpus, cluster_gpus)
     return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
@@ -105,8 +106,8 @@ def _format_rejections(result: "PlanResult") -> str:
 
 
 def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
-    """How long it takes, on a line of its own, if that is known."""
-    if result.time is None:
+    """How long it takes, on a line of its own, if that is known and there is anything to make."""
+    if result.time is None or not result.plan.counts.images:
         return ""
     if cluster_gpus is None:
         sentence = result.time.describe(gpus)
@@ -152,6 +153,16 @@ def format_round_plan(result: "PlanResult") -> str:
     if not result.plan.shards:
         return f"Nothing left to retry: {sanitize_line(result.uri)}"
     return format_plan(result)
+
+
+def _format_shard_size(plan: "Plan") -> str:
+    """The size of shards, where it is not the one that the job asks for."""
+    wanted = plan.job.shard.images
+    most = max((shard.images for shard in plan.shards), default=0)
+    if wanted is None or most <= wanted or plan.round:
+        return ""
+    parts = f"whole parts of {pluralize(plan.part_images, 'image')}"
+    return f"\nShards have up to {most:,} images, not {wanted:,}: {parts} (part.images)."
 
 
 def _format_batches(plan: "Plan") -> str:

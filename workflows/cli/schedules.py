@@ -65,14 +65,14 @@ def schedule(
 @format_option
 def schedules(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
     """List the schedules of a namespace."""
-    from imagekiln.workflows.cli.status import schedule_table
+    from imagekiln.workflows.cli.status import nothing_listed, schedule_table
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
-    print_result(
-        client.list_schedules(namespace, connect(server, context)), output_format, schedule_table
-    )
+    statuses = client.list_schedules(namespace, connect(server, context))
+    nothing = nothing_listed("schedules", namespace)
+    print_result(statuses, output_format, lambda statuses: schedule_table(statuses) or nothing)
 
 
 @cloup.command(epilog=examples("imagekiln suspend nightly"))
@@ -140,7 +140,7 @@ def backfill(
 ) -> None:
     """Submit the job for past days of its schedule."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.status import status_table
+    from imagekiln.workflows.cli.status import night_table
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
@@ -148,5 +148,6 @@ def backfill(
     client.require_day_order(first.date(), last.date())
     scheduled_job = read_job(job, settings)
     argo = connect(server, context)
-    statuses = client.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
-    print_result(statuses, output_format, status_table)
+    nights = client.backfill_nights(scheduled_job, first.date(), last.date(), argo, retry=retry)
+    statuses = [night.status for night in nights if night.status is not None]
+    print_result(statuses, output_format, lambda _: night_table(nights))

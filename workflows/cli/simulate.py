@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
-from imagekiln.workflows.cli.options import examples, format_option, job_options
+from imagekiln.workflows.cli.options import date_options, examples, format_option, job_options
 
 if TYPE_CHECKING:
     from imagekiln.workflows.simulation.scenario import Limit, Simulation
@@ -22,6 +22,7 @@ LABEL_WIDTH = 13
     )
 )
 @job_options
+@date_options
 @cloup.option(
     "--images",
     type=click.IntRange(1),
@@ -69,6 +70,8 @@ LABEL_WIDTH = 13
 def simulate(
     job: str,
     settings: tuple[str, ...],
+    date: str,
+    timezone: str,
     images: int | None,
     gpus: int | None,
     losses: float,
@@ -83,6 +86,7 @@ def simulate(
 
     Prints when it ends, what it costs, what lost nodes cost it, and which limit it meets first.
     """
+    from imagekiln.steps.job.dates import fill_date, require_date
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.profiles.loader import load_profile
@@ -94,7 +98,9 @@ def simulate(
     )
     from imagekiln.workflows.simulation.scenario import simulate as simulate_job
 
-    simulated_job = read_job(job, settings)
+    simulated_job = fill_date(read_job(job, settings), date, timezone)
+    if images is None:
+        require_date(simulated_job)
     profile = load_profile(simulated_job.cluster.profile)
     fleet = Fleet(
         gpus=gpus or simulated_job.cluster.parallelism * profile.gpu.count,

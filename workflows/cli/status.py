@@ -2,17 +2,20 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import click
 
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
 from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.runtime.sanitize import sanitize_line
-from imagekiln.workflows.cli.terminal import print_text
+from imagekiln.steps.runtime.signals import Stopped
+from imagekiln.workflows.cli.terminal import print_failure, print_text
 from imagekiln.workflows.cli.text import print_result
-from imagekiln.workflows.client.schedules import ScheduleStatus
+from imagekiln.workflows.client.next_commands import next_command
+from imagekiln.workflows.client.schedules import Night, ScheduleStatus
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
 from imagekiln.workflows.client.step_failures import StepFailure
 from imagekiln.workflows.client.waits import STARTING, StepWait
@@ -47,9 +50,27 @@ def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) ->
             previous = line
 
 
+@contextmanager
+def following(verb: str, name: str, namespace: str) -> Iterator[None]:
+    """End the command as any that is interrupted, and say that the workflow is not."""
+    try:
+        yield
+    except Stopped:
+        watch = next_command("watch", name, namespace)
+        stop = next_command("stop", name, namespace)
+        sentence = f"No longer {verb}. {name} goes on: {watch} shows it, {stop} ends it."
+        print_failure(_below_status(sentence), TryAgain.exit_code)
+        click.get_current_context().exit(TryAgain.exit_code)
+
+
 def print_silence(sentence: str) -> None:
     """Print that the cluster does not answer, below the status on a terminal."""
-    print_text(f"\n{sentence}" if sys.stdout.isatty() else sentence, err=True)
+    print_text(_below_status(sentence), err=True)
+
+
+def _below_status(sentence: str) -> str:
+    """The sentence on a line of its own: on a terminal, the status may end without a line feed."""
+    return f"\n{sentence}" if sys.stdout.isatty() else sentence
 
 
 def exit_with_status(status: WorkflowStatus) -> None:
@@ -136,12 +157,27 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
 
 def status_table(statuses: Sequence[WorkflowStatus]) -> str:
     """Workflows, a line each."""
-    return "\n".join(map(status_line, statuses)) or "No workflows."
+    return "\n".join(map(status_line, statuses))
+
+
+def night_table(nights: Sequence[Night]) -> str:
+    """The workflows of a backfill, a line each by its day, and the days that are still to come."""
+    lines = [f"{night.day}: {status_line(night.status)}" for night in nights if night.status]
+    to_come = [night.day for night in nights if night.status is None]
+    if to_come:
+        days = str(to_come[0]) if len(to_come) == 1 else f"{to_come[0]} to {to_come[-1]}"
+        lines.append(f"{days}: not yet due")
+    return "\n".join(lines)
 
 
 def schedule_table(schedules: Sequence[ScheduleStatus]) -> str:
     """Schedules, a line each."""
-    return "\n".join(map(_schedule_line, schedules)) or "No schedules."
+    return "\n".join(map(_schedule_line, schedules))
+
+
+def nothing_listed(noun: str, namespace: str) -> str:
+    """That a namespace has none of these objects, and how to look into another."""
+    return f"No {noun} in namespace {namespace}. `-n NAMESPACE` looks into another."
 
 
 def _schedule_line(schedule: ScheduleStatus) -> str:

@@ -83,7 +83,8 @@ def plan(
     """Validate the prompts and write the plan of a run.
 
     The plan fixes every image, its seed and its shard. Planning an existing run again reuses its
-    plan.
+    plan. For a sample of the images, start with `preview`, which plans it as the first shard: a run
+    that was planned without one has none.
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan

@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 SERVER_VARIABLE = "ARGO_SERVER"  # the variables are those that the argo CLI reads
+SERVER_VARIABLES = ("ARGO_BASE_URL", SERVER_VARIABLE)  # the first of them counts
 
 
 def server_from_environment() -> str | None:
     """The Argo server that the environment names, if any."""
-    return os.environ.get("ARGO_BASE_URL") or os.environ.get(SERVER_VARIABLE) or None
+    variable = server_variable()
+    return os.environ[variable] if variable else None
+
+
+def server_variable() -> str | None:
+    """The variable that names the Argo server, the first of those that are set, if any."""
+    return next(filter(os.environ.get, SERVER_VARIABLES), None)
 
 
 def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) -> ApiAccess:
@@ -24,10 +31,13 @@ def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) ->
 
     Raises BadInput.
     """
+    address = url
     if "://" not in url:
         url = _server_url(url, environment)
     if not url.startswith(("https://", "http://")):
-        raise BadInput(f"{url}: is not the URL of an Argo server. Write https://host:port.")
+        raise BadInput(
+            f"{url}: is not the URL of an Argo server{_origin(address)}. Write https://host:port."
+        )
 
     token = environment.get("ARGO_TOKEN", "").strip()
     if token and " " not in token:
@@ -38,7 +48,17 @@ def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) ->
         token=lambda: token or None,
         verify=_server_verification(environment),
         proxy=_environment_proxy(url),
+        origin=_origin(address),
     )
+
+
+def _origin(address: str) -> str:
+    """Which variable a server's address is from, where two of them name different ones."""
+    variable = server_variable()
+    addresses = {os.environ[name] for name in SERVER_VARIABLES if os.environ.get(name)}
+    if variable is None or os.environ[variable] != address or len(addresses) == 1:
+        return ""
+    return f", from {variable}"
 
 
 def kubernetes_access(context: str | None = None) -> ApiAccess:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import OBJECT_NAME_PATTERN
 from imagekiln.workflows.objects import Json
 
@@ -28,6 +29,10 @@ ARGO_KINDS = {
     # Argo's server has no endpoint for these.
     "WorkflowEventBinding": ArgoKind("workfloweventbindings", "", ""),
 }
+
+
+# What shows the objects of a namespace that a user may name.
+LISTING_COMMANDS = {"Workflow": "list", "CronWorkflow": "schedules"}
 
 
 class ArgoApi(Protocol):
@@ -53,6 +58,9 @@ class ArgoApi(Protocol):
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow; its exit handler still runs."""
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Stop a workflow and its exit handler."""
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule."""
 
@@ -61,6 +69,19 @@ class ArgoApi(Protocol):
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """The log lines of a pod of a workflow."""
+
+
+@contextmanager
+def naming_place(kind: str, namespace: str) -> Iterator[None]:
+    """Add to a Missing where an object was looked for, and the command that lists those there."""
+    try:
+        yield
+    except Missing as error:
+        if kind not in LISTING_COMMANDS or " not found" not in str(error):
+            raise
+        command = f"`imagekiln {LISTING_COMMANDS[kind]} -n {namespace}`"
+        place = f"Looked for in namespace {namespace}: see {command}."
+        raise Missing(f"{error} {place}") from error
 
 
 def pod_event_selector(pod: str) -> str:

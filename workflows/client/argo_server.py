@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.workflows.client.api import ARGO_KINDS, object_path, pod_event_selector
+from imagekiln.workflows.client.access import SERVER_VARIABLE, server_variable
+from imagekiln.workflows.client.api import ARGO_KINDS, naming_place, object_path, pod_event_selector
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
 
@@ -51,7 +52,8 @@ class ArgoServer:
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
         path = _server_path(kind, namespace, name)
-        return self.connection.request("GET", path)
+        with naming_place(kind, namespace):
+            return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches."""
@@ -70,11 +72,17 @@ class ArgoServer:
         path = _server_path("Workflow", namespace, name)
         self.connection.request("PUT", f"{path}/stop", body={})
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Stop a workflow and its exit handler."""
+        path = _server_path("Workflow", namespace, name)
+        self.connection.request("PUT", f"{path}/terminate", body={})
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule."""
         path = _server_path("CronWorkflow", namespace, name)
         verb = "suspend" if suspended else "resume"
-        self.connection.request("PUT", f"{path}/{verb}", body={})
+        with naming_place("CronWorkflow", namespace):
+            self.connection.request("PUT", f"{path}/{verb}", body={})
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
         """Kubernetes' events of a pod, of a second: Argo's server has a stream of them, no list."""
@@ -109,7 +117,7 @@ def _server_path(kind: str, namespace: str, *name: str) -> str:
     if not path:
         raise BadInput(
             f"Argo's server has no endpoint for a {kind}. "
-            "Use the Kubernetes API instead: unset ARGO_SERVER."
+            f"Use the Kubernetes API instead: unset {server_variable() or SERVER_VARIABLE}."
         )
     return f"api/v1/{object_path(path, namespace, *name)}"
 

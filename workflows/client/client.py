@@ -1,6 +1,6 @@
 """A job on a cluster, from Python, in the order of its life.
 
-Register its template, submit it, retry it, watch it or wait for it, stop it, resubmit it.
+Register its template, submit it, retry it, watch it or wait for it, resubmit it.
 """
 
 import math
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
+from imagekiln.steps.job.dates import fill_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
@@ -22,7 +22,6 @@ from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
     require_no_running_twin,
     resubmit_workflow,
-    running_children,
     start_retry,
 )
 from imagekiln.workflows.client.status import (
@@ -32,6 +31,7 @@ from imagekiln.workflows.client.status import (
     read_available_status,
     read_status,
 )
+from imagekiln.workflows.client.stopping import require_not_stopping
 from imagekiln.workflows.client.waits import explain_wait, needs_events
 from imagekiln.workflows.objects import Json, object_identity
 from imagekiln.workflows.profiles.loader import load_profile
@@ -68,7 +68,8 @@ def submit(
     """Start the job, after registering its template if there is none.
 
     A job that is submitted twice runs once: while its workflow runs or once it has succeeded, the
-    second call gives its status; if it has failed, the second call resubmits it. With `retry`, a
+    second call gives its status; if it has failed, the second call resubmits it; while it is being
+    stopped, the second call is refused. With `retry`, a
     new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
     `report` is called with how long the job takes, and with what its pods download again and again.
 
@@ -84,7 +85,7 @@ def submit(
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.workflows.client.deadline import check_deadline
 
-        report(check_deadline(_dated_job(job, date, timezone), profile))
+        report(check_deadline(fill_date(job, date, timezone), profile))
         report_downloads(job, profile, report)
 
     is_new = register_template(job, argo)
@@ -264,23 +265,11 @@ def list_workflows(namespace: str, argo: ArgoApi | None = None) -> list[Workflow
     return sorted(statuses, key=lambda status: status.started or "~", reverse=True)
 
 
-def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Stop a workflow and its child workflows: pods finish their part; a resubmission resumes.
-
-    The parent is stopped first, since it would create more children.
-    """
-    argo = argo or connect()
-    workflow = argo.get("Workflow", namespace, name)
-    if not has_ended(workflow):  # Argo's server refuses to stop one that has
-        argo.stop(namespace, name)
-    for child in running_children(name, namespace, argo):
-        argo.stop(namespace, child)
-
-
 def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
     """Run a workflow that has ended again, under a new name: finished parts stay as they are."""
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
+    require_not_stopping(workflow)
     if not has_ended(workflow):
         raise BadInput(
             f"{name}: is still running. Wait for it, or stop it first: "
@@ -297,14 +286,6 @@ def require_readable_date(job: Job, date: str, timezone: str) -> None:
         require_date(job)
 
 
-def _dated_job(job: Job, date: str, timezone: str) -> Job:
-    """The job as the plan step reads it: with its date in `prompts`."""
-    if not date:
-        return job
-    zone = parse_time_zone(timezone)
-    return job_for_date(job, parse_moment(date, zone), zone)
-
-
 def _job_template(job: Job) -> Json:
     return build_workflow_template(load_profile(job.cluster.profile), job.cluster.namespace)
 
@@ -315,6 +296,7 @@ def _start(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
         return read_status(argo.create(workflow))
     except AlreadyExists:
         existing = argo.get(*object_identity(workflow))
+        require_not_stopping(existing)
         status = read_available_status(existing)
         if status.phase in FAILED_PHASES:
             return resubmit_workflow(existing, argo)

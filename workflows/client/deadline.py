@@ -6,7 +6,7 @@ from math import ceil
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.budget import require_within_budget
-from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, RunTime, estimate_by_rows
+from imagekiln.steps.plan.run_time import HOW_TO_KNOW, RunTime, estimate_by_rows
 from imagekiln.steps.runs.terms import terms_of
 from imagekiln.steps.runtime.figures import format_number
 from imagekiln.workflows.profiles.profile import Profile
@@ -58,7 +58,7 @@ def check_deadline(job: Job, profile: Profile) -> str:
     except KilnError as error:
         return f"How long it takes is unknown from here: {error}"
     if time is None:
-        return f"How long it takes is unknown: {HOW_TO_MEASURE}."
+        return f"How long it takes is unknown: {HOW_TO_KNOW}."
     if terms.budget.is_limited and time.has_default_work:
         require_within_budget(job, time, terms, gpu=profile.gpu_name, spot=profile.spot)
     expected = _judge(time, profile, job.cluster.parallelism)

@@ -12,6 +12,7 @@ TRUST_ADVICE = (
 )
 # What Kubernetes answers for a kind that no CustomResourceDefinition defines.
 UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"
+NO_NAMESPACE = 'namespaces "'  # and then: NAME" not found
 ANONYMOUS_USER = '"system:anonymous"'
 TOKEN_ERRORS = (requests.exceptions.InvalidHeader, UnicodeError)
 ADDRESS_ERRORS = (
@@ -42,6 +43,11 @@ def response_error(response: requests.Response, url: str) -> KilnError:
         return Missing(
             f"{url}: does not serve this kind of object. "
             "Check that Argo is installed: `imagekiln doctor JOB`."
+        )
+    if status == 404 and message.startswith(NO_NAMESPACE):
+        return Missing(
+            f"{url}: {message}. Set it up with `imagekiln manifests cluster` and "
+            "`kubectl apply -k`, as docs/cluster.md says, or set cluster.namespace."
         )
     if status == 404:
         return Missing(f"{url}: {message}.")

@@ -35,6 +35,7 @@ class ApiAccess:
 
     `token` is called for each request, since tokens expire. `verify` may be a file of certificate
     authorities. `server_name` is the name in the certificate where it is not the URL's host.
+    `origin` says in messages where the URL is from, such as ", from ARGO_BASE_URL".
     """
 
     url: str
@@ -43,6 +44,7 @@ class ApiAccess:
     certificate: tuple[str, str] | None = None
     proxy: str | None = None
     server_name: str | None = None
+    origin: str = ""
 
 
 class ApiConnection:
@@ -56,7 +58,7 @@ class ApiConnection:
         self._access = access
         self._base = access.url.rstrip("/")
         self._session = _open_session(access)
-        self.url = URL_CREDENTIALS.sub("//", self._base)
+        self.url = URL_CREDENTIALS.sub("//", self._base) + access.origin
 
     def request(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import cast
 
-from imagekiln.workflows.client.api import ARGO_KINDS, object_path, pod_event_selector
+from imagekiln.workflows.client.api import ARGO_KINDS, naming_place, object_path, pod_event_selector
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.objects import Json, object_identity
 
@@ -43,7 +43,8 @@ class KubernetesApi:
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
         path = kubernetes_path(kind, namespace, name)
-        return self.connection.request("GET", path)
+        with naming_place(kind, namespace):
+            return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches, of all pages."""
@@ -61,10 +62,16 @@ class KubernetesApi:
         path = kubernetes_path("Workflow", namespace, name)
         self._merge_spec(path, {"shutdown": "Stop"})
 
+    def terminate(self, namespace: str, name: str) -> None:
+        """Stop a workflow and its exit handler."""
+        path = kubernetes_path("Workflow", namespace, name)
+        self._merge_spec(path, {"shutdown": "Terminate"})
+
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule by its `suspend` field."""
         path = kubernetes_path("CronWorkflow", namespace, name)
-        self._merge_spec(path, {"suspend": suspended})
+        with naming_place("CronWorkflow", namespace):
+            self._merge_spec(path, {"suspend": suspended})
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
         """Kubernetes' events of a pod, of the first page."""

@@ -4,10 +4,16 @@ import time
 from collections.abc import Iterator
 
 from imagekiln.steps.errors import BadInput, Missing, first_line
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.next_commands import next_command
-from imagekiln.workflows.client.nodes import ENDED_PHASES, PodAttempt, pod_attempts
+from imagekiln.workflows.client.nodes import (
+    ENDED_PHASES,
+    PodAttempt,
+    plan_outputs,
+    pod_attempts,
+)
 from imagekiln.workflows.client.status import read_available_status
 from imagekiln.workflows.objects import Json
 
@@ -53,9 +59,19 @@ def logs(
         time.sleep(every)
 
     if not printed:
+        _require_shard(shard, name, workflow)
         pods = "pod" if shard is None else f"pod of shard {shard}"
         watch = next_command("watch", name, namespace)
         raise Missing(f"{name}: has no {pods} yet. Wait, or see {watch}.")
+
+
+def _require_shard(shard: int | None, name: str, workflow: Json) -> None:
+    """Raise Missing where the workflow never makes a pod for such a shard."""
+    pods = int(plan_outputs(workflow).get("pods", "0"))
+    if shard is not None and pods and shard >= pods:
+        raise Missing(
+            f"{name}: has {pluralize(pods, 'shard')}, so no shard {shard}. Choose 0 to {pods - 1}."
+        )
 
 
 def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
@@ -85,7 +101,10 @@ def _pod_lines(
         if is_empty and pod.phase in ENDED_PHASES:
             yield _describe_absence(pod, has_executor_lines=has_executor_lines)
     except (Missing, BadInput) as error:
-        yield f"pod {pod.pod} has no log: {error}"
+        if isinstance(error, Missing) and pod.phase in ENDED_PHASES:
+            yield _describe_absence(pod, has_executor_lines=has_executor_lines)
+        else:
+            yield f"pod {pod.pod} has no log: {error}"
 
 
 def _describe_absence(pod: PodAttempt, *, has_executor_lines: bool) -> str:

@@ -23,8 +23,8 @@ from imagekiln.workflows.client.status import (
     read_available_status,
     read_status,
 )
+from imagekiln.workflows.client.stopping import require_not_stopping, running_children
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
-from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
 MAX_RESUBMISSIONS = 100  # of one workflow
@@ -50,8 +50,10 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     namespace = str(metadata["namespace"])
     running = running_children(name, namespace, argo)
     if running:
+        require_not_stopping(running[0])
+        child = object_metadata(running[0])["name"]
         raise BadInput(
-            f"{running[0]}: is still running, as a child of {name}. "
+            f"{child}: is still running, as a child of {name}. "
             f"Wait for it, or stop both: {next_command('stop', name, namespace)}."
         )
 
@@ -68,12 +70,6 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     return status
 
 
-def running_children(name: str, namespace: str, argo: ArgoApi) -> list[str]:
-    """The child workflows that have not ended: Argo does not stop them with their parent."""
-    children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    return [str(object_metadata(child)["name"]) for child in children if not has_ended(child)]
-
-
 def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
     """Raise BadInput while another workflow does the same work.
 
@@ -84,6 +80,7 @@ def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
     parameters = _normalized_parameters(workflow)
     for other in argo.list_objects("Workflow", namespace, f"{JOB_LABEL}={labels[JOB_LABEL]}"):
         if not has_ended(other) and _normalized_parameters(other) == parameters:
+            require_not_stopping(other)
             name = str(object_metadata(other)["name"])
             raise BadInput(
                 f"{name}: is still running. Wait for it, or stop it, before you retry: "
@@ -114,9 +111,11 @@ def _create_first_free(
         try:
             return read_status(argo.create(workflow))
         except AlreadyExists:
-            existing = read_available_status(argo.get(*object_identity(workflow)))
-            if is_acceptable(existing):
-                return existing
+            existing = argo.get(*object_identity(workflow))
+            require_not_stopping(existing)
+            status = read_available_status(existing)
+            if is_acceptable(status):
+                return status
     return None
 
 

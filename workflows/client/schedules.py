@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.dates import DATE_PLACEHOLDER, parse_time_zone
+from imagekiln.steps.job.dates import needs_date, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
@@ -48,7 +48,7 @@ def schedule(
     parse_time_zone(timezone)
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
-    if not any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
+    if not needs_date(job):
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.workflows.client.deadline import check_deadline
 
@@ -130,20 +130,37 @@ def backfill(
 
     Raises Missing where there is no schedule, BadInput for no fire times or too many.
     """
+    nights = backfill_nights(job, first, last, argo, retry=retry)
+    return [night.status for night in nights if night.status is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """A day on which a schedule fires, and a backfill's workflow for it; None if still to come."""
+
+    day: date
+    status: WorkflowStatus | None
+
+
+def backfill_nights(
+    job: Job, first: date, last: date, argo: ArgoApi | None = None, *, retry: bool = False
+) -> list[Night]:
+    """What `backfill` starts, each with its day, and the fire times that are to come."""
     require_day_order(first, last)
     argo = argo or connect()
     crons, timezone = _read_schedule(job, argo)
+    zone = parse_time_zone(timezone)
     times = _past_fire_times(crons, timezone, first, last)
     _require_reasonable_number(times, cron_workflow_name(job), f"from {first} to {last}")
 
-    statuses = []
+    nights = []
     for fire_time in times:
         status = None if retry else _fired_workflow(job, fire_time, argo)
         if status is None:
             moment = fire_time.isoformat()
             status = submit(job, moment, timezone, argo, retry=retry)
-        statuses.append(status)
-    return statuses
+        nights.append(Night(fire_time.astimezone(zone).date(), status))
+    return [*nights, *(Night(day, None) for day in _days_to_come(crons, timezone, first, last))]
 
 
 def require_day_order(first: date, last: date) -> None:
@@ -184,6 +201,18 @@ def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -
     unique = dict.fromkeys(bounded)
     first_ones = islice(unique, MAX_FIRE_TIMES + 1)
     return list(first_ones)
+
+
+def _days_to_come(crons: list[str], timezone: str, first: date, last: date) -> list[date]:
+    """The days of fire times that have not passed, each once, and not without end."""
+    now = datetime.now(UTC)
+    zone = parse_time_zone(timezone)
+    start = max(first, now.astimezone(zone).date())
+    days: set[date] = set()
+    for cron in crons:
+        times = (time for time in fire_times(cron, timezone, start, last) if time > now)
+        days.update(time.astimezone(zone).date() for time in islice(times, MAX_FIRE_TIMES))
+    return sorted(days)
 
 
 def _require_reasonable_number(times: list[datetime], name: str, days: str) -> None:

@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
+import yaml
+
 from imagekiln.steps.errors import BadInput
+from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
     PodAttempt,
@@ -16,11 +20,12 @@ from imagekiln.workflows.client.nodes import (
     spent_figures,
 )
 from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
-from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
+from imagekiln.workflows.client.step_failures import STOPPED, StepFailure, failure_cause
 from imagekiln.workflows.client.waits import StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.templates.metrics import COST
 
+SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
 FAILED_PHASES = ("Failed", "Error")
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
 
@@ -95,9 +100,12 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
 
     outputs = plan_outputs(workflow)
     images = int(outputs["images"]) if "images" in outputs else None
-    images_done = _count_images(shards, outputs)
+    sample = _count_sample(workflow, shards, outputs)
+    images_done = _count_images(shards, outputs, sample)
     stage = _stage(pods, phase, planned=images is not None)
-    rate = _image_rate(images_done, shards, _generation_end(shards, stage, finished))
+    # Judging a sample is a pause in which others wait: what it took says nothing of the rest.
+    rest = shards if sample is None else _without_first(shards)
+    rate = _image_rate(images_done - (sample or 0), rest, _generation_end(rest, stage, finished))
     spent = spent_figures(workflow)
     cost = spent.pop(COST, None)
     seconds_left = None
@@ -118,7 +126,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         finished=finished,
         failures=failures,
         warnings=warnings,
-        cause=(failure_cause(failures) or message or None) if phase in FAILED_PHASES else None,
+        cause=_cause(failures, workflow) if phase in FAILED_PHASES else None,
         stage=stage,
         waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
         device_seconds=spent,
@@ -142,22 +150,53 @@ def has_ended(workflow: Json) -> bool:
     return phase in ENDED_PHASES
 
 
-def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int:
+def _count_sample(
+    workflow: Json, shards: Sequence[Attempts], outputs: Mapping[str, str]
+) -> int | None:
+    """How many images the canary has made; None where the first pod is none.
+
+    A pod that is done may have ended before Argo read its progress: then the job says how many.
+    """
+    if outputs.get("canary") != "1":
+        return None
+    firsts = [attempts for attempts in shards if attempts[-1].shard == 0]
+    sample = max(map(_progress, firsts), default=0)
+    if any(attempts[-1].phase == "Succeeded" for attempts in firsts):
+        sample = max(sample, _read_canary(workflow))
+    return min(sample, int(outputs.get("images", "0")))
+
+
+def _read_canary(workflow: Json) -> int:
+    """The canary of the job in the workflow's parameters; 0 where the job is elsewhere."""
+    spec = cast("Json", workflow.get("spec") or {})
+    arguments = cast("Json", spec.get("arguments") or {})
+    parameters = cast("list[dict[str, str]]", arguments.get("parameters") or [])
+    text = next((item.get("value", "") for item in parameters if item["name"] == "job"), "")
+    with suppress(yaml.YAMLError, LookupError, TypeError, ValueError):
+        return int(yaml.safe_load(text)["cluster"]["canary"])
+    return 0
+
+
+def _without_first(shards: Sequence[Attempts]) -> list[Attempts]:
+    return [attempts for attempts in shards if attempts[-1].shard != 0]
+
+
+def _count_images(
+    shards: Sequence[Attempts], outputs: Mapping[str, str], sample: int | None
+) -> int:
     """How many images the pods of generate have made; each makes an equal share of the run.
 
-    The first one makes a sample where it is a canary, so that its own progress counts. A child
-    workflow has a pod for these images too, which finds them made.
+    The first one makes a sample where it is a canary. A child workflow has a pod for these images
+    too, which finds them made.
     """
     images = int(outputs.get("images", "0"))
     pods = int(outputs.get("pods", "1"))
     if not pods:  # the run had finished before this workflow planned it
         return images
-    has_canary = outputs.get("canary") == "1"
-    sample = 0
-    if has_canary:
-        firsts = [attempts for attempts in shards if attempts[-1].shard == 0]
-        sample = max(map(_progress, firsts), default=0)
-        shards = [attempts for attempts in shards if attempts[-1].shard != 0]
+    if sample is None:
+        sample = 0
+    else:
+        shards = _without_first(shards)
         pods -= 1
     images_per_pod = (images - sample) / max(1, pods)
     return round(sample + sum(_images_done(attempts, images_per_pod) for attempts in shards))
@@ -228,6 +267,17 @@ def _failures(
         kind = warnings if is_finish_step(last.step) else failures
         kind.append(StepFailure(last.step, last.shard, len(attempts), last.message))
     return tuple(failures), tuple(warnings)
+
+
+def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
+    """Why a workflow failed; where that is only that it was stopped, the command to resume it."""
+    state = cast("Json", workflow.get("status") or {})
+    cause = failure_cause(failures) or str(state.get("message") or "")
+    if cause.endswith(STOPPED) or SHUTDOWN_STATUS in cause:
+        metadata = object_metadata(workflow)
+        resume = next_command("resubmit", str(metadata["name"]), str(metadata["namespace"]))
+        return f"{STOPPED}; {resume} resumes it"
+    return cause or None
 
 
 def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWait, ...]:

@@ -10,6 +10,8 @@ from imagekiln.workflows.client.stages import step_order
 EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
 # What Argo writes before the message that a pod left: `main: Error (exit code 75): `.
 CONTAINER_PREFIX = re.compile(r"^(?:main|wait|init|supervisor): \w+ \(exit code \d+\): ")
+SHUTDOWN_MESSAGE = "workflow shutdown with strategy"  # of pods that a stop ended or kept away
+STOPPED = "somebody stopped the workflow"
 MAX_NUMBERS = 5  # shards that a cause names
 
 
@@ -29,8 +31,15 @@ class StepFailure:
         return int(match[1]) if match else None
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether somebody stopped the workflow, rather than that the step failed."""
+        return SHUTDOWN_MESSAGE in self.message
+
+    @property
     def reason(self) -> str:
         """The message in a line, without what Argo puts before it."""
+        if self.was_stopped:
+            return STOPPED
         lines = CONTAINER_PREFIX.sub("", self.message.strip()).splitlines()
         return lines[0] if lines else "no message"
 
@@ -42,6 +51,8 @@ def failure_cause(failures: Sequence[StepFailure]) -> str | None:
     """
     if not failures:
         return None
+    # A stop ends what was under way, also after another failure.
+    failures = [failure for failure in failures if not failure.was_stopped] or failures
     first = min(failures, key=lambda failure: step_order(failure.step)).step
     reasons = Counter(failure.reason for failure in failures if failure.step == first)
     ((reason, _),) = reasons.most_common(1)

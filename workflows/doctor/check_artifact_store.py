@@ -4,14 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from imagekiln.steps.errors import KilnError
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.client.client import OWN_LABEL
+from imagekiln.workflows.client.nodes import pod_attempts
 from imagekiln.workflows.client.step_failures import StepFailure
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_argo import PODS
+from imagekiln.workflows.doctor.check_argo import PODS, WORKFLOWS
 from imagekiln.workflows.doctor.check_artifacts import STORAGE_SECRET, read_s3_repository
-from imagekiln.workflows.doctor.check_object_store import probe_store, storage_finding
+from imagekiln.workflows.doctor.check_object_store import (
+    PLAINTEXT_ADVICE,
+    WHOSE_CREDENTIALS,
+    probe_store,
+    storage_finding,
+)
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings, get_texts, object_name
@@ -23,10 +30,15 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 AWS_DOMAIN = ".amazonaws.com"
 DEFAULT_REGION = "us-east-1"
 PUBLISHING_PODS = "labelSelector=imagekiln.dev/step=publish-report"
+OWN_WORKFLOWS = f"labelSelector={OWN_LABEL}"
 RECENT_AGE = timedelta(days=1)
 PODS_ADVICE = (
     "Correct endpoint and insecure in ConfigMap artifact-repositories, and let NetworkPolicy "
     "imagekiln pass its port."
+)
+INSECURE_ADVICE = (
+    "The store does not use TLS: write `insecure: true` below its endpoint in ConfigMap "
+    "artifact-repositories (artifacts.yaml, or your overlay's patch of it), and apply that."
 )
 
 
@@ -53,9 +65,9 @@ def check_artifact_store(view: ClusterView, job: Job, profile: Profile) -> Findi
     says = f"{finding.says}{difference}"
 
     failure = _latest_failure(view)
-    if failure is not None:
+    if failure is not None and not (finding.verdict == "ok" and _has_succeeded(view, failure)):
         remedy = PODS_ADVICE if finding.verdict == "ok" else finding.remedy or PODS_ADVICE
-        combined = f"{says} {failure}"
+        combined = f"{says} {failure.says}"
         return wrong(combined, remedy) if finding.verdict == "wrong" else unknown(combined, remedy)
     return Finding(finding.verdict, says, finding.remedy)
 
@@ -65,17 +77,18 @@ def _try_store(place: BucketPlace, repository: Json) -> Finding:
     uri = f"s3://{place.bucket}"
     where = f"Bucket {place.bucket} at {place.store_name}"
     try:
-        probe = probe_store(open_store(uri, _probe_endpoint(place, repository)), careful=False)
+        leftover = probe_store(open_store(uri, _probe_endpoint(place, repository)), careful=False)
     except KilnError as error:
         finding = storage_finding(error)
+        if finding.remedy == PLAINTEXT_ADVICE:
+            return wrong(f"{where}, for reports: {finding.says}", INSECURE_ADVICE)
         is_pods_key = get_mapping(repository, "accessKeySecret").get("name") == STORAGE_SECRET
         is_refused = finding.verdict == "wrong" and "no such bucket" not in finding.says
         if finding.verdict == "unknown" or (is_refused and not is_pods_key):
             remedy = f"{finding.remedy} {_consequence()}"
             return unknown(f"{where}, for reports: {finding.says}", remedy)
         return wrong(f"{where}, for reports: {finding.says}", str(finding.remedy))
-    leftover = probe.says.partition("objects.")[2]
-    return ok(f"{where} takes new objects, for reports.{leftover}")
+    return ok(f"{where} takes new objects, for reports, {WHOSE_CREDENTIALS}.{leftover}")
 
 
 def _consequence() -> str:
@@ -124,7 +137,33 @@ def _probe_endpoint(place: BucketPlace, repository: Json) -> str:
     return place.endpoint or f"https://s3.{region}{AWS_DOMAIN}"
 
 
-def _latest_failure(view: ClusterView) -> str | None:
+@dataclass(frozen=True, slots=True)
+class PublishFailure:
+    """When a pod stored no report, and why."""
+
+    finished: datetime
+    says: str
+
+
+def _has_succeeded(view: ClusterView, failure: PublishFailure) -> bool:
+    """Whether a later pod has stored its report, by the workflows, which outlive such pods."""
+    try:
+        workflows = view.list_objects(WORKFLOWS, OWN_WORKFLOWS)
+        return any(_stored_report_after(workflow, failure.finished) for workflow in workflows)
+    except BadInput:  # no right to read them, or nodes are in Argo's database
+        return False
+
+
+def _stored_report_after(workflow: Json, moment: datetime) -> bool:
+    for attempts in pod_attempts(workflow):
+        last = attempts[-1]
+        is_stored = last.step == "publish-report" and last.phase == "Succeeded"
+        if is_stored and last.finished and datetime.fromisoformat(last.finished) > moment:
+            return True
+    return False
+
+
+def _latest_failure(view: ClusterView) -> PublishFailure | None:
     """What kept a pod of the last day from storing a report. Argo deletes those that succeeded."""
     try:
         pods = view.list_objects(PODS, PUBLISHING_PODS)
@@ -136,11 +175,12 @@ def _latest_failure(view: ClusterView) -> str | None:
     if not failures:
         return None
     finished, name, end = failures[-1]
-    if datetime.now(UTC) - datetime.fromisoformat(finished) > RECENT_AGE:
+    moment = datetime.fromisoformat(finished)
+    if datetime.now(UTC) - moment > RECENT_AGE:
         return None
     message = str(end.get("message") or f"exit code {end['exitCode']}")
     reason = StepFailure("publish-report", None, 1, message).reason
-    return f"Pod {name} stored no report at {finished}: {reason}"
+    return PublishFailure(moment, f"Pod {name} stored no report at {finished}: {reason}")
 
 
 def _failed_ends(pod: Json) -> Iterator[Json]:

@@ -17,8 +17,9 @@ DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-reposito
 STORAGE_SECRET = STORAGE_SECRETS["AWS_ACCESS_KEY_ID"][0]
 SECRET_FIELDS = ("accessKeySecret", "secretKeySecret", "sessionTokenSecret")
 APPLY_ARTIFACTS = (
-    "`imagekiln manifests cluster` writes cluster/base/artifacts.yaml. Put your bucket into it and "
-    "run `kubectl apply -f` on it, or set report_artifact: false in a profile of your own."
+    "`imagekiln manifests cluster` writes cluster/base/artifacts.yaml. Put your bucket into a "
+    "patch of it in your own overlay (docs/cluster.md) and run `kubectl apply -k` on that, or set "
+    "report_artifact: false in a profile of your own."
 )
 LOGS_ADVICE = (
     "Argo fails a pod whose log it cannot store, so a store out of reach fails the workflow. "

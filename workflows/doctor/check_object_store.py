@@ -3,7 +3,7 @@
 from contextlib import suppress
 from uuid import uuid4
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
@@ -15,12 +15,16 @@ from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri
+from imagekiln.workflows.client.failures import PLAINTEXT_ERROR
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
 DATED_PROMPTS = "Which prompts there are depends on the date."
+# Doctor reads no value of a Secret, so it cannot try the key that pods have.
+WHOSE_CREDENTIALS = "with this machine's credentials"
+PLAINTEXT_ADVICE = "The store does not use TLS: write http:// in AWS_ENDPOINT_URL."
 LOCAL_ADVICE = (
     "Pods may reach it, even if this machine does not. To check from here, set AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and run doctor again."
@@ -45,10 +49,14 @@ def check_output(job: Job) -> Finding:
         return unknown(
             f"{job.output} is a path on this machine.", "Write a URI, such as s3://bucket/folder."
         )
+    careful = job.unconditional_writes == "refuse"
     try:
-        return probe_store(open_store(job.output), careful=job.unconditional_writes == "refuse")
+        store = open_store(job.output)
+        leftover = probe_store(store, careful=careful)
     except KilnError as error:
         return storage_finding(error)
+    conditions = ", and refuses to overwrite them" if careful else ""
+    return ok(f"{store.uri} takes new objects{conditions}, {WHOSE_CREDENTIALS}.{leftover}")
 
 
 @doctor_check("prompts")
@@ -70,19 +78,21 @@ def check_prompts(job: Job) -> Finding:
     if len(undated) < len(job.prompt_patterns):
         return unknown(
             DATED_PROMPTS,
-            "Check one date: `imagekiln plan JOB --date 2026-11-21`.",
+            "Check one date: `imagekiln doctor JOB --date 2026-11-21`.",
         )
     if gaps:
         remedy = "Check them where all prompts can be read: `imagekiln estimate JOB`."
         return unknown(gaps[0], remedy)
     columns = "the job's columns" if are_judged else "columns of the names that the job reads"
-    return ok(f"{', '.join(undated)} can be read, and the first file has {columns}.")
+    return ok(
+        f"{', '.join(undated)} can be read {WHOSE_CREDENTIALS}, and the first file has {columns}."
+    )
 
 
 def _check_templates(job: Job, settings: PromptTemplate) -> Finding:
     """The templates and their wildcard files can be read, and there is a table."""
     if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
-        return unknown(DATED_PROMPTS, "Check one date: `imagekiln plan JOB --date 2026-11-21`.")
+        return unknown(DATED_PROMPTS, "Check one date: `imagekiln doctor JOB --date 2026-11-21`.")
     try:
         count = load_recipes(settings).combinations
         absent = [name for name in settings.table_patterns if not expand_pattern(name)]
@@ -104,9 +114,14 @@ def check_tuning(job: Job) -> Finding:
     return ok(f"{name} can be read.")
 
 
-def probe_store(store: Store, *, careful: bool) -> Finding:
-    """Create a small object, with `careful` try to overwrite it, and remove it."""
+def probe_store(store: Store, *, careful: bool) -> str:
+    """Create a small object, with `careful` try to overwrite it, and remove it.
+
+    Returns a sentence that names the object where it could not be removed, else nothing. A bucket
+    that does not exist is looked for first: some stores would create it.
+    """
     key = f".imagekiln-doctor-{uuid4().hex}"
+    _require_bucket(store, key)
     store.create(key, PROBE)
     leftover = f" The probe could not be removed: {store.uri_of(key)}."
     try:
@@ -116,8 +131,16 @@ def probe_store(store: Store, *, careful: bool) -> Finding:
         with suppress(KilnError):  # a store may forbid deletion: no step of a job needs it
             store.remove(key)
             leftover = ""
-    conditions = ", and refuses to overwrite them" if careful else ""
-    return ok(f"{store.uri} takes new objects{conditions}.{leftover}")
+    return leftover
+
+
+def _require_bucket(store: Store, key: str) -> None:
+    """Raise where the store knows no such bucket. A key that may only write proves nothing."""
+    try:
+        store.exists(key)
+    except StorageRefused as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
 
 
 def _check_first_file(job: Job, pattern: str) -> bool:
@@ -133,6 +156,8 @@ def _check_first_file(job: Job, pattern: str) -> bool:
 def storage_finding(error: KilnError) -> Finding:
     """A store that rejects this machine is wrong; one out of reach says nothing about pods."""
     says, remedy = split_remedy(error)
+    if PLAINTEXT_ERROR in says:
+        return wrong(says, PLAINTEXT_ADVICE)
     if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
         return unknown(says, LOCAL_ADVICE)
     return wrong(says, remedy or "Correct the job, or the rights of the key that you use.")

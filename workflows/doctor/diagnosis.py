@@ -6,6 +6,7 @@ A new check is yielded here; `imagekiln.workflows.doctor` says how to write one.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.workflows.client.http import ApiConnection
@@ -68,10 +69,12 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield check_time.check_run_time(view, job, profile, priorities)
 
 
-def diagnose_without_cluster(job: Job) -> Checks:
-    """Make the checks that need no cluster: for somebody who has none yet."""
+def diagnose_without_cluster(job: Job, reason: BadInput) -> Checks:
+    """Make the checks that need no cluster, for want of one, as the last of them says."""
     yield from _download_checks(job, load_profile(job.cluster.profile))
     yield from _storage_checks(job)
+    says, remedy = check_object_store.split_remedy(reason)
+    yield DoctorCheck("kubernetes", "wrong", says, remedy)
 
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:

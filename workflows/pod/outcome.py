@@ -2,11 +2,14 @@
 
 import base64
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagekiln.steps.errors import KilnError, StorageRefused
+from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 from imagekiln.workflows.pod.cause import find_cause
 from imagekiln.workflows.pod.links import Links, links_from_environment
@@ -15,6 +18,7 @@ TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods 
 MAX_MESSAGE_BYTES = 2000
 MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
 MAX_FAILURES_CHARS = 2000
+KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 # Variables whose values no message shows.
 SECRET_VARIABLES = (
     "AWS_SECRET_ACCESS_KEY",
@@ -55,6 +59,18 @@ def write_termination_message(message: str) -> None:
     if TERMINATION_LOG.is_file():
         with suppress(OSError):  # the log has the message too
             TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
+
+
+def explain_in_pod(error: KilnError, environment: Mapping[str, str] = os.environ) -> str:
+    """The message of a failure; where a store refused the pod's key, with the Secret it is from."""
+    is_refused = isinstance(error, StorageRefused) and isinstance(error.__cause__, PermissionError)
+    is_in_pod = ATTEMPT_VARIABLE in environment
+    if not (is_refused and is_in_pod and environment.get(KEY_VARIABLE)):
+        return str(error)
+    from imagekiln.workflows.templates.pod import STORAGE_SECRETS
+
+    secret, _ = STORAGE_SECRETS[KEY_VARIABLE]
+    return f"{error} The pod has its key from Secret {secret}."
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
+from imagekiln.steps.job.dates import fill_date, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job, validate_job
 
@@ -65,9 +65,7 @@ def resolve_job(request: JobRequest, device: str | None = None) -> Job:
     job = read_job(request.source, request.settings, text=request.text)
     if request.run_id:
         job = validate_job(job.model_dump() | {"run_id": request.run_id}, "run-id")
-    if request.date:
-        zone = parse_time_zone(request.timezone)
-        job = job_for_date(job, parse_moment(request.date, zone), zone)
+    job = fill_date(job, request.date, request.timezone)
     return _with_device(require_date(job), device)
 
 

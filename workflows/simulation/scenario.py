@@ -12,7 +12,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.performance import TimeFigure
 from imagekiln.steps.plan.catalog import ImageGroup
-from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, count_images, default_figure
+from imagekiln.steps.plan.run_time import HOW_TO_KNOW, count_images, default_figure
 from imagekiln.steps.plan.sharding import MAX_SHARDS, Sharding, cut_shards
 from imagekiln.steps.runs.plan import max_batch_size
 from imagekiln.workflows.client.deadline import (
@@ -104,7 +104,7 @@ def seconds_per_image(job: Job) -> float:
     """
     size, figure = default_figure(job)
     if figure is None:
-        remedy = f"{HOW_TO_MEASURE[0].upper()}{HOW_TO_MEASURE[1:]}."
+        remedy = f"{HOW_TO_KNOW[0].upper()}{HOW_TO_KNOW[1:]}."
         raise BadInput(f"job {job.name}: the time of an image is unknown. {remedy}")
     return figure.seconds_per_work * _work(job, size)
 

@@ -40,6 +40,11 @@ CPU_IMAGE_PARAMETER = "cpu-image"
 GPU_IMAGE_PARAMETER = "gpu-image"
 IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
 POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
+# Of a pod that sends a message or copies a report: 180 MiB, and a report of some megabytes.
+FINISH_CPU = 0.1  # cores
+FINISH_MEMORY = 0.5  # GiB
+FINISH_MOST_MEMORY = 2  # GiB, after OOMKilled
+FINISH_DISK = 1  # GiB
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # What each step has in its environment, unless the profile or its cache of models sets it.
 COMMON_VARIABLES = {"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}
@@ -123,6 +128,26 @@ def cpu_container(
     container = _container(step, profile.steps, environment, retries, models)
     if step.image_parameter != CPU_IMAGE_PARAMETER:
         container.pod_spec_patch = _pod_patch(profile.steps, step.image_parameter)
+    return container
+
+
+def finish_container(step: StepCommand, profile: Profile) -> Container:
+    """The template of a pod of the exit handler: `cpu_container`, with room for a message at most.
+
+    What planning asks of a node may be the very reason why the workflow failed, or was stopped.
+    """
+    steps = profile.steps
+    small = steps.model_copy(
+        update={
+            "cpu": min(steps.cpu, FINISH_CPU),
+            "memory": min(steps.memory, FINISH_MEMORY),
+            "most_memory": FINISH_MOST_MEMORY,
+            "disk": None if steps.disk is None else min(steps.disk, FINISH_DISK),
+        }
+    )
+    container = cpu_container(step, profile.model_copy(update={"steps": small}))
+    container.resources = m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(small))})
+    container.pod_spec_patch = _pod_patch(small, CPU_IMAGE_PARAMETER)
     return container
 
 

@@ -31,6 +31,7 @@ from imagekiln.workflows.templates.pod import (
     ModelVolume,
     StepCommand,
     cpu_container,
+    finish_container,
     gpu_container,
 )
 
@@ -179,7 +180,7 @@ def publish_step(profile: Profile) -> Container:
         secrets=STORAGE_SECRETS,
         is_retried=False,
     )
-    container = cpu_container(step, profile)
+    container = finish_container(step, profile)
     container.timeout = PUBLISH_TIMEOUT
     return container
 
@@ -208,7 +209,7 @@ def report_step(profile: Profile) -> Container:
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
     )
-    container = cpu_container(step, profile)
+    container = finish_container(step, profile)
     container.metrics = outcome_metrics()
     container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
     return container

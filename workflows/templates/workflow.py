@@ -8,7 +8,7 @@ from hera.workflows import CronWorkflow, Workflow
 from hera.workflows import models as m
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.dates import DATE_PLACEHOLDER
+from imagekiln.steps.job.dates import needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.models.facts import is_hub_id
@@ -134,10 +134,9 @@ def _labels(job: Job) -> dict[str, str]:
 
 def _concurrency_policy(job: Job) -> str:
     """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share GPUs."""
-    is_dated = any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
     # Two that look for what is new in the same table would both make it. A skipped firing loses
     # nothing: the next one finds what it would have found.
-    return "Forbid" if job.skip_existing and not is_dated else "Allow"
+    return "Forbid" if job.skip_existing and not needs_date(job) else "Allow"
 
 
 def require_reachable_paths(job: Job) -> None:

@@ -22,6 +22,7 @@ USES = {
     "total": "all",
 }
 NOT_OK = "of the drawing, images that are not ok"
+LEAST_REST = 0.01  # of all device-hours
 JOULES_PER_WATT_HOUR = 3600
 
 
@@ -83,11 +84,12 @@ def _sentences(summary: Summary) -> Iterator[str]:
         )
     if spending.lost_attempts:
         yield (
-            f"Of {pluralize(spending.attempts, 'process', 'processes')}, "
-            f"{spending.lost_attempts:,} left no end. What happened after their last entry in the "
-            "account, five minutes at most for each, is not counted."
+            f"Of {pluralize(spending.attempts, 'attempt')}, each a command or a pod, "
+            f"{spending.lost_attempts:,} left no end, as after a kill. What happened after the "
+            "last entry in the account, five minutes at most for each, is not counted."
         )
     yield from map(_price_sentence, spending.prices)
+    yield from _rest_sentence(summary)
     yield from _estimate_sentence(summary)
 
 
@@ -110,6 +112,17 @@ def _price_sentence(price: DevicePrice) -> str:
     if price.per_hour is None:
         return f"{device}: {hours}, without a price."
     return f"{device}: {hours} at {format_money(price.per_hour)} an hour ({price.source})."
+
+
+def _rest_sentence(summary: Summary) -> Iterator[str]:
+    """What the devices' own hours, those of shards, lack of what the run took."""
+    in_shards = sum(price.gpu_hours for price in summary.spending.prices)
+    rest = summary.device_hours - in_shards
+    if in_shards and rest > LEAST_REST * summary.device_hours:
+        yield (
+            f"That is the time of shards. {format_number(rest)} device-hours more went into "
+            "starting processes, and into work that left no shard."
+        )
 
 
 def _estimate_sentence(summary: Summary) -> Iterator[str]:

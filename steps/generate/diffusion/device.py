@@ -284,7 +284,7 @@ def synchronized_time(device: torch.device) -> float:
 
 
 def free_memory() -> None:
-    """Return what the allocator caches to the device, after a batch that did not fit."""
+    """Return what nothing uses to the device: after a batch that did not fit, or with a model."""
     gc.collect()  # tensors in reference cycles, such as those of tracebacks
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

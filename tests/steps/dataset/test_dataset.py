@@ -110,8 +110,8 @@ def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
         imagekiln.dataset(output, columns=["nope"])
     with pytest.raises(BadInput, match="Correct the filter"):
         imagekiln.dataset(output, filter=pc.field("nope") == 1).count_rows()
-    with pytest.raises(imagekiln.Incomplete, match="Aggregate it first"):
-        imagekiln.dataset(f"{output}/unfinished").count_rows()
+    with pytest.raises(imagekiln.Incomplete, match="Run its job to the end first"):
+        imagekiln.dataset(f"{output}/unfinished")
 
 
 def test_a_column_whose_type_differs_has_to_be_left_out(tmp_path: Path) -> None:

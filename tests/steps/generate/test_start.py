@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -65,13 +67,13 @@ def test_run_and_shard_are_checked(tmp_path: Path) -> None:
 def test_plan_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:2]).uri
     reads = list[str]()
-    read = LocalStore.read
+    open_object = LocalStore.open
 
-    def counted(store: LocalStore, key: str) -> bytes:
+    def counted(store: LocalStore, key: str) -> AbstractContextManager[BinaryIO]:
         reads.append(key)
-        return read(store, key)
+        return open_object(store, key)
 
-    monkeypatch.setattr(LocalStore, "read", counted)
+    monkeypatch.setattr(LocalStore, "open", counted)
     assert generate(run, 0) is not None
     assert reads.count(PLAN_KEY) == 1
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from diffusers import DiffusionPipeline
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
@@ -526,6 +527,20 @@ def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
     open_denoiser = LazyDenoiser(open_store(there.uri), there.plan)
     assert open_denoiser() is open_denoiser()
+
+
+def test_model_is_freed_with_the_call_that_loaded_it(there: PlanResult) -> None:
+    def pipelines() -> set[int]:
+        kept = gc.get_objects()
+        return {id(item) for item in kept if issubclass(type(item), DiffusionPipeline)}
+
+    earlier = pipelines()
+    gc.disable()
+    try:
+        assert generate(there.uri, 0) is not None
+        assert pipelines() <= earlier
+    finally:
+        gc.enable()
 
 
 def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:

@@ -118,6 +118,15 @@ def test_an_image_that_claims_to_be_enormous_is_an_error_like_any_other() -> Non
             decode_image(bytes(content), size)
 
 
+def test_a_file_whose_pixels_end_in_no_chunk_is_an_error_like_any_other() -> None:
+    content = encode_image(noise(64, 64), Png())
+    pixels = content.index(b"IDAT") + 4
+    size = struct.pack(">I", 1000)
+    damaged = content[: pixels - 8] + size + content[pixels - 4 : pixels + 1000] + b"\0" * 100
+    with pytest.raises(ValueError, match="broken PNG file"):
+        decode_image(damaged, (64, 64))
+
+
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO"])
 def test_other_kinds_of_file_are_not_decoded(kind: str) -> None:
     sink = io.BytesIO()

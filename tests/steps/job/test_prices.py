@@ -51,6 +51,11 @@ def test_one_price_for_all_goes_before_the_table() -> None:
     assert price.per_hour == 3.0
 
 
+def test_a_number_in_place_of_a_table_is_refused_with_the_option_for_it() -> None:
+    with pytest.raises(BadInput, match=r"not a price table.* --price 2\.5, or price_per_hour"):
+        read_price_file("2.5")
+
+
 def test_a_table_of_one_gpu_has_the_price_of_an_unknown_one() -> None:
     price = Prices(table=TABLE.table[:2]).find(None)
     assert price is not None

@@ -174,6 +174,11 @@ def test_number_of_any_length_is_refused_in_a_sentence(number: str) -> None:
     assert len(message) < 200
 
 
+def test_set_whose_order_is_of_the_process_is_no_list() -> None:
+    message = _message(JOB + "carry: !!set {a, b}\n")
+    assert "is not valid YAML (a set has no order; write a list)" in message
+
+
 def test_file_of_any_length_is_refused_before_it_fills_memory() -> None:
     with pytest.raises(BadInput, match="has more than the 1048576 bytes of any settings"):
         read_job("/dev/zero", (), {})
@@ -184,9 +189,13 @@ def test_file_of_any_length_is_refused_before_it_fills_memory() -> None:
     [
         "https://user:word@example.com/p.csv",
         "https://ghp_0123456789@example.com/p.csv",
+        "https://user:pass word@example.com/p.csv",
+        "https://user:p@ss@word@example.com/p.csv",
         "s3://AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI@bucket/p.csv",
+        "s3://AKIAIOSFODNN7EXAMPLE:wJalr/XUtn/FEMI@bucket/p.csv",
         "https://b.s3.amazonaws.com/p.csv?X-Amz-Expires=9&X-Amz-Signature=wJalrXUtnFEMI",
         "https://example.com/p.csv?a=b&access_token=wJalrXUtnFEMI",
+        "https://example.com/p.csv?a=b;access_token=wJalrXUtnFEMI",
         "https://a.blob.core.windows.net/c/p.csv?sv=1&sig=wJalrXUtnFEMI",
     ],
 )
@@ -207,10 +216,19 @@ def test_credentials_in_a_location_are_refused_and_not_repeated(uri: str) -> Non
         "hf://datasets/org/name@main/p.csv",
         "s3://bucket/token=a/part-?.parquet",
         "https://example.com/a@b/p.csv?version=2&page=token",
+        "https://example.com:8080/a@b/p.csv",
+        "https://[2600::1]:8080/a@b/p.csv",
+        "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/mine/a@b.csv",
     ],
 )
 def test_location_without_credentials_is_taken(uri: str) -> None:
     assert _read(JOB, f"prompts={uri}").prompts == uri
+
+
+@pytest.mark.parametrize("setting", ["run_id", "model", "device", "encoding"])
+def test_credentials_in_a_setting_that_takes_no_location_are_not_repeated(setting: str) -> None:
+    message = _message(JOB, f"{setting}=s3://AKIAIOSFODNN7EXAMPLE:{'wJalr/XUtn' * 5}@bucket/a")
+    assert "XUtn" not in message
 
 
 def test_absent_job_and_folder_are_reported_as_such() -> None:

@@ -12,13 +12,21 @@ import pytest
 
 from imagekiln.steps.aggregate.preview import judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
 from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import PLAN_KEY, RUN_KEY_PATTERN, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.keys import (
+    PLAN_KEY,
+    RUN_KEY_PATTERN,
+    SUCCESS_KEY,
+    manifest_key,
+    part_key,
+    shard_key,
+)
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.storage import open_store
@@ -51,6 +59,11 @@ def aged(folder: Path, days: float) -> None:
     """Make everything in a folder so many days old."""
     for path in [folder, *folder.rglob("*")]:
         os.utime(path, (time.time() - days * DAY,) * 2)
+
+
+def without_turns(folder: Path) -> dict[str, bytes]:
+    """The files of a run, but for who began to remove it."""
+    return {name: each for name, each in files(folder).items() if not name.startswith("turns/")}
 
 
 def reasons(result: tuple[Garbage, ...]) -> dict[str, str]:
@@ -113,12 +126,18 @@ def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_p
     run = Path(planned_run.uri)
     before = files(run)
     left = [
-        "images/.writing-abc",
-        "shards/.writing-x",
+        "images/.writing-abcdefg1",
+        "shards/.writing-x_______",
         "images/00009-0000.parquet",
         "images/00000-0007.tar",
     ]
-    mine = ["notes.txt", "images/mine.parquet", "images/picture.png", "images/00000/readme.txt"]
+    mine = [
+        "notes.txt",
+        "images/.writing-a-poem",
+        "images/mine.parquet",
+        "images/picture.png",
+        "images/00000/readme.txt",
+    ]
     image = (
         "images/00001/0000-00003.png"  # another attempt's, of a format with a file for each image
     )
@@ -126,10 +145,10 @@ def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_p
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_bytes(b"12345")
     aged(run, 10)
-    (run / "images/.writing-new").write_bytes(b"1")
+    (run / "images/.writing-new_____").write_bytes(b"1")
     (garbage,) = gc(str(tmp_path / "out"), remove=True).found
     assert (garbage.reason, garbage.objects, garbage.bytes) == ("leftovers", 5, 25)
-    assert set(files(run)) == set(before) | set(mine) | {"images/.writing-new"}
+    assert set(files(run)) == set(before) | set(mine) | {"images/.writing-new_____"}
     assert {name: files(run)[name] for name in before} == before
     assert verify(planned_run.uri).ok == 20
 
@@ -153,6 +172,48 @@ def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> N
     assert verify(planned_run.uri).ok == 20
 
 
+@pytest.mark.parametrize("first", ["round", "late part"])
+def test_image_that_a_round_and_a_late_pod_made_keeps_its_copy_and_both_stay(
+    first: str, tmp_path: Path
+) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:8], run_id="run", format="files")
+    folder = Path(run.uri)
+    late_part = _take_away(folder, fill(run)[1])
+    with pytest.raises(Incomplete):
+        aggregate(run.uri)
+    retry_round = begin_round(run)
+    round_run = PlanResult(retry_round.plan, retry_round.store.uri, adopted=False)
+    commits: dict[str, Callable[[], object]] = {
+        "round": lambda: fill(round_run),
+        "late part": lambda: [
+            (folder / name).write_bytes(each) for name, each in late_part.items()
+        ],
+    }
+    commits.pop(first)()
+    aggregate(run.uri)
+    manifest = (folder / manifest_key(0)).read_bytes()
+
+    commits.popitem()[1]()
+    if first == "round":  # otherwise, the round waits for its aggregation
+        assert verify(run.uri).ok == 8
+    aggregate(run.uri)
+    assert verify(run.uri).ok == 8
+    assert gc(str(tmp_path / "out"), -1, remove=True).found == ()
+    assert (folder / manifest_key(0)).read_bytes() == manifest
+    (folder / manifest_key(0)).unlink()
+    aggregate(run.uri)
+    assert verify(run.uri).ok == 8
+
+
+def _take_away(folder: Path, part: Part) -> dict[str, bytes]:
+    """Remove the second part of a run's first shard, and return its objects, the commit last."""
+    objects = {name: content for name, content in files(folder).items() if "/0001-" in name}
+    objects[part.key] = (folder / part.key).read_bytes()
+    for name in objects:
+        (folder / name).unlink()
+    return objects
+
+
 def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     out = tmp_path / "out"
     planned_run = finished_run(tmp_path, "half", done=False)
@@ -161,6 +222,8 @@ def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     (out / "stranger" / "shards").write_bytes(b"mine")
     (out / "odd").mkdir()
     (out / "odd" / "plan.json").write_bytes(b'{"schema_version": 1}')
+    (out / "newer").mkdir()  # no run, for the same reason as the copy
+    (out / "newer" / "plan.json").write_bytes(b'{"schema_version": 99, "run_id": "other"}')
     (out / "plan.json").write_bytes(b"{}")
     (tmp_path / "elsewhere").mkdir()
     shutil.copytree(planned_run.uri, tmp_path / "elsewhere" / "linked")
@@ -169,7 +232,7 @@ def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     aged(out, 10)
     elsewhere = files(tmp_path / "elsewhere")
     assert reasons(gc(str(out), remove=True).found) == {"half": "unfinished"}
-    assert {"copy", "stranger", "odd", "linked", "plan.json"} <= {
+    assert {"copy", "stranger", "odd", "newer", "linked", "plan.json"} <= {
         path.name for path in out.iterdir()
     }
     assert files(tmp_path / "elsewhere") == elsewhere
@@ -210,7 +273,7 @@ def test_an_interrupted_removal_is_resumed_and_so_is_the_run(
             }
             assert not Path(half.uri).exists()
         finished_run(tmp_path, "half", done=False)
-        assert files(Path(half.uri)) == whole
+        assert without_turns(Path(half.uri)) == whole
 
 
 def test_whoever_resumes_a_run_while_it_is_removed_keeps_it(
@@ -237,9 +300,9 @@ def test_a_run_finished_in_the_meantime_stays(tmp_path: Path) -> None:
     half = finished_run(tmp_path, "half", done=False)
     (garbage,) = gc(str(tmp_path / "out")).found
     aggregate(half.uri)
-    before = files(Path(half.uri))
+    before = without_turns(Path(half.uri))
     remove_garbage(open_run(half.uri), garbage, cutoff=time.time())
-    assert files(Path(half.uri)) == before
+    assert without_turns(Path(half.uri)) == before
 
 
 def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:

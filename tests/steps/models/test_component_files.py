@@ -10,7 +10,11 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import require_data_component, require_data_only
+from imagekiln.steps.models.component_files import (
+    LIBRARIES,
+    require_data_component,
+    require_data_only,
+)
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
@@ -29,10 +33,11 @@ def setting(file: str, **values: object) -> Change:
     return write
 
 
-def weights_in(file: object) -> Change:
+def weights_in(file: object, variant: str = "") -> Change:
     """An index of weights that lie in this file."""
     weight_map = {"a": "model-00001-of-00002.safetensors", "b": file}
-    return setting("text_encoder/model.safetensors.index.json", weight_map=weight_map)
+    name = f"text_encoder/model.safetensors.index{variant}.json"
+    return setting(name, weight_map=weight_map)
 
 
 def module(file: str, change: Change = lambda _: None) -> Change:
@@ -72,9 +77,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
         setting("model_index.json", unet=["subprocess", "Popen"]),
         "has unet: subprocess, Popen",
     ),
+    "a component of any installed package": (
+        setting("model_index.json", unet=["pip", "main"]),
+        "has unet: pip, main",
+    ),
     "a module beside a component": (
-        module("unet/evil.py", setting("model_index.json", unet=["evil", "UNet"])),
-        "unet has code of its own, evil.py",
+        module("unet/diffusers.py"),
+        "unet has code of its own, diffusers.py",
     ),
     "a module that diffusers would read": (module("None.py"), "None.py is code"),
     "a component outside of the folder": (
@@ -91,6 +100,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "names code on a hub",
     ),
     "weights in another folder": (weights_in("../../model.safetensors"), "outside of its folder"),
+    "weights of a variant elsewhere": (weights_in("../x.bin", ".fp16"), "outside of its folder"),
     "weights at an absolute path": (weights_in("/etc/model.safetensors"), "outside of its folder"),
     "weights in a number": (weights_in(5), "outside of its folder"),
     "pickled weights in an index": (weights_in("evil.bin"), "is a pickle"),
@@ -122,6 +132,20 @@ def test_class_that_heeds_no_code_may_have_some_beside_it(tmp_path: Path) -> Non
     setting("text_encoder/config.json", auto_map={"AutoModel": "modeling.Model"})(folder)
     (folder / "text_encoder" / "modeling.py").write_text("raise RuntimeError", encoding="utf-8")
     require_data_only(folder, "model")
+
+
+def test_indexes_of_other_libraries_are_not_read(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHAPES, tmp_path / "model")
+    for name in ("flax_model.msgpack", "tf_model.h5", "pytorch_model.bin"):
+        setting(f"text_encoder/{name}.index.json", weight_map={"a": name})(folder)
+    require_data_only(folder, "model")
+
+
+def test_libraries_beside_diffusers_and_transformers_are_folders_of_diffusers() -> None:
+    from diffusers import pipelines
+
+    folders = LIBRARIES - {"diffusers", "transformers"}
+    assert {name for name in folders if hasattr(pipelines, name)} == folders
 
 
 def test_absent_component_is_none(tmp_path: Path) -> None:

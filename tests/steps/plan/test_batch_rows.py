@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.plan.batch_rows import BATCH_ROWS, choose_batch_rows
+from imagekiln.steps.plan.batch_rows import BATCH_ROWS, choose_batch_rows, iter_batches
 from tests.jobs import write
 
 MIB = 2**20
@@ -16,7 +16,7 @@ def _batch_rows(folder: Path, columns: dict[str, object], **options: object) -> 
     path = Path(write(folder / "p.parquet", columns, **options))
     assert path.stat().st_size < 3 * MIB
     with pq.ParquetFile(path) as parquet:
-        return choose_batch_rows(path, parquet, columns)
+        return min(choose_batch_rows(path, parquet, columns))
 
 
 def _repeated(value: object, kind: pa.DataType, rows: int = 60_000) -> pa.Array:
@@ -37,8 +37,8 @@ def test_images_with_their_paths_that_repeat_come_in_short_batches(tmp_path: Pat
     image = pa.StructArray.from_arrays(fields, ["bytes", "path"])
     write(path, {"prompt": ["a"] * 60_000, "source_image": image}, store_schema=False)
     with pq.ParquetFile(path) as parquet:
-        assert choose_batch_rows(path, parquet, ["prompt", "source_image"]) == 256
-        assert choose_batch_rows(path, parquet, ["prompt"]) == BATCH_ROWS
+        assert choose_batch_rows(path, parquet, ["prompt", "source_image"]) == [256]
+        assert choose_batch_rows(path, parquet, ["prompt"]) == [BATCH_ROWS]
 
 
 def test_rows_of_ordinary_length_come_in_whole_batches(tmp_path: Path) -> None:
@@ -50,3 +50,27 @@ def test_long_rows_among_short_ones_come_in_short_batches(tmp_path: Path) -> Non
     prompts = ["a"] * 500_000 + ["x" * MIB] * 50
     rows = _batch_rows(tmp_path, {"prompt": prompts}, row_group_size=100_000, compression="zstd")
     assert rows <= 256
+
+
+@pytest.mark.parametrize("long_rows", [1, 6])
+def test_only_the_row_group_with_long_values_is_read_in_short_batches(
+    tmp_path: Path, long_rows: int
+) -> None:
+    prompts = [*map(str, range(200_000)), *["x" * 17 * MIB] * long_rows, *map(str, range(200_000))]
+    path = Path(write(tmp_path / "p.parquet", {"prompt": prompts}, row_group_size=100_000))
+    with pq.ParquetFile(path) as parquet:
+        batches = [*iter_batches(path, parquet, ["prompt"])]
+    sizes = [batch.nbytes for batch in batches]
+    assert max(sizes) < 300 * MIB
+    assert len(batches) < 20 + long_rows, "short rows beside long ones come together"
+    assert [prompt for batch in batches for prompt in batch["prompt"].to_pylist()] == prompts
+
+
+def test_footer_that_contradicts_itself_is_an_error(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "p.parquet", {"prompt": ["a", None]}))
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    optional = content.index(b"\x25\x02", footer)  # of the schema, whose statistics count nulls
+    path.write_bytes(content[:optional] + b"\x25\x00" + content[optional + 2 :])
+    with pq.ParquetFile(path) as parquet, pytest.raises(OSError, match="histogram"):
+        list(iter_batches(path, parquet, ["prompt"]))

@@ -373,7 +373,9 @@ def test_name_of_a_column_of_the_dataset_cannot_be_carried(tmp_path: Path, name:
 
 
 def test_column_to_carry_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"has no column 'nowhere' to carry\. Correct `carry`\.$"):
+    with pytest.raises(
+        BadInput, match=r"has no column 'nowhere' \(it has prompt\)\. Correct `carry`\.$"
+    ):
         plan(tmp_path, {"prompt": ["a"]}, carry=["nowhere"])
 
 
@@ -416,7 +418,7 @@ def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
     )
     assert image_rows(planned)["x"].to_pylist() == ["x", None]
     assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
-        (1, "carry", "is not valid UTF-8 in one of its columns")
+        (1, "x", "is not valid UTF-8")
     ]
 
 

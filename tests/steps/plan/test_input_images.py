@@ -76,6 +76,11 @@ def _bomb(width: int, height: int) -> bytes:
     )
 
 
+def _text_bomb() -> bytes:
+    text = _chunk(b"zTXt", b"a\0\0" + zlib.compress(b" " * 10_000_000, 9))
+    return GOOD[:33] + text + GOOD[33:]  # behind the header
+
+
 HOSTILE = {
     "cut off": (GOOD[:-60], "is damaged: it does not decode"),
     "cut off early": (GOOD[:20], "is damaged: it does not decode"),
@@ -91,6 +96,7 @@ HOSTILE = {
     "tiff": (_file("TIFF"), "is not a picture in PNG, JPEG, WEBP"),
     "a bomb": (_bomb(60_000, 60_000), "has over 4096 pixels"),
     "a bomb of warnings": (_bomb(10_000, 10_000), "has over 4096 pixels"),
+    "a bomb of text": (_text_bomb(), "is damaged: it does not decode"),
     "no pixels": (_bomb(0, 8), "is not a picture in PNG, JPEG, WEBP"),
     "large": (_file(side=65), "has over 4096 pixels"),
     "heavy": (GOOD + b"\0" * 20_000, "has over 20000 bytes"),
@@ -248,6 +254,28 @@ def test_what_is_no_file_is_missing(
     (tmp_path / "s3:" / "a.png").write_bytes(GOOD)
     (refused,) = rejected(_plan(tmp_path, [name, None]))
     assert refused["reason"] == "does not exist, or may not be read"
+
+
+def test_no_file_that_is_no_image_comes_into_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"a token of the machine's")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").symlink_to(secret)
+    monkeypatch.chdir(tmp_path / "in")
+    names = [str(secret), f"file://{secret}", "../secret", "a.png", "/proc/self/environ", None]
+    planned = _plan(tmp_path / "job", names)
+    reasons = [row["reason"] for row in rejected(planned)]
+    assert reasons == ["is not a picture in PNG, JPEG, WEBP"] * 5
+    for content in jobs.files(Path(planned.uri)).values():
+        assert b"token of the machine" not in content
+
+
+def test_a_name_that_is_no_text_is_missing(tmp_path: Path) -> None:
+    column = pa.array([b"\xff.png", None]).view(pa.string())
+    (refused,) = rejected(_plan(tmp_path, column))
+    assert (refused["input_row"], refused["reason"]) == (0, "does not exist, or may not be read")
 
 
 def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(

@@ -85,6 +85,15 @@ def test_plan_of_another_version_is_refused_before_it_is_read(tmp_path: Path) ->
     )
 
 
+def test_plan_that_carries_what_has_become_a_column_says_who_reads_it(tmp_path: Path) -> None:
+    written = plan(tmp_path, {"prompt": ["a"], "x": [1]}, carry=["x"]).plan
+    later = replace(written, job=written.job.model_copy(update={"carry": ("strength",)}))
+    assert refusal(plan_to_json(later)) == (
+        "run/plan.json: carries strength, which is now a column of the dataset itself. "
+        "Use the Imagekiln that planned the run."
+    )
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": 2}', b'"x"']
 )

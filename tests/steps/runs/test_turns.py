@@ -1,8 +1,11 @@
 """Whose turn it is to replace the objects of a run."""
 
+from pathlib import Path
+
 import pytest
 
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.runs.keys import turn_key
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store
 
@@ -27,3 +30,13 @@ def test_the_last_to_begin_writes_and_the_others_write_nothing_more(store_uri: s
     third.remove("plan")
     with pytest.raises(TryAgain):
         second.replace("manifest", b"newer")
+
+
+def test_turn_ends_with_the_run_that_it_was_taken_in(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    zombie = TurnStore(store)
+    store.remove(turn_key(0))  # somebody removes the run, and somebody else plans it again
+    TurnStore(store).replace("manifest", b"new")
+    with pytest.raises(TryAgain, match="another process has begun"):
+        zombie.remove("manifest")
+    assert store.read("manifest") == b"new"

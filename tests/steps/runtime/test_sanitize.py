@@ -8,14 +8,16 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runtime.sanitize import (
     format_command,
+    holds_credentials,
     quote_shell_word,
+    redact_uri,
     sanitize_json,
     sanitize_line,
     sanitize_lines,
     sanitize_page_text,
     truncate_text,
 )
-from tests.texts import HOSTILE
+from tests.texts import HOSTILE, chance
 
 BAD = "\N{REPLACEMENT CHARACTER}"
 TURNED = "\u202egnp.exe\u2066 \u2028new\u2029"
@@ -81,6 +83,51 @@ def test_an_error_of_several_sentences_is_as_many_lines() -> None:
         f"job.yaml:1: one{BAD}forged.",
         "job.yaml:2: two.",
     ]
+
+
+def test_a_password_of_any_characters_is_known_as_such_and_not_shown() -> None:
+    for number in range(2000):
+        dice = chance(number)
+        password = "".join(dice.choices("wJalrXUtnFEMIK7/+=%:@!$&*~", k=dice.randrange(8, 60)))
+        uri = f"{dice.choice(['s3', 'https', 'HTTP'])}://user:A{password}@host/a.csv"
+        assert holds_credentials(uri)
+        shown = redact_uri(uri) + str(BadInput(f"{uri} is gone."))
+        pieces = [password[place : place + 8] for place in range(len(password) - 7)]
+        assert not any(piece in shown for piece in pieces), uri
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://user:12/ab@host/f",  # a bucket has no port
+        "S3A://user:12/ab@host/f",
+        "https://user:123456/ab@host/f",  # more than any port
+        "https://token@host/f",
+        "sftp://user:ab@host/f",
+        "https://host/f?next_token=1&token=ab",
+        "https://host/f?page_token_secret=ab",
+    ],
+)
+def test_a_credential_that_resembles_something_else_is_one(uri: str) -> None:
+    assert holds_credentials(uri)
+    for shown in (redact_uri(uri), str(BadInput(f"{uri} is gone."))):
+        assert "ab" not in shown
+        assert "token@" not in shown
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://host:9000/a@b/f",
+        "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/name/a@b",
+        "sftp://user@host/f",
+        "hdfs://user@namenode/f",
+        "https://host/f?page_token=1",
+        "https://host/f?nextPageToken=1&continuation-token=2",
+    ],
+)
+def test_a_name_a_port_or_a_page_is_no_credential(uri: str) -> None:
+    assert not holds_credentials(uri)
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,22 @@ def test_full_disk_takes_no_half_object(disk: Path) -> None:
     store = LocalStore(disk)
     store.replace("summary.json", b"old")
     for write in (store.create, store.replace):
-        with pytest.raises(TryAgain, match=r"the disk is full\. Free some space"):
+        with pytest.raises(TryAgain, match=r"the disk is full, .* Free some space"):
             write("summary.json" if write == store.replace else "part", bytes(2**21))
     assert contents(disk) == ["summary.json"]
     assert store.read("summary.json") == b"old"
     assert store.create("part", bytes(2**19))
+
+
+def test_disk_that_can_hold_no_more_files_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", kibibytes=1024, files=3) as folder:  # itself is one of them
+        store = LocalStore(folder)
+        assert store.create("a", b"a")
+        (folder / "b").touch()
+        with pytest.raises(TryAgain, match="or can hold no more files"):
+            store.create("c", b"c")
+        assert store.read("a") == b"a"
+        assert contents(folder) == ["a", "b"]
 
 
 def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) -> None:
@@ -246,6 +257,16 @@ def test_pipe_or_device_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path
     for name in ("pipe", "zero"):
         with pytest.raises(BadInput, match="is a pipe or a device"):
             LocalStore(tmp_path).read(name)
+
+
+def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for name in ("pipe", "folder"):
+        with pytest.raises(BadInput):
+            LocalStore(tmp_path).read(name)
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
 
 
 def test_file_that_no_memory_holds_is_to_be_tried_again(tmp_path: Path) -> None:

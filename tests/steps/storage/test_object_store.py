@@ -25,7 +25,7 @@ from tests.disturbance import (
     spoiled,
 )
 from tests.network import dead_port
-from tests.s3 import READER, S3Server, forget_connections, log_in
+from tests.s3 import READER, WRITER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
 
 MIB = 2**20
@@ -61,9 +61,9 @@ def test_bucket_that_does_not_exist_is_bad_input(s3_bucket: str) -> None:
 
 
 def test_store_that_only_looks_before_it_writes_does_not_pass_for_conditional(
-    tmp_path: Path,
+    looking_first: str, tmp_path: Path
 ) -> None:
-    store = open_store(f"local://{tmp_path}")
+    store = open_store(f"{looking_first}{tmp_path}")
     assert store.create("a", b"1")
     assert store.create("a", b"2")
 
@@ -123,6 +123,23 @@ def test_endpoint_that_is_not_a_url_is_bad_input(
 @pytest.mark.parametrize("uri", ["nonsense://bucket/run", "s3:///run", "s3://"])
 def test_uri_of_no_store_is_bad_input(uri: str) -> None:
     assert isinstance(failure(lambda: open_store(uri).read("a")), BadInput)
+
+
+def test_error_of_our_own_options_is_not_blamed_on_the_uri(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: str, **options: object) -> None:
+        raise TypeError(f"unknown options {options}")
+
+    monkeypatch.setattr(object_store, "url_to_fs", refuse)
+    with pytest.raises(TypeError, match="unknown options"):
+        open_store("s3://bucket/run")
+
+
+def test_uri_with_credentials_is_refused_without_them() -> None:
+    for user in ("user:my word", "user:wo/rd", "user:'word'"):
+        raised = failure(lambda: open_store(f"s3://{user}@bucket/a"))  # noqa: B023  # is called at once
+        assert str(raised).startswith("s3://***@bucket/a: contains credentials")
 
 
 def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +264,22 @@ def test_expired_token_means_try_again(stub: StubS3) -> None:
         assert "have expired. Renew them" in str(raised)
 
 
+@pytest.mark.parametrize("state", ["expired", "wrong"])
+def test_renewed_credentials_are_those_of_the_next_store_in_the_same_process(
+    s3_bucket: str, network: Disturbance, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "earlier")
+    forget_connections()
+    if state == "expired":
+        network.always(EXPIRED_FAULTS["expired"], ("PUT",))
+    raised = failure(open_store(s3_bucket).create, "a", b"x")
+    assert type(raised) is (TryAgain if state == "expired" else StorageRefused)
+
+    network.rest()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", WRITER.key)
+    assert open_store(s3_bucket).create("a", b"x")
+
+
 @pytest.mark.parametrize("code", ["PermanentRedirect", "AuthorizationHeaderMalformed"])
 def test_request_that_can_never_succeed_is_bad_input(stub: StubS3, code: str) -> None:
     stub.faults.append((400, code))
@@ -283,6 +316,27 @@ def test_listing_omits_keys_that_lead_out_of_the_folder() -> None:
     store = ObjectStore("s3://bucket/run", "bucket/run", Hostile())
     assert [info.key for info in store.list_folder("images")] == ["images/good"]
     assert list(store.list_folder("")) == [ObjectInfo("good", False, 3, 7.0)]
+
+
+class Truncating:
+    """A file system of S3's whose store cuts a list short and does not say what continues it."""
+
+    async_impl = False
+    protocol = ("s3", "s3a")
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        bucket, _, key = path.partition("/")
+        return bucket, key, None
+
+    def call_s3(self, *_: object, **options: object) -> dict[str, object]:
+        return {"Name": options["Bucket"], "IsTruncated": True}
+
+
+def test_list_that_cannot_be_continued_means_try_again() -> None:
+    store = ObjectStore("s3://bucket/run", "bucket/run", Truncating())
+    raised = failure(lambda: list(store.list_folder("")))
+    assert type(raised) is TryAgain
+    assert "the list ends in its middle" in str(raised)
 
 
 @pytest.fixture

@@ -162,11 +162,11 @@ def test_job_may_accept_a_store_without_conditional_writes(
 
 
 def test_file_system_that_only_looks_before_it_writes_is_refused_with_nothing_left(
-    tmp_path: Path,
+    looking_first: str, tmp_path: Path
 ) -> None:
     (tmp_path / "out/run/shards").mkdir(parents=True)  # this one makes no folders
     with pytest.raises(BadInput, match="ignores conditional writes"):
-        jobs.plan(tmp_path, PROMPTS, output=f"local://{tmp_path}/out", **MANY_SHARDS)
+        jobs.plan(tmp_path, PROMPTS, output=f"{looking_first}{tmp_path}/out", **MANY_SHARDS)
     assert jobs.files(tmp_path / "out") == {}
 
 

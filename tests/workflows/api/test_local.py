@@ -73,8 +73,18 @@ def test_date_names_the_run_and_fills_the_prompts(job_file: Path) -> None:
 def test_job_that_needs_a_date_says_so(job_file: Path) -> None:
     job = imagekiln.read_job(job_file, [f"prompts={job_file.parent}/{{date}}/*.parquet"])
     for function in (imagekiln.run, imagekiln.plan, imagekiln.estimate):
-        with pytest.raises(imagekiln.BadInput, match="needs a date"):
+        with pytest.raises(imagekiln.BadInput, match=r"needs a date.*--date .*date=\"2026"):
             function(job)
+
+
+def test_date_of_a_call_fills_the_prompts(job_file: Path) -> None:
+    job = imagekiln.read_job(job_file)
+    dated = Path(job.prompt_patterns[0]).with_name("prompts-2026-11-21.parquet")
+    dated.write_bytes(Path(job.prompt_patterns[0]).read_bytes())
+    job = job.model_copy(update={"prompts": str(dated).replace("2026-11-21", "{date}")})
+    assert imagekiln.estimate(job, date="2026-11-21").images == imagekiln.estimate(job_file).images
+    result = imagekiln.plan(job, date="2026-11-21")
+    assert result.plan.job.run_id == "tiny-20261121T000000Z"
 
 
 def test_failure_comes_without_the_errors_behind_it(job_file: Path) -> None:

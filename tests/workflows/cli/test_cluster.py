@@ -1,6 +1,8 @@
 """A job on a cluster from the shell: what is printed, and what the exit code says."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,38 @@ def test_workflow_that_is_stopped_goes_on_by_the_command_that_is_named(
         f"images/{name}: Failed",
         f"images/{name}-again-2: Pending",
     }
+
+
+def test_second_stop_terminates_and_says_so(argo: Memory, name: str) -> None:
+    assert "is stopping" in kiln("stop", name).stdout
+    refused = kiln("resubmit", name)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"`imagekiln stop {name} -n {NAMESPACE}` terminates it" in refused.stderr
+    assert "is terminated" in kiln("stop", name).stdout
+    argo.end(name, "Failed")
+    assert f"{name} had ended before." in kiln("stop", name).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "verb"), [("watch", "watching"), ("wait", "waiting"), ("logs", "following")]
+)
+def test_interrupted_command_says_that_the_workflow_goes_on(
+    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch, command: str, verb: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(argo, "get", interrupt)
+    done = kiln(command, name)
+    assert done.exit_code == 75
+    assert done.stderr.startswith(f"No longer {verb}")
+    assert f"{name} goes on: `imagekiln watch {name} -n images` shows it" in done.stderr
+
+
+@pytest.mark.usefixtures("argo")
+@pytest.mark.parametrize("command", ["list", "schedules"])
+def test_empty_list_names_the_namespace(command: str) -> None:
+    assert f"in namespace {NAMESPACE}. `-n NAMESPACE`" in kiln(command).stdout
 
 
 def test_named_command_has_the_namespace_unless_it_is_the_one_assumed(

@@ -109,7 +109,10 @@ def test_estimate_names_a_mistake_in_the_input_although_the_hub_is_away(
 
     monkeypatch.setattr(estimate, "resolve_model", fail)
     done = kiln("estimate", job)
-    assert (done.exit_code, done.stderr) == (75, "the hub does not answer.\n")
+    known = "Without the model: 6 rows, by the defaults 6 images."
+    assert (done.exit_code, done.stderr) == (75, f"the hub does not answer. {known}\n")
+    timed = kiln("estimate", job, "--set", "shard.seconds_per_image=60").stderr
+    assert "About 6 min on 1 GPU" in timed
     done = kiln("estimate", job, "--set", "prompts=nowhere.csv")
     assert done.exit_code == 2
     assert "nowhere.csv: no such file" in done.stderr

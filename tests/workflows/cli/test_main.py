@@ -192,3 +192,15 @@ def test_sigterm_ends_a_pod_with_75_and_what_was_made_is_kept(
     assert told["parts"] >= 2
     assert open_store(run).exists(part_key(0, told["parts"] - 1))
     assert not open_store(run).exists(part_key(0, told["parts"]))
+
+
+def test_ctrl_c_while_a_command_starts_ends_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")  # as while it is imported
+    done = subprocess.run(
+        [sys.executable, "-m", "imagekiln", "schema"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (75, "Stopped. Run the same command again.\n")

@@ -75,6 +75,7 @@ def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: 
         0,
         f"{name}: the bytes are equal.\nWritten: {tmp_path}/a.png\n",
     )
+    assert done.stderr == "Loading the model ...\n"
     assert (
         parse_json(
             kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--format", "json")

@@ -31,6 +31,22 @@ def test_job_whose_images_take_nobody_knows_how_long_is_refused(job: str) -> Non
     assert "shard.seconds_per_image" in done.stderr
 
 
+def test_prompts_of_a_date_are_counted_by_every_command_that_reads_them(
+    job: str, tmp_path: Path
+) -> None:
+    day = tmp_path / "2026-11-21.csv"
+    day.write_text("prompt\na circle\n")
+    dated = ("--set", f"prompts={tmp_path}/{{date}}.csv")
+    assert "needs a date" in kiln("estimate", job, *dated).stderr
+    assert "needs a date" in kiln("simulate", job, *dated).stderr
+    estimate = kiln("estimate", job, *dated, "--date", "2026-11-21", "--format", "json")
+    assert parse_json(estimate)["images"] == 1
+    simulated = kiln("simulate", job, *QUICK[2:], *dated, "--date", "2026-11-21")
+    assert f"{day}: " in simulated.stderr  # is read, and is no Parquet
+    checked = kiln("doctor", job, *dated, "--date", "2026-11-21").stdout
+    assert f"ok       prompts: {day} can be read" in checked
+
+
 def test_images_are_those_of_the_prompts_where_their_rows_can_be_counted(
     job: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.storage import object_store
 from imagekiln.workflows.cli.starter import job_name
 from tests.jobs import image_rows
 from tests.workflows.cli.commands import kiln
@@ -32,6 +33,15 @@ def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: P
     assert done.exit_code == 0, done.output
     job = read_job(str(file))
     assert (job.name, job.prompts, job.model.id) == (name, prompts, "bundled:shapes")
+
+
+def test_init_says_which_extra_the_prompts_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(object_store.EXTRA_MODULES, "gcs", "no_such_module")
+    done = kiln("init", "gs://bucket/p.csv", "--to", str(tmp_path / "job.yaml"))
+    assert done.exit_code == 0
+    assert "gs://bucket/p.csv: gs:// needs an extra: pip install 'imagekiln[gcs]'" in done.stderr
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
@@ -152,8 +162,7 @@ def test_manifests_are_those_of_the_package(tmp_path: Path) -> None:
     done = kiln("manifests", str(folder))
     assert done.exit_code == 0, done.output
     overlay = folder / "overlays" / "whole-cluster"
-    assert str(overlay) in done.stdout
-    assert f"artifacts.yaml and defaults.yaml in {folder / 'base'}. Next: kubectl" in done.stdout
+    assert f"Next: kubectl apply -k {folder / 'overlays' / 'mine'}" in done.stdout
     resources = yaml.safe_load((overlay / "kustomization.yaml").read_text())["resources"]
     assert all((overlay / resource).exists() for resource in resources)
     assert kiln("manifests", str(folder)).exit_code == 2

@@ -24,6 +24,11 @@ def test_plan_says_what_was_planned_and_where(job: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_plan_says_where_shards_are_larger_than_asked_for(job: str) -> None:
+    done = kiln("plan", job, "--set", "shard.images=3", "--set", "part.images=2")
+    assert "Shards have up to 4 images, not 3: whole parts of 4 images" in done.stdout
+
+
 def test_plan_finds_its_own_plan_again(job: str) -> None:
     kiln("plan", job)
     assert kiln("plan", job).stdout.startswith("Reused the plan of 6 images in 2 shards: ")
@@ -51,13 +56,17 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
     uri = first.rpartition(": ")[2]
     listed = f"Rejected rows are listed in {uri}/rejected.parquet."
     blank = "prompt is blank (2 rows; the first is row 6, value '')"
-    same_id = "id repeats the id of an earlier row with other content (1 row; the first is row 8"
+    prompts = tmp_path / "prompts.parquet"
+    same_id = (
+        "id repeats the id of an earlier row with other content (1 row; the first is row 8, "
+        f"id 'x', value 'x', the earlier is row 7 of {prompts})"
+    )
     counted = "Rows are counted from 0, without a header."
-    assert second == f"{listed} Reasons: {blank}; {same_id}, id 'x', value 'x'). {counted}"
+    assert second == f"{listed} Reasons: {blank}; {same_id}. {counted}"
     assert kiln("plan", job, *settings).stdout.splitlines()[1] == listed
 
     estimated = kiln("estimate", job, *settings).stdout
-    assert f"\nRejected: {blank}; {same_id}, id 'x', value 'x'). {counted}\n" in estimated
+    assert f"\nRejected: {blank}; {same_id}. {counted}\n" in estimated
     causes = parse_json(kiln("estimate", job, *settings, "--format", "json"))["rejection_causes"]
     assert isinstance(causes, list)
     assert [cause["rows"] for cause in causes] == [2, 1]

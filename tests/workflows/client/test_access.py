@@ -7,7 +7,12 @@ import yaml
 from kubernetes.config import kube_config
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
+from imagekiln.workflows.client.access import (
+    argo_server_access,
+    kubernetes_access,
+    server_from_environment,
+)
+from imagekiln.workflows.client.http import ApiConnection
 
 PROXY = "http://proxy.example.com:3128"
 BASTION = "http://bastion:8888"
@@ -111,6 +116,16 @@ def test_kubeconfig_may_set_a_proxy_and_the_name_in_the_certificate(
     access = kubernetes_access()
     assert (access.proxy, access.server_name) == (proxy, server_name)
     assert access.token() == "Bearer t"
+
+
+def test_variable_that_outranks_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARGO_SERVER", "argo:2746")
+    assert argo_server_access("argo:2746").origin == ""
+    monkeypatch.setenv("ARGO_BASE_URL", "https://old")
+    url = server_from_environment()
+    assert url == "https://old"
+    connection = ApiConnection(argo_server_access(url))
+    assert connection.url == "https://old, from ARGO_BASE_URL"
 
 
 def test_address_of_another_scheme_is_rejected() -> None:

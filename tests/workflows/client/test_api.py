@@ -31,6 +31,14 @@ class Stream:
         yield from self._lines
 
 
+class Absent(Stream):
+    """A connection to a cluster that has no object."""
+
+    def request(self, *_: object, **__: object) -> None:
+        """Say that there is none, as Kubernetes does."""
+        raise Missing('https://argo: workflows.argoproj.io "night" not found.')
+
+
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a?b", "a%2fb", "a\nb", "-a", "A", "{{a}}", "a" * 254]
 )
@@ -43,8 +51,9 @@ def test_name_that_would_lead_to_another_url_is_rejected(
         for verb in (argo.get, argo.delete):
             with pytest.raises(BadInput, match="is not a valid object name"):
                 verb("Workflow", namespace, workflow)
-        with pytest.raises(BadInput, match="is not a valid object name"):
-            argo.stop(namespace, workflow)
+        for end in (argo.stop, argo.terminate):
+            with pytest.raises(BadInput, match="is not a valid object name"):
+                end(namespace, workflow)
 
 
 def test_name_that_no_object_can_have_is_refused_with_the_rule() -> None:
@@ -55,6 +64,17 @@ def test_name_that_no_object_can_have_is_refused_with_the_rule() -> None:
         "'My_NS': is not a valid object name. Write at most 253 lower-case letters, digits, "
         "hyphens and dots, a letter or digit first and last."
     )
+
+
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_name_that_is_not_in_the_namespace_is_said_with_the_list_of_those_that_are(
+    api: type[ArgoServer | KubernetesApi],
+) -> None:
+    argo = api(cast("ApiConnection", Absent()))
+    with pytest.raises(Missing, match="Looked for in namespace a: see `imagekiln list -n a`"):
+        argo.get("Workflow", "a", "night")
+    with pytest.raises(Missing, match="see `imagekiln schedules -n a`"):
+        argo.set_suspended("a", "night", suspended=True)
 
 
 def test_log_stream_of_argos_server_is_lines_until_an_error_record() -> None:

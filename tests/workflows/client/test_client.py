@@ -11,11 +11,11 @@ from imagekiln.workflows.client.client import (
     get_status,
     list_workflows,
     result,
-    stop,
     submit,
     wait,
     watch,
 )
+from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
 from tests.workflows.memory import Memory
@@ -107,6 +107,18 @@ def test_stopping_a_workflow_stops_its_running_children(argo: Memory) -> None:
     running = child_workflow(argo, parent, 1, "Running")
     stop(parent, NAMESPACE, argo)
     assert stopped_workflows(argo) == [parent, running]
+
+
+def test_workflow_that_is_stopping_is_terminated_by_a_second_stop(argo: Memory) -> None:
+    parent = submit(postcards(), argo=argo).name
+    child = child_workflow(argo, parent, 0, "Running")
+    assert stop(parent, NAMESPACE, argo) == "stopping"
+    assert [argo.spec(name)["shutdown"] for name in (parent, child)] == ["Stop", "Stop"]
+    argo.end(child, "Failed")
+    assert stop(parent, NAMESPACE, argo) == "terminated"
+    assert [argo.spec(name)["shutdown"] for name in (parent, child)] == ["Terminate", "Stop"]
+    argo.end(parent, "Failed")
+    assert stop(parent, NAMESPACE, argo) == "ended"
 
 
 def test_running_child_is_stopped_by_the_name_of_a_parent_that_has_ended(argo: Memory) -> None:

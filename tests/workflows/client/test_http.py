@@ -88,6 +88,14 @@ def test_misleading_message_of_the_api_is_replaced(
     assert not isinstance(raised.value, Forbidden)
 
 
+def test_namespace_that_is_not_set_up_is_said_with_what_to_do(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BODIES, 404, rb'{"message": "namespaces \"walker\" not found"}')
+    with pytest.raises(Missing, match="Set it up with `imagekiln manifests"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "404")
+
+
 @pytest.mark.parametrize("token", ["Bearer se\ncret", "Bearer secret\u2026"])
 def test_token_that_cannot_be_sent_is_not_printed(
     url: str, authorizations: list[str], token: str

@@ -3,7 +3,8 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.client import resubmit, stop, submit
+from imagekiln.workflows.client.client import resubmit, submit
+from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
 from tests.workflows.memory import Memory
@@ -32,6 +33,22 @@ def test_stopped_workflow_runs_again_when_it_is_resubmitted(argo: Memory) -> Non
     argo.end(first, "Failed")
     second = resubmit(first, NAMESPACE, argo).name
     assert "shutdown" not in argo.spec(second)
+
+
+def test_workflow_that_is_stopping_is_not_taken_for_one_that_runs(argo: Memory) -> None:
+    name = submit(postcards(), argo=argo).name
+    argo.end(name, "Failed")
+    again = resubmit(name, NAMESPACE, argo).name
+    for attempt in (again, name):
+        argo.end(attempt, "Running")
+        stop(attempt, NAMESPACE, argo)
+        for is_retry in (False, True):
+            with pytest.raises(BadInput, match=f"`imagekiln stop {attempt} -n images` terminates"):
+                submit(postcards(), argo=argo, retry=is_retry)
+        with pytest.raises(BadInput, match=f"{attempt}: is stopping"):
+            resubmit(name, NAMESPACE, argo)
+        argo.end(attempt, "Failed")
+        del argo.spec(attempt)["shutdown"]
 
 
 def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memory) -> None:

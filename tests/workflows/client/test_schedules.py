@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows.cli.status import night_table
 from imagekiln.workflows.client.client import apply
 from imagekiln.workflows.client.schedules import (
     backfill,
+    backfill_nights,
     list_schedules,
     resume,
     schedule,
@@ -58,6 +61,18 @@ def test_backfill_starts_nothing_before_its_time(argo: Memory) -> None:
     assert logical_dates(argo, statuses) == [f"{today}T00:00:00+00:00"]
     with pytest.raises(BadInput, match="has no past run time"):
         backfill(postcards(), today + timedelta(days=1), in_three_days, argo)
+
+
+def test_backfill_names_the_days_that_are_still_to_come(argo: Memory) -> None:
+    schedule(postcards(), "0 0 * * *", "Pacific/Auckland", argo)
+    today = datetime.now(ZoneInfo("Pacific/Auckland")).date()
+    tomorrow = today + timedelta(days=1)
+    nights = backfill_nights(postcards(), today, tomorrow, argo)
+    assert [night.day for night in nights] == [today, tomorrow]
+    assert [night.status is None for night in nights] == [False, True]
+    first, last = night_table(nights).splitlines()
+    assert first.startswith(f"{today}: images/postcards-")
+    assert last == f"{tomorrow}: not yet due"
 
 
 def test_backfill_of_more_than_a_cluster_takes_at_once_is_rejected(argo: Memory) -> None:

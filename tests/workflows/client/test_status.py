@@ -254,8 +254,17 @@ def test_last_line_of_a_failed_workflow_is_the_cause() -> None:
 
 
 def test_workflow_that_was_stopped_says_so() -> None:
-    status = read_status(workflow(phase="Failed", message="Stopped with strategy 'Stop'"))
-    assert status_text(status).splitlines()[-1] == "Cause: Stopped with strategy 'Stop'"
+    resume = "somebody stopped the workflow; `imagekiln resubmit postcards-1 -n images` resumes it"
+    stopped = {"phase": "Failed", "message": "Stopped with strategy 'Stop'"}
+    assert read_status(workflow(**stopped)).cause == resume
+    pods = [pod("Failed", message="workflow shutdown with strategy:  Stop")]
+    ended = [{**node, "phase": "Failed"} for node in shard(0, *pods)]
+    assert read_status(workflow(plan(60, 2), *ended, **stopped)).cause == resume
+
+    # One that failed before is the cause.
+    broken = [{**node, "phase": "Failed"} for node in shard(1, pod("Failed", message="no GPU"))]
+    both = workflow(plan(60, 2), *ended, *broken, **stopped)
+    assert read_status(both).cause == "generate of shard 1: no GPU"
 
 
 def test_shard_is_counted_once_for_all_its_attempts() -> None:
@@ -317,6 +326,14 @@ def test_canary_counts_with_its_sample_alone() -> None:
     again = shard(0, pod("Succeeded", "24/24"))
     child = workflow(*again, *shard(1, pod("Succeeded")), *shard(2, pod("Running", "100/1000")))
     assert read_status(parent, [child]).made == 24 + 1000 + 100
+
+
+def test_canary_that_ended_before_argo_read_its_progress_counts_as_the_job_says() -> None:
+    parent = workflow(plan(300, 3, canary="1"), *shard(0, pod("Succeeded", "1/1")))
+    job = {"name": "job", "value": "name: a\ncluster: {canary: 24}\n"}
+    with_job = parent | {"spec": {"arguments": {"parameters": [job]}}}
+    status = read_status(with_job)
+    assert (status.made, status.rate, status.seconds_left) == (24, None, None)
 
 
 def test_compressed_nodes_are_read() -> None:

@@ -12,7 +12,7 @@ from imagekiln.workflows.doctor.check_artifact_store import check_artifact_store
 from imagekiln.workflows.profiles.loader import load_profile
 from tests import s3
 from tests.jobs import SHAPES
-from tests.kube import CORE, Kube, put_repository
+from tests.kube import ARGO, CORE, Kube, put_repository
 from tests.stub_s3 import stub_s3
 
 
@@ -53,7 +53,10 @@ def test_store_that_takes_an_object_is_ok(kube: Kube, endpoint: str, s3_bucket: 
     bucket = s3_bucket.removeprefix("s3://")
     check = _check(kube, f"{s3_bucket}/nights")
     assert (check.name, check.verdict) == ("artifact-store", "ok")
-    assert check.says == f"Bucket {bucket} at {endpoint} takes new objects, for reports."
+    assert check.says == (
+        f"Bucket {bucket} at {endpoint} takes new objects, for reports, "
+        "with this machine's credentials."
+    )
     other = _check(kube)
     assert other.says.endswith(" The job's output is in another bucket there, datasets.")
 
@@ -110,6 +113,40 @@ def test_refused_key_is_wrong_only_where_argo_has_the_pods_own(
     own = {"name": secret, "key": "accesskey"}
     put_repository(kube, endpoint, s3_bucket, accessKeySecret=own)
     assert _check(kube).verdict == verdict
+
+
+def test_store_without_tls_needs_insecure(
+    kube: Kube, endpoint: str, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = {"connect_timeout": 1, "retries": {"total_max_attempts": 1}}
+    monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
+    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+    s3.forget_connections()
+    put_repository(kube, endpoint, s3_bucket, insecure=False)
+    check = _check(kube)
+    assert check.verdict == "wrong"
+    assert "`insecure: true`" in str(check.remedy)
+
+
+def test_report_that_was_stored_later_outweighs_the_failure(kube: Kube, endpoint: str) -> None:
+    assert endpoint
+    _put_failed_pod(kube, hours=3)
+    for hours, verdict in ((4, "unknown"), (1, "ok")):
+        end = datetime.now(UTC) - timedelta(hours=hours)
+        node = {
+            "id": "a-1",
+            "type": "Pod",
+            "templateName": "publish-report",
+            "phase": "Succeeded",
+            "finishedAt": end.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        kube.put(
+            f"{ARGO}/workflows",
+            "a",
+            metadata={"labels": {"app.kubernetes.io/part-of": "imagekiln"}},
+            status={"phase": "Succeeded", "nodes": {"a-1": node}},
+        )
+        assert _check(kube).verdict == verdict
 
 
 def test_pod_that_stored_no_report_counts_for_a_day(kube: Kube, endpoint: str) -> None:

@@ -40,7 +40,10 @@ def _job(bucket: str, **settings: object) -> Job:
 def test_bucket_that_refuses_to_overwrite_is_ok_and_left_empty(s3_bucket: str) -> None:
     finding = check_output(_job(s3_bucket))
     assert finding.verdict == "ok"
-    assert finding.says == f"{s3_bucket}/out takes new objects, and refuses to overwrite them."
+    assert finding.says == (
+        f"{s3_bucket}/out takes new objects, and refuses to overwrite them, "
+        "with this machine's credentials."
+    )
     assert fsspec.filesystem("s3").find(s3_bucket) == []
 
 
@@ -59,7 +62,7 @@ def test_store_that_ignores_conditional_writes_is_wrong_unless_the_job_accepts_i
 def test_probe_that_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with stub_s3() as store:
         s3.log_in(s3.S3Server(store.endpoint), monkeypatch)
-        store.faults.extend(["none", "none", *[(403, "AccessDenied")] * 2])
+        store.faults.extend(["none", "none", "none", "none", *[(403, "AccessDenied")] * 2])
         finding = check_output(_job("s3://bucket"))
         assert (finding.verdict, list(store.objects)) == (
             "ok",
@@ -71,6 +74,15 @@ def test_missing_bucket_is_wrong(s3_bucket: str) -> None:
     finding = check_output(_job(f"{s3_bucket}-not"))
     assert finding.verdict == "wrong"
     assert "no such bucket" in finding.says
+
+
+def test_missing_bucket_is_not_created_by_trying_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_s3() as store:  # which takes an object into any bucket, as SeaweedFS does
+        s3.log_in(s3.S3Server(store.endpoint), monkeypatch)
+        store.faults.extend([(404, "NoSuchBucket")] * 2)
+        finding = check_output(_job("s3://bucket"))
+        assert (finding.verdict, store.objects) == ("wrong", {})
+        assert not [request for request in store.requests if request.startswith("PUT")]
 
 
 def test_key_that_may_only_read_is_wrong(
@@ -119,14 +131,15 @@ def test_prompts_with_the_columns_of_the_job_are_ok(s3_bucket: str) -> None:
     finding = check_prompts(_job(s3_bucket, columns={"prompt": "caption"}, carry=["country"]))
     assert (finding.verdict, finding.says) == (
         "ok",
-        f"{s3_bucket}/prompts/*.parquet can be read, and the first file has the job's columns.",
+        f"{s3_bucket}/prompts/*.parquet can be read with this machine's credentials, "
+        "and the first file has the job's columns.",
     )
 
 
 MISTAKES: dict[str, tuple[dict[str, object], str]] = {
     "prompts": ({"columns": {"prompt": "captoin"}}, "has no column 'captoin' (it has prompt, n)."),
     "another": ({"columns": {"seed": "sed"}}, "has no column 'sed' (it has prompt, n)."),
-    "carried": ({"carry": ["land"]}, "has no column 'land' to carry."),
+    "carried": ({"carry": ["land"]}, "has no column 'land' (it has "),
     "of another type": ({"columns": {"prompt": "n"}}, "column 'n' is int64, not text."),
 }
 
@@ -241,8 +254,8 @@ def test_of_long_text_only_the_names_of_columns_are_vouched_for(s3_bucket: str) 
     finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/a.csv"))
     assert (finding.verdict, finding.says) == (
         "ok",
-        f"{s3_bucket}/prompts/a.csv can be read, and the first file has columns of the names that "
-        "the job reads.",
+        f"{s3_bucket}/prompts/a.csv can be read with this machine's credentials, and the first "
+        "file has columns of the names that the job reads.",
     )
 
 

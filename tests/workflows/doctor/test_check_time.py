@@ -44,7 +44,7 @@ def test_job_that_cannot_end_in_time_is_wrong(kube: Kube, tmp_path: Path) -> Non
     ("settings", "remedy"),
     [
         ({}, "imagekiln tune JOB"),
-        ({"prompts": "s3://a/{date}.parquet"}, "imagekiln estimate JOB"),
+        ({"prompts": "s3://a/{date}.parquet"}, "imagekiln doctor JOB --date"),
         ({"prompts": "/none.parquet", "shard": {"seconds_per_image": 1}}, "imagekiln estimate JOB"),
     ],
 )

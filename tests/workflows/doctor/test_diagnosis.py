@@ -119,9 +119,14 @@ def test_without_kubeconfig_what_needs_no_cluster_is_checked(job: str, tmp_path:
     (tmp_path / "kubeconfig").unlink()
     done = _doctor(job)
     assert done.exit_code == 2
-    names = [line.split(":")[0].split()[1] for line in done.stdout.splitlines()]
+    *checks, reason, remedy, counts = done.stdout.splitlines()
+    names = [line.split(":")[0].split()[1] for line in checks]
     assert names == ["paths", "output", "prompts"]
-    assert "Set KUBECONFIG" in done.stderr
+    assert reason.startswith("wrong    kubernetes: kubeconfig: names no cluster (")
+    assert remedy == "         -> Set KUBECONFIG, or ARGO_SERVER."
+    assert "1 wrong" in counts
+    assert not done.stderr
+    assert _verdicts(_doctor(job, "--format", "json"))["kubernetes"] == "wrong"
 
 
 def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from imagekiln.steps.errors import StorageRefused
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod import outcome
 
@@ -33,6 +34,16 @@ def test_failing_pod_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.Monke
     result = CliRunner().invoke(main, ["plan", str(tmp_path / "none.yaml")])
     assert result.exit_code == 2
     assert "none.yaml" in file.read_text(encoding="utf-8")
+
+
+def test_refused_key_is_named_by_its_secret_in_pods_alone() -> None:
+    refused = StorageRefused("s3://a: access was refused.")
+    refused.__cause__ = PermissionError()
+    key = {"AWS_ACCESS_KEY_ID": "mine"}
+    assert outcome.explain_in_pod(refused, key) == str(refused)
+    in_pod = key | {"IMAGEKILN_ATTEMPT": "0"}
+    assert outcome.explain_in_pod(refused, in_pod).endswith("from Secret s3-credentials.")
+    assert "Secret" not in outcome.explain_in_pod(StorageRefused("no such bucket."), in_pod)
 
 
 def test_reason_shows_no_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

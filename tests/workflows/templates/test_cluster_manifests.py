@@ -20,6 +20,7 @@ from tests.workflows.argo_pods import containers, pods
 from tests.workflows.argo_schemas import mistakes
 
 CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
+CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")
 
 
 @pytest.mark.parametrize("overlay", ["whole-cluster", "own-namespace"])
@@ -58,6 +59,31 @@ def test_no_role_reads_secrets_runs_commands_in_pods_or_grants_rights() -> None:
         assert right.resource not in refused
         assert right.verb not in ("*", "bind", "escalate", "impersonate")
         assert right.group != "rbac.authorization.k8s.io"
+
+
+def test_no_account_has_a_right_in_the_namespace_of_another_tenant() -> None:
+    manifests = [
+        manifest
+        for file in CLUSTER.rglob("*.yaml")
+        if file.name != "prometheus.yaml"  # whose account is the administrator's
+        for manifest in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        if manifest and str(manifest.get("kind")).endswith("Binding")
+    ]
+    subjects = [subject for manifest in manifests for subject in manifest.get("subjects", ())]
+    assert subjects
+    assert all(set(subject) == {"kind", "name"} for subject in subjects)
+    wide = {item["metadata"]["name"] for item in manifests if item["kind"] == "ClusterRoleBinding"}
+    assert wide == {"imagekiln-doctor"}
+
+    of_the_cluster = {
+        "namespaces", "nodes", "priorityclasses", "runtimeclasses", "deviceclasses",
+        "resourceslices",
+    }  # fmt: skip
+    seen_elsewhere = {"daemonsets": (), "deployments": CONTROLLERS}
+    for right in shipped_rights():
+        if right.role in wide and right.resource not in of_the_cluster:
+            assert right.verb == "list"
+            assert right.names == seen_elsewhere[right.resource]
 
 
 @pytest.mark.parametrize("file", ["tune.yaml", "warm-node.yaml"])

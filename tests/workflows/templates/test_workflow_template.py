@@ -70,6 +70,21 @@ def test_every_container_has_a_memory_limit_and_every_step_a_request_of_cpu(name
             assert container["resources"]["requests"]["cpu"]
 
 
+def test_exit_handler_finds_a_node_where_the_other_steps_find_none() -> None:
+    profile = load_profile("gpu")
+    vast = profile.steps.model_copy(update={"cpu": 500, "memory": 4000, "disk": 9000})
+    template = build_workflow_template(profile.model_copy(update={"steps": vast}), NAMESPACE)
+    resources = {
+        step: containers(pod)["main"]["resources"] for step, pod in pods(cast("Object", template))
+    }
+    assert resources["plan"]["requests"]["cpu"] == "500000m"
+    for step in ("report", "publish-report"):
+        limits = resources[step]["limits"]
+        assert resources[step]["requests"] == {"cpu": "100m"}
+        assert limits["memory"].endswith(" : 512}}Mi")
+        assert limits["ephemeral-storage"] == "2048Mi"
+
+
 @EVERY_PROFILE
 def test_every_step_has_its_home_and_a_scratch_folder_that_it_may_write(name: str) -> None:
     for step, pod in _pods(name).items():

@@ -13,6 +13,7 @@ from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.failures import FailureCause
 from imagekiln.steps.aggregate.report.charts import throughput_chart
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample
+from imagekiln.steps.aggregate.report.costs import cost_section
 from imagekiln.steps.aggregate.report.page import (
     NO_PLOTS,
     ReportData,
@@ -22,6 +23,7 @@ from imagekiln.steps.aggregate.report.page import (
     write_report,
 )
 from imagekiln.steps.aggregate.report.plots import DARK_SCHEME, LIGHT_SCHEME, draw_plot
+from imagekiln.steps.aggregate.spending import DevicePrice, Spending, UseAmounts
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary
 from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_throughput
@@ -337,6 +339,14 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
     return contents, render_report(contents)
 
 
+def test_what_a_run_took_outside_of_shards_is_told_apart(large: tuple[ReportData, str]) -> None:
+    price = DevicePrice("H100", spot=False, gpu_hours=1.5, per_hour=None, source="")
+    spending = Spending(UseAmounts(total=7200.0), prices=(price,))
+    section = cost_section(replace(large[0].summary, spending=spending, device_hours=2.0))
+    assert section is not None
+    assert "0.5 device-hours more went into starting" in " ".join(section.sentences)
+
+
 def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
     large: tuple[ReportData, str],
 ) -> None:
@@ -361,6 +371,17 @@ def test_device_usage_and_bottleneck_are_on_the_page(
     assert page.after("device time, added up") == "1,000 h"
     assert page.after("wall-clock time; devices at once, on average: 50") == "20 h 0 min"
     assert page.after("s3://bucket/a run") == ", from 2026-11-21 00:04 UTC to 2026-11-21 20:04 UTC"
+
+
+def test_devices_at_once_are_not_counted_where_processes_were_killed_or_paused(
+    hostile: PlanResult,
+) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    seconds = StageSeconds(total=7200.0)
+    plain = replace(summary, seconds=seconds, elapsed_seconds=3600.0, spending=Spending())
+    assert plain.mean_devices == 2.0
+    assert replace(plain, spending=Spending(attempts=3, lost_attempts=1)).mean_devices is None
+    assert replace(plain, elapsed_seconds=3 * 3600.0).mean_devices is None
 
 
 @pytest.mark.parametrize(

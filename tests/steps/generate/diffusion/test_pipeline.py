@@ -126,7 +126,7 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
         BadInput, match=r"bfloat16, which Tesla T4 does not have\. Set model\.dtype: float16"
     ):
         load_pipeline(bfloat16)
-    with pytest.raises(BadInput, match="does not load"):  # since there is nothing in the folder
+    with pytest.raises(BadInput, match="no such file"):  # since there is nothing in the folder
         load_pipeline(float16)
     assert looked_for == ["float16"]
 
@@ -298,13 +298,21 @@ def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -
     ]
 
 
-@pytest.mark.parametrize("where", ["unet/sneaky.py", "sneaky.py"])
-def test_code_in_a_model_s_folder_is_never_run(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "library", "refusal"),
+    [
+        ("unet/diffusers.py", "diffusers", "unet has code of its own"),
+        ("sneaky.py", "sneaky", "has unet: sneaky, Net"),
+    ],
+)
+def test_code_in_a_model_s_folder_is_never_run(
+    where: str, library: str, refusal: str, tmp_path: Path
+) -> None:
     model, trace = _copied(tmp_path), tmp_path / "was run"
     (model / where).write_text(f"open({str(trace)!r}, 'w').close()\nclass Net:\n    pass\n")
     index = model / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"unet": ["sneaky", "Net"]}))
-    with pytest.raises(BadInput, match="does not load"):
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"unet": [library, "Net"]}))
+    with pytest.raises(BadInput, match=refusal):
         load_pipeline(_plan(tmp_path, model))
     assert not trace.exists()
 
