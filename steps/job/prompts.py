@@ -7,7 +7,8 @@ from pydantic import Field, field_validator
 from imagekiln.steps.job.columns import GUIDANCE, SEED
 from imagekiln.steps.job.fields import Integer, Location, NonEmptyText, Number, Settings, StepCount
 from imagekiln.steps.job.samplers import Sampler
-from imagekiln.steps.prompts.syntax import TemplateMistake, parse_template
+from imagekiln.steps.prompts.parser import parse_template
+from imagekiln.steps.prompts.template import TemplateMistake
 
 DEFAULT_MAX_PROMPTS = 1_000_000
 MAX_PROMPTS = 100_000_000

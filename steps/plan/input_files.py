@@ -109,14 +109,19 @@ def read_footers(
 
 
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
-    try:
-        metadata = pq.read_metadata(source.path)
-    except UNREADABLE_ERRORS as error:
-        raise unreadable_error(source, error) from error
+    metadata = read_metadata(source)
     file = judge_footer(source, metadata, columns, carry)
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
+
+
+def read_metadata(source: SourceFile) -> pq.FileMetaData:
+    """The footer of a file. Raises BadInput, TryAgain."""
+    try:
+        return pq.read_metadata(source.path)
+    except UNREADABLE_ERRORS as error:
+        raise unreadable_error(source, error) from error
 
 
 def judge_footer(

@@ -5,8 +5,8 @@ from math import prod
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.prompts import PromptTemplate
-from imagekiln.steps.prompts.compiler import make_recipe
-from imagekiln.steps.prompts.recipe import Recipe
+from imagekiln.steps.prompts.parser import Mode, parse_template
+from imagekiln.steps.prompts.template import MAX_COUNT, Template, TemplateMistake, count_texts
 from imagekiln.steps.prompts.wildcards import WildcardFiles
 from imagekiln.steps.runtime.figures import pluralize
 
@@ -15,38 +15,32 @@ NEGATIVE_SETTING = "prompts.negative_template"
 
 
 @dataclass(frozen=True, slots=True)
-class PromptRecipes:
-    """The templates of a job with their wildcards, read and checked.
+class Recipe:
+    """A template as it was written and as it was read, with how many prompts it makes."""
 
-    `draws` is how often each template is drawn for a row of the table, `swept` how many settings
-    each prompt is made with, and `digest` a hash of the wildcard files.
+    source: str
+    template: Template
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRecipes:
+    """The templates of a job with their wildcards, and the columns of the table that they name.
+
+    `draws` is how often each template is drawn for a row of the table, and `digest` a hash of the
+    wildcard files.
     """
 
     prompts: tuple[Recipe, ...]
-    negative: Recipe | None
+    negative: Recipe
+    columns: frozenset[str]
     draws: int
-    swept: int
     digest: str
-
-    @property
-    def columns(self) -> set[str]:
-        """The columns of the table that the templates name."""
-        names: set[str] = set()
-        for recipe in self.prompts:
-            names |= recipe.columns
-        if self.negative is not None:
-            names |= self.negative.columns
-        return names
-
-    @property
-    def negatives(self) -> int:
-        """The negative prompts with which each prompt is combined."""
-        return 1 if self.negative is None else self.negative.count
 
     @property
     def combinations(self) -> int:
         """The prompts of one row of the table, before any sweep."""
-        return self.draws * self.negatives * sum(recipe.count for recipe in self.prompts)
+        return self.draws * self.negative.count * sum(recipe.count for recipe in self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +63,34 @@ class PromptCount:
             factors.append(f"{self.rows:,} rows")
         if self.swept != 1:
             factors.append(f"{self.swept:,} settings of the sweep")
-        return f"{pluralize(self.prompts, 'prompt')} ({' x '.join(factors)})"
+        least = "at least " if self.combinations >= MAX_COUNT else ""
+        return f"{least}{pluralize(self.prompts, 'prompt')} ({' x '.join(factors)})"
 
 
 def load_recipes(settings: PromptTemplate) -> PromptRecipes:
     """Read the templates and their wildcard files. Raises BadInput, Missing, TryAgain."""
-    draws = 1 if settings.combinations == "all" else settings.combinations
-    is_random = settings.combinations != "all"
     wildcards = WildcardFiles(settings.wildcards)
-    prompts = []
-    for index, template in enumerate(settings.templates):
-        where = TEMPLATE_SETTING
-        if len(settings.templates) > 1:
-            where += f"[{index}]"
-        prompts.append(make_recipe(template, where, wildcards, is_random=is_random))
-    negative = None
-    if settings.negative_template is not None:
-        negative = make_recipe(
-            settings.negative_template, NEGATIVE_SETTING, wildcards, is_random=is_random
-        )
-    swept = prod(map(len, settings.sweep.values.values()))
-    return PromptRecipes(tuple(prompts), negative, draws, swept, wildcards.digest)
+    mode: Mode = "all" if settings.combinations == "all" else "random"
+
+    def load(source: str, setting: str) -> Recipe:
+        try:
+            template = parse_template(source, wildcards, mode)
+        except TemplateMistake as mistake:
+            raise BadInput(f"{setting}, {mistake}.") from mistake
+        return Recipe(source, template, count_texts(template))
+
+    several = len(settings.templates) > 1
+    prompts = [
+        load(source, f"{TEMPLATE_SETTING}[{index}]" if several else TEMPLATE_SETTING)
+        for index, source in enumerate(settings.templates)
+    ]
+    return PromptRecipes(
+        prompts=tuple(prompts),
+        negative=load(settings.negative_template or "", NEGATIVE_SETTING),
+        columns=frozenset(wildcards.columns),
+        draws=1 if settings.combinations == "all" else settings.combinations,
+        digest=wildcards.digest,
+    )
 
 
 def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> PromptCount:
@@ -97,7 +98,8 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
 
     Raises BadInput where it is more than the job allows.
     """
-    count = PromptCount(recipes.combinations, rows, recipes.swept)
+    swept = prod(map(len, settings.sweep.values.values()))
+    count = PromptCount(recipes.combinations, rows, swept)
     if count.prompts > settings.max_prompts:
         raise BadInput(
             f"{TEMPLATE_SETTING}: makes {count.describe()}, and prompts.max_prompts is "

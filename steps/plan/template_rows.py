@@ -6,14 +6,13 @@ reads any file. What is drawn follows from the row and the job's seed, not from 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
@@ -22,6 +21,7 @@ from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptT
 from imagekiln.steps.plan.column_readers import read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
+    find_unused_columns,
     input_fingerprint,
     iter_file_columns,
     read_footers,
@@ -31,11 +31,12 @@ from imagekiln.steps.plan.source_files import SourceFile
 from imagekiln.steps.plan.template_count import (
     TEMPLATE_SETTING,
     PromptRecipes,
+    Recipe,
     count_prompts,
     load_recipes,
 )
-from imagekiln.steps.plan.template_table import TemplateTable, read_template_table, written_columns
-from imagekiln.steps.prompts.recipe import Drawing, Recipe
+from imagekiln.steps.plan.template_table import read_template_table, written_columns
+from imagekiln.steps.prompts.rendering import Drawing, render
 from imagekiln.steps.runs.tables import COLUMN_TYPES
 from imagekiln.steps.storage.failures import translate_errors
 
@@ -46,8 +47,8 @@ BATCH_BYTES = 64 * 2**20
 SEED_DIGITS = 13  # 52 bits, as the seeds of rows that have none
 ID_DIGITS = 12
 NEGATIVE = "negative_prompt"
-_Values: TypeAlias = dict[str, object]  # of the columns that are written
 TYPES = {column.name: COLUMN_TYPES[column.kind] for column in PROMPT_COLUMNS}
+_Values: TypeAlias = dict[str, object]  # of the columns that are written
 
 
 def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -60,128 +61,113 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
         return read_input_files(job, folder)
     recipes = load_recipes(settings)
     table = read_template_table(job, settings, recipes, folder)
-    count = count_prompts(settings, recipes, table.rows)
+    rows = sum(file.rows for file in table) if table else 1
+    count = count_prompts(settings, recipes, rows)
 
-    maker = _RowMaker(job, settings, recipes, table)
     path = folder / "template-rows.parquet"
-    _write_rows(path, maker)
-    digest = _hash_content([VERSION, recipes.digest, input_fingerprint(table.files)])
-    source = SourceFile(TEMPLATE_SETTING, path, digest)
-    (file,) = read_footers((source,), job.columns, job.carried_columns)
-    unused = table.unused_columns
-    file = replace(file, unused_columns=unused, made_prompts=count.describe())
-    return (file,)
-
-
-def _write_rows(path: Path, maker: "_RowMaker") -> None:
-    with (
-        translate_errors(str(path)),
-        pq.ParquetWriter(path, maker.schema) as writer,
-    ):
+    maker = _RowMaker(job, settings, recipes, table)
+    with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
+    digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
+    source = SourceFile(TEMPLATE_SETTING, path, digest)
+    (file,) = read_footers((source,), job.columns, job.carried_columns)
+    unused = find_unused_columns(table)
+    return (replace(file, unused_columns=unused, made_prompts=count.describe()),)
 
 
 @dataclass(frozen=True, slots=True)
 class _TableRow:
-    """A row of the table: its texts by column, its id, and its place in a batch.
+    """A row of the table. `key` decides its draws: its id, or the texts that templates name."""
 
-    `texts` is None where one that a template names is empty.
-    """
-
-    index: int
     key: str
     id: str | None
-    texts: Mapping[str, str] | None
+    texts: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A prompt with its negative, where it is from, and its seed; empty where a text is missing."""
+    """A prompt with its negative, and where it is from; empty where a text is missing."""
 
+    draw: int
     template: str
     prompt: str | None = None
     negative: str | None = None
     choices: str | None = None
-    draw: int = 0
 
 
 class _RowMaker:
     """Makes batches of prompt rows, of the columns `schema`."""
 
     def __init__(
-        self, job: Job, settings: PromptTemplate, recipes: PromptRecipes, table: TemplateTable
+        self,
+        job: Job,
+        settings: PromptTemplate,
+        recipes: PromptRecipes,
+        table: tuple[InputFile, ...],
     ) -> None:
-        self._job = job
+        self._names = job.columns
+        self._seed = job.defaults.seed
+        self._limit = job.limits.prompt_chars + 1  # one more is too many, and shows it
         self._recipes = recipes
         self._table = table
-        self._limit = job.limits.prompt_chars + 1  # one more is too many, and shows it
         sweep = settings.sweep.values
-        self._swept = tuple(sweep)
+        self._swept = [getattr(job.columns, name) for name in sweep]
         self._cells = [*product(*sweep.values())]
-        self._columns = written_columns(job, settings)
-        self._has_seed = job.columns.seed in table.copied.names or "seed" in sweep
-        self._is_single = recipes.combinations * len(self._cells) == 1
-        self.schema = self._make_schema()
+        self._is_alone = recipes.combinations * len(self._cells) == 1
+        self._copied = table[0].passthrough if table else pa.schema([])
+        self.schema = self._make_schema(written_columns(job, settings))
 
-    def _make_schema(self) -> pa.Schema:
-        types = {}
-        for ours, theirs in self._columns.items():
-            types[theirs] = TYPES[ours]
-        if not self._has_seed:
-            seed = self._job.columns.seed
-            types[seed] = TYPES["seed"]
-        if self._table.id is not None:
-            types[self._table.id] = TYPES["id"]
-        types[TEMPLATE_COLUMN] = pa.string()
-        types[CHOICES_COLUMN] = pa.string()
-        for field in self._table.copied:
-            types[field.name] = _storage_type(field.type)
+    def _make_schema(self, written: Mapping[str, str]) -> pa.Schema:
+        types = {theirs: TYPES[ours] for ours, theirs in written.items()}
+        if not self._has_ids:
+            del types[self._names.id]
+        types |= {TEMPLATE_COLUMN: pa.string(), CHOICES_COLUMN: pa.string()}
+        types |= {field.name: _storage_type(field.type) for field in self._copied}
+        types.setdefault(self._names.seed, TYPES["seed"])
         return pa.schema(types)
+
+    @property
+    def _has_ids(self) -> bool:
+        return bool(self._table) and self._names.id in self._table[0].column_names
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
         """Every prompt of every row, in the order of rows, templates and combinations."""
-        if not self._table.files:
-            no_columns = pa.record_batch({"": pa.nulls(1)})
-            row = _TableRow(0, "", None, {})
-            yield from self._make_batches(no_columns, iter([row]))
-            return
-        for file in self._table.files:
-            for batch in iter_file_columns(file, self._table.read_columns):
-                yield from self._make_batches(batch, self._iter_rows(file, batch))
+        if not self._table:
+            no_columns = pa.record_batch({"": pa.nulls(1)}).select([])
+            yield from self._make_batches([_TableRow("", None, {})], no_columns)
+        for file in self._table:
+            names = [*dict.fromkeys([*file.column_names, *self._copied.names])]
+            for batch in iter_file_columns(file, names):
+                rows = self._read_rows(file, batch)
+                yield from self._make_batches(rows, batch.select(self._copied.names))
 
-    def _iter_rows(self, file: InputFile, batch: pa.RecordBatch) -> Iterator[_TableRow]:
-        """The rows of a batch, each with its key: its id, or else its texts."""
-        names = self._table.named
-        named = [_read_column(file, batch, name) for name in names]
-        ids: list[str | None] = [None] * batch.num_rows
-        if self._table.id is not None:
-            ids = _read_column(file, batch, self._table.id)
+    def _read_rows(self, file: InputFile, batch: pa.RecordBatch) -> list[_TableRow]:
+        """The rows of a batch; texts are empty where they are no UTF-8."""
+        columns = {}
+        for name in file.column_names:
+            cells = read_texts(batch.column(name), f"{file.source.uri}: column {name!r}")
+            columns[name] = cells.values.to_pylist()
+        ids = columns.get(self._names.id, [None] * batch.num_rows)
+        rows = []
         for index, row_id in enumerate(ids):
-            texts = [column[index] for column in named]
-            content = ["id", row_id]
-            if row_id is None:
-                content = ["texts", *texts]
-            key = _hash_content(content)
-            values: dict[str, str] | None = {}
-            for name, text in zip(names, texts, strict=True):
-                if text is None or values is None:
-                    values = None
-                    break
-                values[name] = text
-            yield _TableRow(index, key, row_id, values)
+            texts = {name: columns[name][index] for name in sorted(self._recipes.columns)}
+            content = ("texts", *texts.values()) if row_id is None else ("id", row_id)
+            rows.append(_TableRow(_hash_content(*content), row_id, texts))
+        return rows
 
     def _make_batches(
-        self, batch: pa.RecordBatch, rows: Iterator[_TableRow]
+        self, rows: list[_TableRow], copied: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        copied = [_storage(batch.column(name)) for name in self._table.copied.names]
-        sizes = _row_bytes(copied, batch.num_rows)
+        """The prompts of the rows, with the columns that are copied, a bounded size at a time."""
         waiting: list[tuple[int, _Values]] = []
         waiting_bytes = 0
-        for row in rows:
+        for index, row in enumerate(rows):
+            copied_bytes = copied.slice(index, 1).nbytes
             for values in self._iter_values(row):
-                waiting.append((row.index, values))
-                waiting_bytes += sizes[row.index] + _text_bytes(values)
+                waiting.append((index, values))
+                texts = [value for value in values.values() if isinstance(value, str)]
+                waiting_bytes += copied_bytes + sum(map(len, texts))
                 if len(waiting) >= BATCH_ROWS or waiting_bytes >= BATCH_BYTES:
                     yield self._assemble(waiting, copied)
                     waiting = []
@@ -189,119 +175,66 @@ class _RowMaker:
         if waiting:
             yield self._assemble(waiting, copied)
 
-    def _assemble(self, rows: list[tuple[int, _Values]], copied: list[pa.Array]) -> pa.RecordBatch:
-        """The rows as a batch: what was written for each, and what is copied from the table."""
-        columns = dict(zip(self._table.copied.names, copied, strict=True))
+    def _assemble(self, rows: list[tuple[int, _Values]], copied: pa.RecordBatch) -> pa.RecordBatch:
         indices = pa.array([index for index, _ in rows])
         arrays = []
         for field in self.schema:
-            if field.name in columns:
-                array = columns[field.name].take(indices)
+            if field.name in copied.schema.names:
+                column = copied.column(field.name)
+                storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+                arrays.append(storage.take(indices))
             else:
-                cells = [values[field.name] for _, values in rows]
-                array = pa.array(cells, field.type)
-            arrays.append(array)
+                arrays.append(pa.array([values[field.name] for _, values in rows], field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
         """The written columns of each prompt of a row."""
-        names = self._job.columns
+        names = self._names
         for prompt in self._iter_prompts(row):
-            content = [row.key, prompt.draw, prompt.prompt, prompt.negative]
-            digits = _hash_content([self._job.defaults.seed, *content])
+            content = (row.key, prompt.draw, prompt.prompt, prompt.negative)
+            seed = int(_hash_content(self._seed, *content)[:SEED_DIGITS], 16)
             for cell in self._cells:
-                values: _Values = {
+                row_id = row.id
+                if row_id is not None and not self._is_alone:
+                    digits = _hash_content(*content, prompt.template, *cell)[:ID_DIGITS]
+                    row_id = f"{row.id}-{digits}"
+                yield {
                     TEMPLATE_COLUMN: prompt.template,
                     CHOICES_COLUMN: prompt.choices,
                     names.prompt: prompt.prompt,
-                    names.seed: int(digits[:SEED_DIGITS], 16),
-                    names.id: self._make_id(row, [*content, prompt.template, *cell]),
+                    names.negative_prompt: prompt.negative,
+                    names.seed: seed,
+                    names.id: row_id,
+                    **dict(zip(self._swept, cell, strict=True)),
                 }
-                if self._recipes.negative is not None:
-                    values[names.negative_prompt] = prompt.negative
-                for ours, value in zip(self._swept, cell, strict=True):
-                    theirs = getattr(names, ours)
-                    values[theirs] = value
-                yield values
-
-    def _make_id(self, row: _TableRow, content: list[object]) -> str | None:
-        """The id of one prompt of a row, if that has one."""
-        if row.id is None or self._is_single:
-            return row.id
-        digits = _hash_content(content)[:ID_DIGITS]
-        return f"{row.id}-{digits}"
 
     def _iter_prompts(self, row: _TableRow) -> Iterator[_Prompt]:
         for recipe in self._recipes.prompts:
             for draw in range(self._recipes.draws):
-                key = _hash_content([self._job.defaults.seed, row.key, draw])
-                count = recipe.count * self._recipes.negatives
-                for number in range(count):
-                    if row.texts is None:
-                        yield _Prompt(recipe.template)
-                        continue
-                    yield self._render(recipe, row.texts, key, number, draw)
+                for number in range(recipe.count * self._recipes.negative.count):
+                    yield self._make_prompt(row, recipe, draw, number)
 
-    def _render(
-        self, recipe: Recipe, texts: Mapping[str, str], key: str, number: int, draw: int
-    ) -> _Prompt:
+    def _make_prompt(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Prompt:
+        texts = {name: text for name, text in row.texts.items() if text is not None}
+        if len(texts) < len(row.texts):
+            return _Prompt(draw, recipe.source)
+        key = bytes.fromhex(_hash_content(self._seed, row.key, draw))
         negative = self._recipes.negative
-        negatives = self._recipes.negatives
-        prompt_number, negative_number = divmod(number, negatives)
-        draw_key = bytes.fromhex(key)
-        drawing = Drawing(draw_key, texts, self._limit)
-        prompt = recipe.render(drawing, prompt_number)
+        number, negative_number = divmod(number, negative.count)
+        drawing = Drawing(key, texts, self._limit)
+        prompt = render(recipe.template, drawing, number).strip()
+        negative_drawing = Drawing(key, texts, self._limit)
+        negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
         choices = drawing.chosen
-        negative_prompt = None
-        if negative is not None:
-            drawing = Drawing(draw_key, texts, self._limit)
-            negative_prompt = negative.render(drawing, negative_number, NEGATIVE)
-            for name, text in drawing.chosen.items():
-                choices[f"{NEGATIVE}.{name}"] = text
+        for name, text in negative_drawing.chosen.items():
+            choices[f"{NEGATIVE}.{name}"] = text
         listed = json.dumps(choices, ensure_ascii=False)
-        return _Prompt(recipe.template, prompt, negative_prompt, listed, draw)
+        return _Prompt(draw, recipe.source, prompt, negative_prompt.strip(), listed)
 
 
-def _hash_content(content: Sequence[object]) -> str:
+def _hash_content(*content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _read_column(file: InputFile, batch: pa.RecordBatch, name: str) -> list[str | None]:
-    """The column as texts, empty where they are no UTF-8."""
-    cells = read_texts(batch.column(name), f"{file.source.uri}: column {name!r}")
-    texts: list[str | None] = cells.values.to_pylist()
-    return texts
 
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _storage(column: pa.Array) -> pa.Array:
-    return column.storage if isinstance(column.type, pa.BaseExtensionType) else column
-
-
-def _row_bytes(columns: list[pa.Array], rows: int) -> list[int]:
-    """About how many bytes the columns have in each row."""
-    sizes = [8 * len(columns)] * rows
-    for column in columns:
-        if pa.types.is_primitive(column.type):
-            continue
-        for index, length in enumerate(_cell_bytes(column)):
-            sizes[index] += length
-    return sizes
-
-
-def _text_bytes(values: _Values) -> int:
-    texts = [value for value in values.values() if isinstance(value, str)]
-    return sum(map(len, texts))
-
-
-def _cell_bytes(column: pa.Array) -> list[int]:
-    kind = column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not is_text:
-        return [column.slice(index, 1).nbytes for index in range(len(column))]
-    lengths = pc.binary_length(column)
-    cells: list[int] = pc.fill_null(lengths, 0).to_pylist()
-    return cells

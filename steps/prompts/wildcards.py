@@ -2,19 +2,29 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from io import StringIO
 from pathlib import PurePosixPath
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.prompts.syntax import Option, TemplateMistake, parse_option
+from imagekiln.steps.prompts.parser import Mode, parse_option
+from imagekiln.steps.prompts.template import (
+    MAX_DEPTH,
+    Option,
+    Options,
+    TemplateMistake,
+    make_options,
+)
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import resolve_path
 
 SUFFIX = ".txt"
 MAX_BYTES = 64 * 2**20  # of all files that a template names
-MAX_LINES = 250_000
+MAX_OPTIONS = 250_000
 
 
 class WildcardFiles:
@@ -23,108 +33,103 @@ class WildcardFiles:
     def __init__(self, folder: str | None) -> None:
         """Without a folder, there are none. Raises BadInput, TryAgain."""
         self._folder = folder
-        self._paths = {} if folder is None else _list_files(folder)
-        self._options: dict[str, tuple[Option, ...]] = {}
-        self._digests: dict[str, str] = {}
-        self._bytes = 0
-        self._lines = 0
+        self._names = [] if folder is None else _list_names(folder)
+        self._options: dict[tuple[str, Mode], Options] = {}
+        self._contents: dict[str, bytes] = {}
+        self.columns: set[str] = set()
+        self._option_count = 0
+        self._open: list[str] = []  # the wildcards around the one that is read
 
     @property
     def digest(self) -> str:
         """A hash of the files that were read, whatever folder they are in."""
-        digests = sorted(self._digests.items())
-        content = json.dumps(digests)
-        return hashlib.sha256(content.encode()).hexdigest()
+        digests = [
+            (name, hashlib.sha256(content).hexdigest())
+            for name, content in sorted(self._contents.items())
+        ]
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
-    def read_options(self, wildcard: str) -> tuple[Option, ...]:
+    def read_options(self, wildcard: str, mode: Mode, depth: int) -> Options:
         """The lines of the files of that name, in which `*` stands for any characters.
 
-        Equal lines are one option with the sum of their weights. Raises TemplateMistake where there
-        is no such file, BadInput where one is wrong, TryAgain.
+        Raises TemplateMistake where there are none, BadInput where one is wrong, TryAgain.
         """
-        options: dict[str, Option] = {}
-        for name in self._match(wildcard):
-            for option in self._read(name):
-                add_option(options, option)
-        return tuple(options.values())
+        key = (wildcard, mode)
+        if key in self._options:
+            return self._options[key]
+        if wildcard in self._open:
+            circle = " > ".join([*self._open, wildcard])
+            raise TemplateMistake(f"wildcards name each other in a circle, {circle}")
+        if depth > MAX_DEPTH:
+            raise TemplateMistake(f"wildcards are nested over {MAX_DEPTH} deep")
+        names = self._match(wildcard)
+        self._open.append(wildcard)
+        options = [option for name in names for option in self._parse(name, mode, depth)]
+        self._open.pop()
+        self._options[key] = make_options(options)
+        return self._options[key]
 
     def _match(self, wildcard: str) -> list[str]:
         if self._folder is None:
             raise TemplateMistake(f"__{wildcard}__ needs a folder of files; set prompts.wildcards")
-        names = [name for name in self._paths if fnmatchcase(name, wildcard)]
+        names = [name for name in self._names if fnmatchcase(name, wildcard)]
         if names:
             return names
-        close = get_close_matches(wildcard, self._paths, n=1)
+        close = get_close_matches(wildcard, self._names, n=1)
         hint = f"; did you mean __{close[0]}__?" if close else "; add one"
         raise TemplateMistake(f"{self._folder} has no {wildcard}{SUFFIX}{hint}")
 
-    def _read(self, name: str) -> tuple[Option, ...]:
-        if name not in self._options:
-            self._options[name] = self._parse(name)
-        return self._options[name]
-
-    def _parse(self, name: str) -> tuple[Option, ...]:
+    def _parse(self, name: str, mode: Mode, depth: int) -> Iterator[Option]:
         where = f"{self._folder}/{name}{SUFFIX}"
-        options = []
-        for number, line in enumerate(self._load(name, where).splitlines(), start=1):
+        text = self._read(name, where)
+        options = 0
+        for number, line in enumerate(StringIO(text, newline=None), start=1):
             line = line.strip()
             if not line or line.startswith("#"):
                 continue
             try:
-                options.append(parse_option(line, number))
+                option = parse_option(line, number, self, mode, depth)
             except TemplateMistake as mistake:
                 raise BadInput(f"{where}, {mistake}.") from mistake
+            options += 1 + line.count("|")
+            if self._option_count + options > MAX_OPTIONS:
+                raise BadInput(
+                    f"{where}: with it, there are over {MAX_OPTIONS} options. Use fewer."
+                )
+            yield option
         if not options:
             raise BadInput(f"{where}: has no lines. Add one, or remove __{name}__.")
-        self._lines += len(options)
-        if self._lines > MAX_LINES:
-            raise BadInput(f"{where}: with it, there are over {MAX_LINES} lines. Use fewer.")
-        return tuple(options)
+        self._option_count += options
 
-    def _load(self, name: str, where: str) -> str:
-        folder = resolve_path(str(self._folder))
-        path = self._paths[name]
-        rest = MAX_BYTES - self._bytes
-        filesystem, _ = open_filesystem(folder)
-        with translate_errors(where), filesystem.open(path, "rb") as file:
-            content = file.read(rest + 1)
-        self._bytes += len(content)
-        if self._bytes > MAX_BYTES:
-            raise BadInput(f"{where}: with it, the files have over {MAX_BYTES} bytes. Use less.")
-        self._digests[name] = hashlib.sha256(content).hexdigest()
-        return _decode(content, where)
-
-
-def _decode(content: bytes, where: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise BadInput(f"{where}, line {line}: is not UTF-8 text. Save it as UTF-8.") from error
+    def _read(self, name: str, where: str) -> str:
+        if name not in self._contents:
+            store = open_store(resolve_path(str(self._folder)))
+            rest = MAX_BYTES - sum(map(len, self._contents.values()))
+            content = store.read_prefix(f"{name}{SUFFIX}", rest + 1)
+            if len(content) > rest:
+                raise BadInput(f"{where}: with it, files have over {MAX_BYTES} bytes. Use less.")
+            self._contents[name] = content
+        content = self._contents[name]
+        try:
+            return content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise BadInput(f"{where}, line {line}: is not UTF-8 text. Save it as UTF-8.") from error
 
 
-def add_option(options: dict[str, Option], option: Option) -> None:
-    """Add an option to those before it; an equal one gets the weights of both."""
-    earlier = options.get(option.source)
-    if earlier is not None:
-        option = Option(option.source, earlier.weight + option.weight, option.body)
-    options[option.source] = option
-
-
-def _list_files(folder: str) -> dict[str, str]:
-    """The paths of the files below the folder by their wildcards' names, in their order."""
+def _list_names(folder: str) -> list[str]:
+    """The names of the wildcards that have files below the folder, sorted."""
     if folder.startswith(("http://", "https://")):
         raise BadInput(f"{folder}: folders cannot be listed over HTTP. Use a path or a bucket.")
     filesystem, root = open_filesystem(resolve_path(folder))
-    root = root.rstrip("/")
     with translate_errors(folder):
         paths = filesystem.find(root)
-    names = {}
+    names = []
     for path in sorted(paths):
-        name = path.removeprefix(root).lstrip("/")
+        name = path.removeprefix(root.rstrip("/")).lstrip("/")
         is_hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
         if name.endswith(SUFFIX) and not is_hidden:
-            names[name.removesuffix(SUFFIX)] = path
+            names.append(name.removesuffix(SUFFIX))
     if not names:
         raise BadInput(
             f"{folder}: has no wildcard files, whose names end in {SUFFIX}. "
