@@ -85,17 +85,6 @@ class _TableRow:
     texts: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """A prompt with its negative, and where it is from; empty where a text is missing."""
-
-    draw: int
-    template: str
-    prompt: str | None = None
-    negative: str | None = None
-    choices: str | None = None
-
-
 class _RowMaker:
     """Makes batches of prompt rows, of the columns `schema`."""
 
@@ -119,41 +108,47 @@ class _RowMaker:
         self.schema = self._make_schema(written_columns(job, settings))
 
     def _make_schema(self, written: Mapping[str, str]) -> pa.Schema:
-        types = {theirs: TYPES[ours] for ours, theirs in written.items()}
-        if not self._has_ids:
+        types = {}
+        for ours, theirs in written.items():
+            types[theirs] = TYPES[ours]
+        if not any(self._names.id in file.column_names for file in self._table):
             del types[self._names.id]
-        types |= {TEMPLATE_COLUMN: pa.string(), CHOICES_COLUMN: pa.string()}
-        types |= {field.name: _storage_type(field.type) for field in self._copied}
+        types[TEMPLATE_COLUMN] = pa.string()
+        types[CHOICES_COLUMN] = pa.string()
+        for field in self._copied:
+            types[field.name] = _storage_type(field.type)
         types.setdefault(self._names.seed, TYPES["seed"])
         return pa.schema(types)
-
-    @property
-    def _has_ids(self) -> bool:
-        return bool(self._table) and self._names.id in self._table[0].column_names
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
         """Every prompt of every row, in the order of rows, templates and combinations."""
         if not self._table:
-            no_columns = pa.record_batch({"": pa.nulls(1)}).select([])
-            yield from self._make_batches([_TableRow("", None, {})], no_columns)
+            only_row = _TableRow("", None, {})
+            no_columns = pa.record_batch({"": pa.nulls(1)})
+            yield from self._make_batches([only_row], no_columns)
         for file in self._table:
-            names = [*dict.fromkeys([*file.column_names, *self._copied.names])]
-            for batch in iter_file_columns(file, names):
+            names = dict.fromkeys([*file.column_names, *self._copied.names])
+            for batch in iter_file_columns(file, [*names]):
                 rows = self._read_rows(file, batch)
-                yield from self._make_batches(rows, batch.select(self._copied.names))
+                copied = batch.select(self._copied.names)
+                yield from self._make_batches(rows, copied)
 
     def _read_rows(self, file: InputFile, batch: pa.RecordBatch) -> list[_TableRow]:
         """The rows of a batch; texts are empty where they are no UTF-8."""
         columns = {}
         for name in file.column_names:
-            cells = read_texts(batch.column(name), f"{file.source.uri}: column {name!r}")
-            columns[name] = cells.values.to_pylist()
-        ids = columns.get(self._names.id, [None] * batch.num_rows)
+            where = f"{file.source.uri}: column {name!r}"
+            columns[name] = read_texts(batch.column(name), where).values.to_pylist()
+        named = sorted(self._recipes.columns)
+        no_ids = [None] * batch.num_rows
         rows = []
-        for index, row_id in enumerate(ids):
-            texts = {name: columns[name][index] for name in sorted(self._recipes.columns)}
-            content = ("texts", *texts.values()) if row_id is None else ("id", row_id)
-            rows.append(_TableRow(_hash_content(*content), row_id, texts))
+        for index, row_id in enumerate(columns.get(self._names.id, no_ids)):
+            texts = {name: columns[name][index] for name in named}
+            if row_id is None:
+                key = _hash_content("texts", *texts.values())
+            else:
+                key = _hash_content("id", row_id)
+            rows.append(_TableRow(key, row_id, texts))
         return rows
 
     def _make_batches(
@@ -179,57 +174,63 @@ class _RowMaker:
         indices = pa.array([index for index, _ in rows])
         arrays = []
         for field in self.schema:
-            if field.name in copied.schema.names:
+            if field.name in self._copied.names:
                 column = copied.column(field.name)
-                storage = column.storage if isinstance(column, pa.ExtensionArray) else column
-                arrays.append(storage.take(indices))
+                if isinstance(column, pa.ExtensionArray):
+                    column = column.storage
+                array = column.take(indices)
             else:
-                arrays.append(pa.array([values[field.name] for _, values in rows], field.type))
+                cells = [values[field.name] for _, values in rows]
+                array = pa.array(cells, field.type)
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
         """The written columns of each prompt of a row."""
-        names = self._names
-        for prompt in self._iter_prompts(row):
-            content = (row.key, prompt.draw, prompt.prompt, prompt.negative)
-            seed = int(_hash_content(self._seed, *content)[:SEED_DIGITS], 16)
-            for cell in self._cells:
-                row_id = row.id
-                if row_id is not None and not self._is_alone:
-                    digits = _hash_content(*content, prompt.template, *cell)[:ID_DIGITS]
-                    row_id = f"{row.id}-{digits}"
-                yield {
-                    TEMPLATE_COLUMN: prompt.template,
-                    CHOICES_COLUMN: prompt.choices,
-                    names.prompt: prompt.prompt,
-                    names.negative_prompt: prompt.negative,
-                    names.seed: seed,
-                    names.id: row_id,
-                    **dict(zip(self._swept, cell, strict=True)),
-                }
-
-    def _iter_prompts(self, row: _TableRow) -> Iterator[_Prompt]:
         for recipe in self._recipes.prompts:
             for draw in range(self._recipes.draws):
                 for number in range(recipe.count * self._recipes.negative.count):
-                    yield self._make_prompt(row, recipe, draw, number)
+                    texts = self._make_texts(row, recipe, draw, number)
+                    yield from self._sweep(row, draw, texts)
 
-    def _make_prompt(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Prompt:
-        texts = {name: text for name, text in row.texts.items() if text is not None}
-        if len(texts) < len(row.texts):
-            return _Prompt(draw, recipe.source)
-        key = bytes.fromhex(_hash_content(self._seed, row.key, draw))
+    def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
+        """A prompt with its negative, and where they are from: of all pairs, that of this number.
+
+        They are empty where a text that templates name is.
+        """
+        names = self._names
+        texts: _Values = dict.fromkeys([names.prompt, names.negative_prompt, CHOICES_COLUMN])
+        texts[TEMPLATE_COLUMN] = recipe.source
+        columns = {name: text for name, text in row.texts.items() if text is not None}
+        if len(columns) < len(row.texts):
+            return texts
+        key = _hash_content(self._seed, row.key, draw)
         negative = self._recipes.negative
         number, negative_number = divmod(number, negative.count)
-        drawing = Drawing(key, texts, self._limit)
-        prompt = render(recipe.template, drawing, number).strip()
-        negative_drawing = Drawing(key, texts, self._limit)
+        drawing = Drawing(bytes.fromhex(key), columns, self._limit)
+        negative_drawing = replace(drawing, variables={}, chosen={})
+        prompt = render(recipe.template, drawing, number)
         negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
         choices = drawing.chosen
-        for name, text in negative_drawing.chosen.items():
-            choices[f"{NEGATIVE}.{name}"] = text
-        listed = json.dumps(choices, ensure_ascii=False)
-        return _Prompt(draw, recipe.source, prompt, negative_prompt.strip(), listed)
+        for name, choice in negative_drawing.chosen.items():
+            choices[f"{NEGATIVE}.{name}"] = choice
+        texts[names.prompt] = prompt.strip()
+        texts[names.negative_prompt] = negative_prompt.strip()
+        texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
+        return texts
+
+    def _sweep(self, row: _TableRow, draw: int, texts: _Values) -> Iterator[_Values]:
+        """A prompt with each combination of the settings that are swept, all of one seed."""
+        names = self._names
+        content = (row.key, draw, texts[names.prompt], texts[names.negative_prompt])
+        seed = int(_hash_content(self._seed, *content)[:SEED_DIGITS], 16)
+        for cell in self._cells:
+            row_id = row.id
+            if row_id is not None and not self._is_alone:
+                digits = _hash_content(*content, texts[TEMPLATE_COLUMN], *cell)
+                row_id = f"{row.id}-{digits[:ID_DIGITS]}"
+            swept = dict(zip(self._swept, cell, strict=True))
+            yield {**texts, names.seed: seed, names.id: row_id, **swept}
 
 
 def _hash_content(*content: object) -> str:

@@ -93,7 +93,8 @@ def _require_columns(
         if name not in schema.names:
             absence = describe_absence(schema, name)
             raise BadInput(f"{source.uri}: {absence}. Correct {TEMPLATE_SETTING}.")
-    for name in (*sorted(recipes.columns), *job.carry, *(name for _, name in job.columns)):
+    ours = [name for _, name in job.columns]
+    for name in (*sorted(recipes.columns), *job.carry, *ours):
         if schema.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 HASH_BYTES = 8
 # A hash as a fraction between 0 and 1, both excluded, of as many bits as a float has.
 FRACTION_BITS = 52
+FRACTION = 2.0**-FRACTION_BITS
 UNUSED_BITS = np.uint64(64 - FRACTION_BITS)
 MIXING_STEPS = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
@@ -40,7 +41,9 @@ def hash_texts(texts: Sequence[str]) -> Hashes:
 
 def make_weights(weights: Sequence[Fraction]) -> Floats | None:
     """Weights, all more than 0, for `draw_options`; None where all are equal."""
-    return None if len(set(weights)) == 1 else np.array(weights, np.float64)
+    if len(set(weights)) == 1:
+        return None
+    return np.array(weights, np.float64)
 
 
 def draw_options(hashes: Hashes, weights: Floats | None, key: int, count: int) -> list[int]:
@@ -51,11 +54,13 @@ def draw_options(hashes: Hashes, weights: Floats | None, key: int, count: int) -
     mixed = _mix(hashes ^ np.uint64(key))
     scores: Hashes | Floats = ~mixed
     if weights is not None:
-        fractions = ((mixed >> UNUSED_BITS).astype(np.float64) + 0.5) * 2.0**-FRACTION_BITS
+        values = (mixed >> UNUSED_BITS).astype(np.float64)
+        fractions = (values + 0.5) * FRACTION
         scores = _negative_logarithms(fractions) / weights
     if count == 1:
         return [int(scores.argmin())]
-    best = np.argpartition(scores, count - 1)[:count]
+    last = count - 1
+    best = np.argpartition(scores, last)[:count]
     order = np.argsort(scores[best])
     return [int(index) for index in best[order]]
 

@@ -18,7 +18,6 @@ from imagekiln.steps.prompts.template import (
     MAX_PICKED,
     ONE_OPTION,
     SEPARATOR,
-    Assignment,
     Choice,
     ColumnReference,
     Numbers,
@@ -29,6 +28,7 @@ from imagekiln.steps.prompts.template import (
     TemplateMistake,
     Text,
     Variable,
+    VariableAssignment,
     make_choice,
     make_options,
 )
@@ -126,7 +126,7 @@ class _Parser:
             if isinstance(piece, str):
                 literal += piece
                 continue
-            if isinstance(piece, Assignment | Choice):
+            if isinstance(piece, VariableAssignment | Choice):
                 labels[piece.name] += 1
                 piece = replace(piece, label=f"{piece.name}#{labels[piece.name]}")
             pieces += [Text(_fold_lines(literal)), piece] if literal else [piece]
@@ -170,7 +170,9 @@ class _Parser:
         if self._peek() == "\n":
             return self._take(self._position + 1)
         special = SPECIAL.search(self._text, self._position + 1)
-        return self._take(len(self._text) if special is None else special.start())
+        if special is None:
+            return self._take(len(self._text))
+        return self._take(special.start())
 
     def _peek(self, count: int = 1) -> str:
         """The next characters; fewer at the end."""
@@ -218,7 +220,7 @@ class _Parser:
             value = _strip(self._parse_until(""))
         self._close(start)
         self._variables.add(name)
-        return Assignment(name, value)
+        return VariableAssignment(name, value)
 
     def _parse_wildcard(self) -> Choice:
         wildcard = self._match(WILDCARD)
@@ -297,7 +299,11 @@ class _Parser:
         if not low and not high:
             raise self._mistake("$$ has no number of options before it; write {2$$a|b|c}")
         fewest = int(low or 1)
-        most = int(high) if high else None if dash else fewest
+        most: int | None = fewest
+        if high:
+            most = int(high)
+        elif dash:
+            most = None
         if max(fewest, most or 0) > MAX_PICKED:
             raise self._mistake(f"chooses over {MAX_PICKED} options; choose fewer")
         if most is not None and most < fewest:
@@ -366,9 +372,10 @@ def _fold_lines(text: str) -> str:
 
 def _strip(template: Template) -> Template:
     """The template without white space at its beginning and end."""
-    pieces = [*template]
-    if pieces and isinstance(pieces[0], Text):
-        pieces[0] = Text(pieces[0].text.lstrip())
-    if pieces and isinstance(pieces[-1], Text):
-        pieces[-1] = Text(pieces[-1].text.rstrip())
-    return tuple(pieces)
+    match template:
+        case (Text(text), *pieces):
+            template = (Text(text.lstrip()), *pieces)
+    match template:
+        case (*pieces, Text(text)):
+            template = (*pieces, Text(text.rstrip()))
+    return template

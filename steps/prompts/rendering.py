@@ -12,13 +12,13 @@ import numpy as np
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.prompts.draws import draw_options, hash_text
 from imagekiln.steps.prompts.template import (
-    Assignment,
     Choice,
     ColumnReference,
     Piece,
     Template,
     Text,
     Variable,
+    VariableAssignment,
     count_texts,
 )
 
@@ -79,7 +79,7 @@ def _render_piece(piece: Piece, drawing: Drawing, number: int, path: str) -> str
             return drawing.columns[piece.name]
         case Variable():
             return drawing.variables[piece.name]
-        case Assignment():
+        case VariableAssignment():
             value = render(piece.value, drawing, number, f"{path}/{piece.label}")
             drawing.variables[piece.name] = value
             return ""
@@ -92,9 +92,12 @@ def _render_choice(choice: Choice, drawing: Drawing, number: int, path: str) -> 
     texts = []
     for index, inner_number in _select(choice, drawing.key, number, path):
         option = choice.options.items[index]
-        texts.append(render(option.body, drawing, inner_number, f"{path}={option.source}"))
+        inner_path = f"{path}={option.source}"
+        text = render(option.body, drawing, inner_number, inner_path)
+        texts.append(text)
     joined = choice.separator.join(texts)
-    drawing.chosen[name] = joined if choice.most == 1 else texts
+    is_one = choice.most == 1
+    drawing.chosen[name] = joined if is_one else texts
     return joined
 
 
@@ -115,11 +118,13 @@ def _draw(choice: Choice, key: bytes, path: str) -> Sequence[int]:
     count = choice.fewest
     if choice.most > choice.fewest:
         counts = np.arange(choice.fewest, choice.most + 1, dtype=np.uint64)
-        count += draw_options(counts, None, hash_text(f"{path}#", key), 1)[0]
+        draw_key = hash_text(f"{path}#", key)
+        count += draw_options(counts, None, draw_key, 1)[0]
     if not count:
         return ()
     options = choice.options
-    return draw_options(options.hashes, options.weights, hash_text(path, key), count)
+    draw_key = hash_text(path, key)
+    return draw_options(options.hashes, options.weights, draw_key, count)
 
 
 def _combine(choice: Choice, number: int) -> Sequence[tuple[int, int]]:

@@ -47,7 +47,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class VariableAssignment:
     """`${name=!value}`: chooses the value once for the whole prompt, and leaves no text.
 
     `label` tells it from other pieces of its name beside it, as that of a choice does.
@@ -155,7 +155,7 @@ class Choice:
         return rows[::-1]
 
 
-Piece: TypeAlias = Text | ColumnReference | Variable | Assignment | Choice
+Piece: TypeAlias = Text | ColumnReference | Variable | VariableAssignment | Choice
 Template: TypeAlias = tuple[Piece, ...]
 
 
@@ -193,7 +193,7 @@ def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -
 
 def count_texts(template: Template) -> int:
     """How many texts a template can be, without what is drawn."""
-    counts = [piece.count for piece in template if isinstance(piece, Assignment | Choice)]
+    counts = [piece.count for piece in template if isinstance(piece, VariableAssignment | Choice)]
     return min(prod(counts), MAX_COUNT)
 
 
@@ -201,7 +201,7 @@ def measure_height(template: Template) -> int:
     """How deep choices are nested."""
     height = 0
     for piece in template:
-        if isinstance(piece, Assignment):
+        if isinstance(piece, VariableAssignment):
             height = max(height, measure_height(piece.value))
         elif isinstance(piece, Choice):
             height = max(height, 1 + piece.options.height)

@@ -43,11 +43,12 @@ class WildcardFiles:
     @property
     def digest(self) -> str:
         """A hash of the files that were read, whatever folder they are in."""
-        digests = [
-            (name, hashlib.sha256(content).hexdigest())
-            for name, content in sorted(self._contents.items())
-        ]
-        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+        digests = []
+        for name, content in sorted(self._contents.items()):
+            digest = hashlib.sha256(content).hexdigest()
+            digests.append((name, digest))
+        listed = json.dumps(digests)
+        return hashlib.sha256(listed.encode()).hexdigest()
 
     def read_options(self, wildcard: str, mode: Mode, depth: int) -> Options:
         """The lines of the files of that name, in which `*` stands for any characters.
@@ -102,14 +103,14 @@ class WildcardFiles:
         self._option_count += options
 
     def _read(self, name: str, where: str) -> str:
-        if name not in self._contents:
+        content = self._contents.get(name)
+        if content is None:
             store = open_store(resolve_path(str(self._folder)))
             rest = MAX_BYTES - sum(map(len, self._contents.values()))
             content = store.read_prefix(f"{name}{SUFFIX}", rest + 1)
             if len(content) > rest:
                 raise BadInput(f"{where}: with it, files have over {MAX_BYTES} bytes. Use less.")
-            self._contents[name] = content
-        content = self._contents[name]
+        self._contents[name] = content
         try:
             return content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
