@@ -40,7 +40,8 @@ class PromptRecipes:
     @property
     def combinations(self) -> int:
         """The prompts of one row of the table, before any sweep."""
-        return self.draws * self.negative.count * sum(recipe.count for recipe in self.prompts)
+        counts = [recipe.count for recipe in self.prompts]
+        return self.draws * self.negative.count * sum(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,11 @@ class PromptCount:
             factors.append(f"{self.rows:,} rows")
         if self.swept != 1:
             factors.append(f"{self.swept:,} settings of the sweep")
-        least = "at least " if self.combinations >= MAX_COUNT else ""
-        return f"{least}{pluralize(self.prompts, 'prompt')} ({' x '.join(factors)})"
+        product = " x ".join(factors)
+        prompts = pluralize(self.prompts, "prompt")
+        if self.combinations >= MAX_COUNT:
+            prompts = f"at least {prompts}"
+        return f"{prompts} ({product})"
 
 
 def load_recipes(settings: PromptTemplate) -> PromptRecipes:
@@ -79,11 +83,12 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
             raise BadInput(f"{setting}, {mistake}.") from mistake
         return Recipe(source, template, count_texts(template))
 
-    several = len(settings.templates) > 1
-    prompts = [
-        load(source, f"{TEMPLATE_SETTING}[{index}]" if several else TEMPLATE_SETTING)
-        for index, source in enumerate(settings.templates)
-    ]
+    prompts = []
+    for index, source in enumerate(settings.templates):
+        setting = TEMPLATE_SETTING
+        if len(settings.templates) > 1:
+            setting += f"[{index}]"
+        prompts.append(load(source, setting))
     return PromptRecipes(
         prompts=tuple(prompts),
         negative=load(settings.negative_template or "", NEGATIVE_SETTING),

@@ -72,8 +72,12 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
     source = SourceFile(TEMPLATE_SETTING, path, digest)
     (file,) = read_footers((source,), job.columns, job.carried_columns)
-    unused = find_unused_columns(table)
-    return (replace(file, unused_columns=unused, made_prompts=count.describe()),)
+    file = replace(
+        file,
+        unused_columns=find_unused_columns(table),
+        made_prompts=count.describe(),
+    )
+    return (file,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ class _RowMaker:
         columns = {}
         for name in file.column_names:
             where = f"{file.source.uri}: column {name!r}"
-            columns[name] = read_texts(batch.column(name), where).values.to_pylist()
+            cells = read_texts(batch.column(name), where)
+            columns[name] = cells.values.to_pylist()
         named = sorted(self._recipes.columns)
         no_ids = [None] * batch.num_rows
         rows = []
@@ -162,7 +167,8 @@ class _RowMaker:
             for values in self._iter_values(row):
                 waiting.append((index, values))
                 texts = [value for value in values.values() if isinstance(value, str)]
-                waiting_bytes += copied_bytes + sum(map(len, texts))
+                waiting_bytes += copied_bytes
+                waiting_bytes += sum(map(len, texts))
                 if len(waiting) >= BATCH_ROWS or waiting_bytes >= BATCH_BYTES:
                     yield self._assemble(waiting, copied)
                     waiting = []
@@ -188,8 +194,9 @@ class _RowMaker:
     def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
         """The written columns of each prompt of a row."""
         for recipe in self._recipes.prompts:
+            count = recipe.count * self._recipes.negative.count
             for draw in range(self._recipes.draws):
-                for number in range(recipe.count * self._recipes.negative.count):
+                for number in range(count):
                     texts = self._make_texts(row, recipe, draw, number)
                     yield from self._sweep(row, draw, texts)
 
@@ -223,19 +230,25 @@ class _RowMaker:
         """A prompt with each combination of the settings that are swept, all of one seed."""
         names = self._names
         content = (row.key, draw, texts[names.prompt], texts[names.negative_prompt])
-        seed = int(_hash_content(self._seed, *content)[:SEED_DIGITS], 16)
+        seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
         for cell in self._cells:
-            row_id = row.id
-            if row_id is not None and not self._is_alone:
+            values = dict(texts)
+            values[names.seed] = int(seed_digits, 16)
+            values[names.id] = row.id
+            if row.id is not None and not self._is_alone:
                 digits = _hash_content(*content, texts[TEMPLATE_COLUMN], *cell)
-                row_id = f"{row.id}-{digits[:ID_DIGITS]}"
-            swept = dict(zip(self._swept, cell, strict=True))
-            yield {**texts, names.seed: seed, names.id: row_id, **swept}
+                values[names.id] = f"{row.id}-{digits[:ID_DIGITS]}"
+            swept = zip(self._swept, cell, strict=True)
+            values.update(swept)
+            yield values
 
 
 def _hash_content(*content: object) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    text = json.dumps(content)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return kind

@@ -95,7 +95,8 @@ def _require_columns(
             raise BadInput(f"{source.uri}: {absence}. Correct {TEMPLATE_SETTING}.")
     ours = [name for _, name in job.columns]
     for name in (*sorted(recipes.columns), *job.carry, *ours):
-        if schema.names.count(name) > 1:
+        count = schema.names.count(name)
+        if count > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
 
 
