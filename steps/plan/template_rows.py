@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
@@ -82,11 +83,14 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _TableRow:
-    """A row of the table. `key` decides its draws: its id, or the texts that templates name."""
+    """A row of the table: what decides its draws, its id, and the texts that templates name.
+
+    `texts` is None where one is empty, or something is no UTF-8.
+    """
 
     key: str
     id: str | None
-    texts: Mapping[str, str | None]
+    texts: Mapping[str, str] | None
 
 
 class _RowMaker:
@@ -138,12 +142,15 @@ class _RowMaker:
                 yield from self._make_batches(rows, copied)
 
     def _read_rows(self, file: InputFile, batch: pa.RecordBatch) -> list[_TableRow]:
-        """The rows of a batch; texts are empty where they are no UTF-8."""
         columns = {}
+        invalid: set[int] = set()
         for name in file.column_names:
             where = f"{file.source.uri}: column {name!r}"
             cells = read_texts(batch.column(name), where)
             columns[name] = cells.values.to_pylist()
+            if cells.valid is not None:
+                wrong = pc.indices_nonzero(pc.invert(cells.valid))
+                invalid.update(wrong.to_pylist())
         named = sorted(self._recipes.columns)
         no_ids = [None] * batch.num_rows
         rows = []
@@ -153,7 +160,8 @@ class _RowMaker:
                 key = _hash_content("texts", *texts.values())
             else:
                 key = _hash_content("id", row_id)
-            rows.append(_TableRow(key, row_id, texts))
+            is_whole = index not in invalid and None not in texts.values()
+            rows.append(_TableRow(key, row_id, texts if is_whole else None))
         return rows
 
     def _make_batches(
@@ -201,20 +209,16 @@ class _RowMaker:
                     yield from self._sweep(row, draw, texts)
 
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
-        """A prompt with its negative, and where they are from: of all pairs, that of this number.
-
-        They are empty where a text that templates name is.
-        """
+        """A prompt and its negative, of all pairs that of this number, and where they are from."""
         names = self._names
         texts: _Values = dict.fromkeys([names.prompt, names.negative_prompt, CHOICES_COLUMN])
         texts[TEMPLATE_COLUMN] = recipe.source
-        columns = {name: text for name, text in row.texts.items() if text is not None}
-        if len(columns) < len(row.texts):
+        if row.texts is None:
             return texts
         key = _hash_content(self._seed, row.key, draw)
         negative = self._recipes.negative
         number, negative_number = divmod(number, negative.count)
-        drawing = Drawing(bytes.fromhex(key), columns, self._limit)
+        drawing = Drawing(bytes.fromhex(key), row.texts, self._limit)
         negative_drawing = replace(drawing, variables={}, chosen={})
         prompt = render(recipe.template, drawing, number)
         negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)

@@ -188,8 +188,10 @@ class _Parser:
 
     def _parse_escape(self) -> str:
         text = self._take(self._position + 2)
-        is_escape = len(text) == 2 and text[1] in ESCAPED
-        return text[1] if is_escape else text
+        escaped = text[1:]
+        if escaped and escaped in ESCAPED:
+            return escaped
+        return text
 
     def _parse_column(self, column: re.Match[str]) -> ColumnReference:
         name = column[1].strip()

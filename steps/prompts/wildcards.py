@@ -37,7 +37,8 @@ class WildcardFiles:
         self._options: dict[tuple[str, Mode], Options] = {}
         self._contents: dict[str, bytes] = {}
         self.columns: set[str] = set()
-        self._option_count = 0
+        self._free_bytes = MAX_BYTES
+        self._free_options = MAX_OPTIONS
         self._open: list[str] = []  # the wildcards around the one that is read
 
     @property
@@ -83,34 +84,33 @@ class WildcardFiles:
     def _parse(self, name: str, mode: Mode, depth: int) -> Iterator[Option]:
         where = f"{self._folder}/{name}{SUFFIX}"
         text = self._read(name, where)
-        options = 0
+        is_empty = True
         for number, line in enumerate(StringIO(text, newline=None), start=1):
             line = line.strip()
             if not line or line.startswith("#"):
                 continue
             try:
-                option = parse_option(line, number, self, mode, depth)
+                yield parse_option(line, number, self, mode, depth)
             except TemplateMistake as mistake:
                 raise BadInput(f"{where}, {mistake}.") from mistake
-            options += 1 + line.count("|")
-            if self._option_count + options > MAX_OPTIONS:
-                raise BadInput(
-                    f"{where}: with it, there are over {MAX_OPTIONS} options. Use fewer."
-                )
-            yield option
-        if not options:
+            is_empty = False
+        if is_empty:
             raise BadInput(f"{where}: has no lines. Add one, or remove __{name}__.")
-        self._option_count += options
 
     def _read(self, name: str, where: str) -> str:
-        content = self._contents.get(name)
-        if content is None:
+        if name not in self._contents:
             store = open_store(resolve_path(str(self._folder)))
-            rest = MAX_BYTES - sum(map(len, self._contents.values()))
-            content = store.read_prefix(f"{name}{SUFFIX}", rest + 1)
-            if len(content) > rest:
-                raise BadInput(f"{where}: with it, files have over {MAX_BYTES} bytes. Use less.")
-        self._contents[name] = content
+            content = store.read_prefix(f"{name}{SUFFIX}", self._free_bytes + 1)
+            lines = max(content.count(b"\n"), content.count(b"\r"))
+            self._free_bytes -= len(content)
+            self._free_options -= lines
+            self._free_options -= content.count(b"|")
+            self._contents[name] = content
+        if self._free_bytes < 0:
+            raise BadInput(f"{where}: with it, files have over {MAX_BYTES} bytes. Use less.")
+        if self._free_options < 0:
+            raise BadInput(f"{where}: with it, there are over {MAX_OPTIONS} options. Use fewer.")
+        content = self._contents[name]
         try:
             return content.decode("utf-8-sig")
         except UnicodeDecodeError as error:

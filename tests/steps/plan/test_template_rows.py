@@ -8,13 +8,15 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan import template_rows
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.run_time import count_images
@@ -126,43 +128,54 @@ def test_as_many_prompts_are_made_as_were_counted(
         assert len({(row["guidance"], row["loras"]) for row in rows}) == 6
 
 
+CITIES = [("1", "Rome"), ("2", "Oslo"), ("3", "Paris"), ("4", "Bonn")]
+LINES = ["red", "2::blue", "green"]
+
+
 @settings(max_examples=20, deadline=None)
 @given(
-    st.permutations(["red", "2::blue", "green"]),
-    st.permutations([("1", "Rome"), ("2", "Oslo"), ("3", "Paris"), ("4", "Bonn")]),
+    st.permutations(LINES),
+    st.permutations(CITIES),
+    st.integers(0, 4),
     st.sampled_from(["gold", "3::gold", "{a|b} gold"]),
 )
 def test_prompts_follow_from_row_and_options_alone(
-    lines: list[str], cities: list[tuple[str, str]], further: str
+    lines: list[str], cities: list[tuple[str, str]], split: int, further: str
 ) -> None:
+    """In whatever order options, rows and files are, and however many rows come at a time."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        plain = _draw(folder / "a", ["red", "2::blue", "green"], cities)
-        moved = _draw(folder / "b", lines, sorted(cities))
+        plain = _draw(folder / "a", LINES, CITIES)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(template_rows, "BATCH_ROWS", split + 1)
+            moved = _draw(folder / "b", lines, cities[split:], cities[:split])
         fewer = _draw(folder / "c", lines, cities[:2])
         more = _draw(folder / "d", [*lines, further], cities)
     assert len(plain) == 20
     assert moved == plain
     assert len(fewer) == 10
     assert fewer <= plain
-    assert all("gold" in prompt for prompt, _ in more - plain)
-    assert not any("gold" in prompt for prompt, _ in more & plain)
+    assert all("gold" in row[0] for row in more - plain)
+    assert not any("gold" in row[0] for row in more & plain)
 
 
-def _draw(folder: Path, lines: list[str], cities: list[tuple[str, str]]) -> set[tuple[str, object]]:
-    """The prompts with their seeds: of cities in this order, from two files of these lines."""
+def _draw(folder: Path, lines: list[str], *tables: list[tuple[str, str]]) -> set[tuple[str, ...]]:
+    """All that is written of each prompt: of these tables, and two files of these lines."""
     folder.mkdir()
-    table = folder / "cities.csv"
-    rows = [f"{number},{city}\n" for number, city in cities]
-    table.write_text("".join(["id,city\n", *rows]))
+    for number, cities in enumerate(tables):
+        rows = [f"{city_id},{city}\n" for city_id, city in cities]
+        (folder / f"{number}.csv").write_text("".join(["id,city\n", *rows]))
     settings = _job(
         folder,
         {"xa": "\n".join(lines[:2]), "xb": "\n".join(lines[2:])},
         template="__x*__ in {{ city }}, {2$$__x*__}, {1-2$$a|__x*__}",
+        negative_template="{~3::c|d}",
         combinations=5,
-        table=str(table),
+        table=f"{folder}/*.csv",
     )
-    return {(str(row["prompt"]), row["seed"]) for row in _rows(settings, folder)}
+    rows_of_prompts = _rows(settings, folder)
+    names = ("prompt", "negative_prompt", "seed", "id", "prompt_choices")
+    return {tuple(str(row[name]) for name in names) for row in rows_of_prompts}
 
 
 def test_draws_follow_weights(tmp_path: Path) -> None:
@@ -172,15 +185,20 @@ def test_draws_follow_weights(tmp_path: Path) -> None:
     assert Counter(_prompts(tmp_path, "{~a|b|a}"))["a"] in (0, 1)
 
 
-def test_draws_are_those_of_every_machine(tmp_path: Path) -> None:
+def test_prompts_are_those_of_every_machine_and_process(tmp_path: Path) -> None:
     """A change of what is drawn would change the images of existing jobs."""
-    prompts = _prompts(tmp_path, "__color__ {1-2$$__animal__} {5::a|b}", combinations=4)
-    assert prompts == [
-        "red dog a",
-        "dark green dog, robin a",
-        "light green dog, cat a",
-        "blue cat, dog a",
+    table = write(tmp_path / "table.parquet", {"id": ["n1"], "place": ["Oslo"]})
+    template = "__color__ {1-2$$__animal__} {5::a|b} in {{ place }}"
+    made = _job(tmp_path, template=template, negative_template="{a|b}", combinations=4, table=table)
+    rows = _rows(made, tmp_path)
+    assert [(row["prompt"], row["negative_prompt"], row["seed"], row["id"]) for row in rows] == [
+        ("dark green cat a in Oslo", "b", 1788837041112862, "n1-1e035b952d4a"),
+        ("light green dog, owl a in Oslo", "a", 2769861207170503, "n1-c0fb8b2ff547"),
+        ("red robin b in Oslo", "b", 3530184498774237, "n1-e167a0ea1149"),
+        ("blue cat a in Oslo", "a", 2376184325901473, "n1-ec5ca0c2299a"),
     ]
+    choices = {"color": "red", "animal": ["robin"], "deep/bird": "robin", "{}": "b"}
+    assert json.loads(str(rows[2]["prompt_choices"])) == choices | {"negative_prompt.{}": "b"}
 
 
 @pytest.mark.parametrize(
@@ -215,6 +233,9 @@ def test_draws_are_those_of_every_machine(tmp_path: Path) -> None:
         ("__binary__", "FOLDER/binary.txt, line 2: is not UTF-8 text"),
         ("__nothing__", "FOLDER/nothing.txt: has no lines"),
         ("{~__many__|__many__} " * 4, "prompts.template: makes over 1000 choices for one prompt"),
+        ("__deep0__", "FOLDER/deep1.txt, line 1, character 1: choices are nested over 16 deep"),
+        ("__laughs0__", "prompts.template: makes at least 1,000,000,000,000,000,000 prompts"),
+        ("__inline__", "FOLDER/inline.txt: with it, there are over 250000 options"),
         ("{9$$__numbers__}" * 9, "prompts.max_prompts is 1,000,000"),
         ("{99$$__numbers__}{!90$$__thousands__}", "combines up to 90 of 20000 options"),
     ],
@@ -231,7 +252,11 @@ def test_hostile_templates_are_refused_in_a_sentence_with_their_place(
         "numbers": "\n".join(map(str, range(100))),
         "thousands": "\n".join(map(str, range(20_000))),
         "binary": "",
+        "inline": "\n".join(["{a|b}" * 3900] * 65),
     }
+    for level in range(16):
+        files[f"deep{level}"] = "{x|" * 14 + f"__deep{level + 1}__" + "}" * 14
+        files[f"laughs{level}"] = f"__laughs{level + 1}__" * 100 if level < 10 else "a\nb"
     with pytest.raises(BadInput) as caught:
         _plan_rows(tmp_path, files, template)
     message = str(caught.value)
@@ -243,6 +268,37 @@ def _plan_rows(folder: Path, files: Mapping[str, str], template: str) -> None:
     made = _job(folder, files, template=template)
     (folder / "wildcards/binary.txt").write_bytes(b"a\n\xff\n")
     read_prompts(made, folder)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"town": ["a"]}, "has no column 'city' (it has town). Correct prompts.template."),
+        ({"city": [1.5]}, "column 'city' is double, not text"),
+        ({"city": [["a"]]}, "column 'city' is list<element: string>, not text"),
+        ({"city": ["a"], "steps": [[1]]}, "column 'steps' is list<element: int64>, not integers"),
+        ({"city": ["a"], "source_image": ["x.png"]}, "column 'source_image' has input images"),
+        ({"city": pa.array([], pa.string())}, "has no rows"),
+        (pa.table([["a"], ["b"]], ["city", "city"]), "has more than one column 'city'"),
+        ({"city": [None]}, "1 of 1 row was rejected: prompt is null"),
+        ({"city": pa.array([b"\xff"]).view(pa.string())}, "prompt is null"),
+        ({"city": ["a"], "id": pa.array([b"\xff"]).view(pa.string())}, "prompt is null"),
+        ({"city": ["x" * 10**6]}, "prompt is over 4000 characters"),
+        (b"PAR1 and noise", "is no whole Parquet file"),
+    ],
+)
+def test_hostile_tables_are_refused_in_a_sentence(
+    tmp_path: Path, columns: object, problem: str
+) -> None:
+    table = tmp_path / "table.parquet"
+    if isinstance(columns, bytes):
+        table.write_bytes(columns)
+    else:
+        write(table, columns)  # type: ignore[arg-type]  # a table or its columns
+    with pytest.raises(KilnError) as caught:
+        plan(tmp_path, prompts={"template": "in {{ city }}", "table": str(table)})
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @settings(max_examples=100, deadline=None)
