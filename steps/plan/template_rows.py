@@ -227,11 +227,15 @@ class _RowMaker:
             choices[f"{NEGATIVE}.{name}"] = choice
         texts[names.prompt] = prompt.strip()
         texts[names.negative_prompt] = negative_prompt.strip()
-        texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
+        if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
+            texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
         return texts
 
     def _sweep(self, row: _TableRow, draw: int, texts: _Values) -> Iterator[_Values]:
-        """A prompt with each combination of the settings that are swept, all of one seed."""
+        """A prompt with each combination of the settings that are swept, all of one seed.
+
+        They follow each other in the order of the settings, by which the report finds them.
+        """
         names = self._names
         content = (row.key, draw, texts[names.prompt], texts[names.negative_prompt])
         seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]

@@ -81,4 +81,5 @@ def _negative_logarithms(fractions: Floats) -> Floats:
     series = np.zeros_like(ratios)
     for degree in LOGARITHM_DEGREES:
         series = series * squares + 1 / degree
-    return 2 * ratios * series - exponents * LOG_2
+    logarithms: Floats = 2 * ratios * series - exponents * LOG_2
+    return logarithms

@@ -22,7 +22,7 @@ from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
-from tests.jobs import image_rows, job, plan, rejected, write
+from tests.jobs import Columns, image_rows, job, plan, rejected, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "prompts.md"
 NUMBERS = count()
@@ -288,13 +288,13 @@ def _plan_rows(folder: Path, files: Mapping[str, str], template: str) -> None:
     ],
 )
 def test_hostile_tables_are_refused_in_a_sentence(
-    tmp_path: Path, columns: object, problem: str
+    tmp_path: Path, columns: Columns | bytes, problem: str
 ) -> None:
     table = tmp_path / "table.parquet"
     if isinstance(columns, bytes):
         table.write_bytes(columns)
     else:
-        write(table, columns)  # type: ignore[arg-type]  # a table or its columns
+        write(table, columns)
     with pytest.raises(KilnError) as caught:
         plan(tmp_path, prompts={"template": "in {{ city }}", "table": str(table)})
     assert problem in str(caught.value)

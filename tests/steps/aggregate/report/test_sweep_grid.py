@@ -1,7 +1,7 @@
 """The grid of a sweep in the report: each image where its prompt and its settings are."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tests.runs import fill, not_ok, settings
 HOSTILE = "</table><script>alert(1)</script> {{ 7 * 7 }} {a|b}"
 
 
-def _planned(folder: Path, sweep: dict[str, object]) -> PlanResult:
+def _planned(folder: Path, sweep: Mapping[str, object]) -> PlanResult:
     table = write(folder / "table.parquet", {"text": [HOSTILE, "a cat", "a dog"]})
     prompts = {"template": "{{ text }}", "table": table, "sweep": sweep}
     plain = settings(Path("unused"), str(folder / "out"), limits={"failed_share": 1.0})
