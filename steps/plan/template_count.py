@@ -46,29 +46,10 @@ class PromptRecipes:
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """How many prompts there are: the combinations, for each row of a table and of the sweep."""
+    """How many prompts there are, and of what: `6 prompts (3 combinations x 2 rows)`."""
 
-    combinations: int
-    rows: int
-    swept: int
-
-    @property
-    def prompts(self) -> int:
-        """All of them."""
-        return self.combinations * self.rows * self.swept
-
-    def describe(self) -> str:
-        """The product, such as `6 prompts (3 combinations x 2 rows)`."""
-        factors = [pluralize(self.combinations, "combination")]
-        if self.rows != 1:
-            factors.append(f"{self.rows:,} rows")
-        if self.swept != 1:
-            factors.append(f"{self.swept:,} settings of the sweep")
-        product = " x ".join(factors)
-        prompts = pluralize(self.prompts, "prompt")
-        if self.combinations >= MAX_COUNT:
-            prompts = f"at least {prompts}"
-        return f"{prompts} ({product})"
+    prompts: int
+    description: str
 
 
 def load_recipes(settings: PromptTemplate) -> PromptRecipes:
@@ -103,11 +84,20 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
 
     Raises BadInput where it is more than the job allows.
     """
+    combinations = recipes.combinations
     swept = prod(map(len, settings.sweep.values.values()))
-    count = PromptCount(recipes.combinations, rows, swept)
-    if count.prompts > settings.max_prompts:
+    factors = [pluralize(combinations, "combination")]
+    if rows != 1:
+        factors.append(f"{rows:,} rows")
+    if swept != 1:
+        factors.append(f"{swept:,} settings of the sweep")
+    product = " x ".join(factors)
+    prompts = combinations * rows * swept
+    least = "at least " if combinations >= MAX_COUNT else ""
+    count = PromptCount(prompts, f"{least}{pluralize(prompts, 'prompt')} ({product})")
+    if prompts > settings.max_prompts:
         raise BadInput(
-            f"{TEMPLATE_SETTING}: makes {count.describe()}, and prompts.max_prompts is "
+            f"{TEMPLATE_SETTING}: makes {count.description}, and prompts.max_prompts is "
             f"{settings.max_prompts:,}. Set prompts.combinations to how many are drawn for each "
             "row, or raise prompts.max_prompts."
         )

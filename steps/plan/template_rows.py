@@ -76,7 +76,7 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     file = replace(
         file,
         unused_columns=find_unused_columns(table),
-        made_prompts=count.describe(),
+        made_prompts=count.description,
     )
     return (file,)
 
