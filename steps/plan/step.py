@@ -26,6 +26,7 @@ from imagekiln.steps.plan.budget import (
 )
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
+from imagekiln.steps.plan.input_changes import describe_input_change
 from imagekiln.steps.plan.input_files import (
     InputFile,
     find_unused_columns,
@@ -87,7 +88,7 @@ class PlanResult:
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `space` is what the images need on the disk of the output; None for a plan that
     existed. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
-    little to refuse the job.
+    little to refuse the job. `input_change` says that the input of a named run has changed since.
     """
 
     plan: Plan
@@ -100,6 +101,7 @@ class PlanResult:
     moved_revisions: tuple[NamedRevision, ...] = ()
     space: SpaceNeeded | None = None
     over_budget: str | None = None
+    input_change: str | None = None
 
 
 def make_plan(
@@ -123,7 +125,9 @@ def make_plan(
         existing = _read_plan(store)
         if existing is not None:
             planned_model = resolve_model(job, existing.revisions)
-            return _adopt_plan(store, existing, job, planned_model, terms)
+            adopted = _adopt_plan(store, existing, job, planned_model, terms)
+            change = None if must_exist else describe_input_change(job, existing)
+            return replace(adopted, input_change=change)
     model = resolve_model(job)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)

@@ -38,7 +38,9 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
 
 
 def print_plan_warnings(result: "PlanResult") -> None:
-    """Print what may go wrong: budget or disk may not do, or checks are not tried."""
+    """Print what may go wrong: the input is another, budget or disk may not do, checks fail."""
+    if result.input_change is not None:
+        print_note(sanitize_line(result.input_change))
     if result.over_budget is not None:
         print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
     print_short_space(result)

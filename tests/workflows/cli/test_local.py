@@ -18,7 +18,7 @@ from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.plan_text import format_estimate
 from tests.runs import write_prompts
-from tests.workflows.cli.commands import kiln, parse_json, plan_run
+from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
 
 
 def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) -> None:
@@ -39,11 +39,19 @@ def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) ->
     assert [json.loads(line)["done"] for line in progress][-1] == 6
 
 
-def test_run_again_has_nothing_to_do(job: str) -> None:
+def test_run_again_has_nothing_to_do_and_says_where_its_input_has_changed(
+    job: str, tmp_path: Path
+) -> None:
     first = kiln("run", job)
     again = kiln("run", job)
     assert again.exit_code == 0
     assert again.stdout == f"Already finished; nothing to do.\n{first.stdout}"
+
+    prompts = write_prompts(tmp_path / "prompts.parquet", ROWS[1:])
+    run_id = first.stdout.partition(":")[0]
+    named = kiln("run", job, "--set", f"run_id={run_id}")
+    assert (named.exit_code, named.stdout) == (0, again.stdout)
+    assert f"{prompts}: has changed (6 rows then, 5 now) since" in named.stderr
 
 
 def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str) -> None:
