@@ -219,8 +219,11 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 def _refuse_file(output: str) -> None:
     path = local_path(output)
     with translate_errors(output):
-        if path.is_file():
-            raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+    if file == path:
+        raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
+    if file is not None:
+        raise BadInput(f"output: {output} is below {file}, which is a file. Name another folder.")
 
 
 def _store_input_image(store: Store, digest: str, content: bytes) -> None:

@@ -136,7 +136,7 @@ def test_time_that_nobody_knows_stops_no_job(argo: Memory) -> None:
     reported: list[str] = []
     submit(postcards(), argo=argo, report=reported.append)
     assert reported == [
-        "How long it takes is unknown: run `imagekiln tune JOB` on its GPU, "
+        "How long it takes is unknown: run `imagekiln tune JOB` on its GPU or CPU, "
         "or set shard.seconds_per_image; where the job has run before, `imagekiln estimate JOB` "
         "knows."
     ]
