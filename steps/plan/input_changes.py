@@ -19,23 +19,13 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.object_store import modification_time, open_filesystem
+from imagekiln.steps.storage.store import read_small
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 # Up to this size, an input is read and hashed. Of a larger one, the times of writing decide.
 MAX_READ_BYTES = 64 * 2**20
 MAX_REMOTE_FILES = 100  # of a pattern that are looked at: each costs a request
 REMEDY = "What changed is not in the run. Set another run_id or --date to plan it"
-
-
-def find_input_change(job: Job) -> str | None:
-    """The same for a job whose run may exist; None where that is not known from here."""
-    if job.run_id is None:
-        return None
-    with suppress(KilnError):
-        store = open_store(f"{job.output.rstrip('/')}/{job.run_id}")
-        plan = parse_plan(store.read(PLAN_KEY), store.uri_of(PLAN_KEY))
-        return describe_input_change(job, plan)
-    return None
 
 
 def describe_input_change(job: Job, plan: Plan) -> str | None:
@@ -53,6 +43,17 @@ def describe_input_change(job: Job, plan: Plan) -> str | None:
     first, *others = job.prompt_patterns
     names = cut_name(first) + (f" and {len(others)} more" if others else "")
     return f"{names}: {change} since this run was planned. {REMEDY}."
+
+
+def find_input_change(job: Job) -> str | None:
+    """The same for a job whose run may exist; None where it does not, or cannot be read here."""
+    if job.run_id is None:
+        return None
+    with suppress(KilnError):
+        store = open_store(f"{job.output.rstrip('/')}/{job.run_id}")
+        plan = parse_plan(read_small(store, PLAN_KEY), store.uri_of(PLAN_KEY))
+        return describe_input_change(job, plan)
+    return None
 
 
 def _find_change(job: Job, plan: Plan) -> str | None:
