@@ -20,7 +20,10 @@ from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
 )
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.uri import is_remote_uri
 
 READERS = 16
 
@@ -54,6 +57,8 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
 
     Raises Missing where there are none, BadInput where one cannot be read, TryAgain.
     """
+    if not is_remote_uri(uri):
+        _refuse_file(uri)
     run_uri, _ = resolve_run(uri.rstrip("/") or uri)
     if open_store(run_uri).exists(PLAN_KEY):
         return (open_source(run_uri),)
@@ -66,6 +71,12 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     uris = [f"{run_uri.rstrip('/')}/{entry.run_id}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:
         return tuple(pool.map(open_source, uris))
+
+
+def _refuse_file(uri: str) -> None:
+    with translate_errors(uri):
+        if local_path(uri).is_file():
+            raise BadInput(f"{uri}: is a file. Name the folder of a run, or the output of a job.")
 
 
 def open_source(uri: str) -> RunSource:

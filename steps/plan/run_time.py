@@ -22,7 +22,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import resolve_path
 
-HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU, or set shard.seconds_per_image"
+HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
 # Where the runs before are not looked for.
 HOW_TO_KNOW = f"{HOW_TO_MEASURE}; where the job has run before, `imagekiln estimate JOB` knows"
 READERS = 16

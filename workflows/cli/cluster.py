@@ -20,6 +20,7 @@ from imagekiln.workflows.cli.options import (
 from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
 
 UNHEALTHY_EXIT_CODE = 2
+CLUSTER_DOCS = "https://github.com/imagekiln/imagekiln/blob/main/docs/cluster.md#your-own-overlay"
 VERDICTS: Final[tuple[CheckVerdict, ...]] = get_args(CheckVerdict)
 VERDICT_WIDTH = 9
 
@@ -47,9 +48,9 @@ def manifests(folder: Path, *, monitoring: bool) -> None:
     base = folder / "base"
     overlays = folder / "overlays"
     print_text(
-        f"Wrote {folder}. Fill in a copy of secrets.example.yaml in {base}. Your values for "
-        f"artifacts.yaml and defaults.yaml there go into an overlay, {overlays / 'mine'}, as "
-        f"docs/cluster.md shows. Next: kubectl apply -k {overlays / 'mine'}"
+        f"Wrote {folder}. Fill in a copy of secrets.example.yaml in {base}, and apply it. Your own "
+        f"endpoint, bucket and quota go into an overlay of yours: {CLUSTER_DOCS}. "
+        f"Next: kubectl apply -k {overlays / 'whole-cluster'}, or your overlay"
     )
 
 

@@ -218,8 +218,11 @@ def format_runs(runs: "list[RunOverview]") -> str:
 
 def _format_run_overview(run: "RunOverview") -> str:
     if run.ok is None:
-        planned = f"{pluralize(run.images, 'image')} planned"
-        return ", ".join([run.state, planned, *_cost_parts(run.device_hours, run.cost)])
+        images = pluralize(run.images, "image")
+        done = (
+            f"{images} planned" if run.committed is None else f"{run.committed:,} of {images} made"
+        )
+        return ", ".join([run.state, done, *_cost_parts(run.device_hours, run.cost)])
     state: str = run.state
     if run.exceeded_gates:
         noun = "gate" if len(run.exceeded_gates) == 1 else "gates"
@@ -243,11 +246,19 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
 
 def format_garbage(result: "GcResult") -> str:
     """What can be or was removed, a line each, and the sum."""
+    recent = _format_recent_runs(result.recent_runs)
     if not result.found:
-        return "Nothing to remove."
+        return f"Nothing to remove.{recent}"
     verb = "Removed" if result.removed else "To remove with --remove"
     lines = [_format_run_garbage(garbage) for garbage in result.found]
-    return "\n".join([*lines, f"{verb}: {format_bytes(result.bytes)}"])
+    return "\n".join([*lines, f"{verb}: {format_bytes(result.bytes)}{recent}"])
+
+
+def _format_recent_runs(runs: int) -> str:
+    if not runs:
+        return ""
+    stay = pluralize(runs, "unfinished run is", "unfinished runs are")
+    return f"\n{stay} younger than --older-than (7 days by default): 0 lists all."
 
 
 def _format_run_garbage(garbage: "Garbage") -> str:

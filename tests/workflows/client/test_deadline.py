@@ -6,12 +6,14 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.client.deadline import forecast
 from imagekiln.workflows.client.schedules import schedule
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
+from tests.jobs import job as planned_job
 from tests.jobs import write
 from tests.workflows.client.postcards import postcards
 from tests.workflows.memory import Memory
@@ -37,6 +39,20 @@ def test_submitting_reports_the_time_at_the_job_s_parallelism(
     assert reported == [
         "About 5 h 0 min on 16 GPUs at once (80 GPU-hours, by the job's shard.seconds_per_image)."
     ]
+
+
+def test_submitting_reports_that_the_input_of_a_planned_run_has_changed(
+    argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    uris = {"prompts": f"{s3_bucket}/p.parquet", "output": f"{s3_bucket}/out"}
+    night = planned_job(tmp_path, run_id="night", **uris)
+    reported: list[str] = []
+    for prompts in (["a"], ["a", "b"]):
+        file = Path(write(tmp_path / "p.parquet", {"prompt": prompts}))
+        open_store(s3_bucket).replace("p.parquet", file.read_bytes())
+        make_plan(night)
+    submit(night, argo=argo, report=reported.append)
+    assert "has changed (1 row then, 2 now) since this run was planned." in reported[-1]
 
 
 @pytest.mark.parametrize(("columns", "need"), [({}, "0.272"), ({"width": [64] * 100}, "0.519")])
@@ -120,7 +136,7 @@ def test_time_that_nobody_knows_stops_no_job(argo: Memory) -> None:
     reported: list[str] = []
     submit(postcards(), argo=argo, report=reported.append)
     assert reported == [
-        "How long it takes is unknown: run `imagekiln tune JOB` on its GPU, "
+        "How long it takes is unknown: run `imagekiln tune JOB` on its GPU or CPU, "
         "or set shard.seconds_per_image; where the job has run before, `imagekiln estimate JOB` "
         "knows."
     ]
