@@ -66,15 +66,16 @@ class Tab:
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
 
-    def evaluate(self, expression: str) -> Any:
+    def evaluate(self, expression: str) -> object:
         """The value of an expression of JavaScript in the page, once its promise is kept."""
         result = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
         assert "exceptionDetails" not in result, (expression, result["exceptionDetails"])
-        return result["result"].get("value")
+        value: object = result["result"].get("value")
+        return value
 
-    def wait_for(self, expression: str) -> Any:
+    def wait_for(self, expression: str) -> object:
         """The value of an expression, once it is true."""
         return self.evaluate(WAIT % expression)
 

@@ -125,6 +125,11 @@ class Gallery:
             problems=tuple(progress.problems),
         )
 
+    def wait(self) -> GalleryState:
+        """What there is to choose from, once all is indexed that can be."""
+        self._index.wait()
+        return self.state()
+
     def page(self, query: PageQuery) -> list[Tile]:
         """A page of images. Raises BadInput where the query fits no column."""
         self._index.wait_for_rows(FIRST_ROWS_SECONDS)

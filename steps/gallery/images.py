@@ -53,7 +53,7 @@ class GalleryImages:
         self._decoders = BoundedSemaphore(DECODERS)
 
     def read_row(self, position: Position, image_id: str) -> ImageRow:
-        """The whole row. Raises BadInput where the manifest was replaced or is damaged; TryAgain."""
+        """The whole row. Raises BadInput where the manifest is another one or damaged, TryAgain."""
         run = self._runs.runs[position.run]
         images = run.source.shard_images[position.shard]
         manifest = read_manifest(run.run.store, position.shard, images)

@@ -60,6 +60,7 @@ class GalleryIndex:
         self.progress = Progress(images, problems=list(runs.problems))
         self._stopped = Event()
         self._has_rows = Event()
+        self._ended = Event()
         self._read_columns = manifest_columns(self.columns)
         self._database = Database(
             folder, file="gallery.duckdb", memory_limit=MEMORY_LIMIT, max_threads=MAX_THREADS
@@ -76,6 +77,10 @@ class GalleryIndex:
     def wait_for_rows(self, seconds: float) -> None:
         """Wait until there are rows, or no more can come, but no longer than this."""
         self._has_rows.wait(seconds)
+
+    def wait(self) -> None:
+        """Wait until no more rows can come."""
+        self._ended.wait()
 
     def stop(self) -> None:
         """Have `fill` end soon."""
@@ -99,6 +104,7 @@ class GalleryIndex:
             self.add_problem(f"The index is not complete: {error}")
         finally:
             self._has_rows.set()
+            self._ended.set()
 
     def add_problem(self, sentence: str) -> None:
         """Show a sentence on the page; of very many, the first."""

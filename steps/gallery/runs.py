@@ -47,7 +47,9 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
 
     Raises Missing where there are none, BadInput where it is the output of no job, TryAgain.
     """
-    plans = sorted(_iter_plans(uri), key=lambda run: run.plan.created_at, reverse=True)
+    plans = sorted(
+        _iter_plans(uri), key=lambda run: (run.plan.created_at, run.plan.run_id), reverse=True
+    )
     described = list(map_ordered(lambda index: _describe(plans[index]), len(plans), READERS))
     runs = tuple(run for run in described if isinstance(run, GalleryRun))
     problems = [str(run) for run in described if not isinstance(run, GalleryRun)]

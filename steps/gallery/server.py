@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.answers import Reply, answer, refuse
 from imagekiln.steps.gallery.gallery import Gallery, open_gallery
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import Stopped
 
 IDLE_SECONDS = 60.0
@@ -71,13 +72,13 @@ def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None])
     """
     with open_gallery(uri) as gallery, GalleryServer(gallery, host, port) as server:
         state = gallery.state()
-        report(
-            f"{state.images:,} images of {len(state.runs):,} runs are at {server.url} "
-            "until you stop it with Ctrl-C."
-        )
-        if not is_loopback(host):
-            report(f"Whoever reaches {host} can see all of them.")
         try:
+            report(
+                f"{pluralize(state.images, 'image')} of {pluralize(len(state.runs), 'run')}: "
+                f"{server.url} until Ctrl-C."
+            )
+            if not is_loopback(host):
+                report(f"Whoever reaches {host} can see all of them.")
             server.serve_forever()
         except Stopped:
             return
