@@ -121,6 +121,7 @@ def _describe(error: ValidationError) -> str:
 
 
 def _to_json(value: object) -> bytes:
-    # Escaped throughout, since a lone surrogate in somebody's text cannot be encoded. No value is
-    # not-a-number: JSON has none.
-    return json.dumps(to_jsonable_python(value), allow_nan=False).encode()
+    # Escaped throughout, since a lone surrogate in somebody's text cannot be encoded. JSON has
+    # neither infinity nor not-a-number.
+    jsonable = to_jsonable_python(value, inf_nan_mode="null")
+    return json.dumps(jsonable, allow_nan=False).encode()

@@ -80,6 +80,7 @@ def test_filters_and_order_come_back_with_the_address(tab: Tab, client: Client) 
     shown = f"tiles.length === {len(tiles)} && tiles.map((tile) => tile.image_id).join()"
     expected = ",".join(str(tile["image_id"]) for tile in tiles)
     assert tab.wait_for(shown) == expected
+    assert tab.evaluate(NO_OVERFLOW)
     tab.evaluate("location.reload(); 0")
     tab.wait_for("document.readyState === 'complete' && state && $('chips').children.length")
     assert tab.wait_for(shown) == expected
@@ -143,7 +144,9 @@ def test_pages_of_other_origins_read_nothing(browser: Tab, client: Client) -> No
         assert browser.evaluate(asked) == "TypeError"
         loaded = (
             "new Promise((done) => { const image = new Image();"
-            f"image.onload = () => done('loaded'); image.onerror = () => done('refused'); image.src = '{image}'; }})"
+            "image.onload = () => done('loaded');"
+            "image.onerror = () => done('refused');"
+            f"image.src = '{image}'; }})"
         )
         assert browser.evaluate(loaded) == "refused"
         server.shutdown()
