@@ -72,16 +72,20 @@ def _answer(gallery: Gallery, page: bytes, path: str, options: Options) -> Reply
 
 
 def _page(gallery: Gallery, options: Options) -> object:
-    fields = {name: value for name, value in options.items() if name != "where"}
-    return gallery.page(PAGE_ADAPTER.validate_python({**fields, "where": _where(options)}))
+    fields: dict[str, object] = dict(options)
+    fields["where"] = _where(options)
+    query = PAGE_ADAPTER.validate_python(fields)
+    return gallery.page(query)
 
 
 def _count(gallery: Gallery, options: Options) -> object:
-    return {"images": gallery.count(_where(options))}
+    images = gallery.count(_where(options))
+    return {"images": images}
 
 
 def _trends(gallery: Gallery, options: Options) -> object:
-    return gallery.trends(options.get("column"))
+    column = options.get("column")
+    return gallery.trends(column)
 
 
 def _state(gallery: Gallery, _: Options) -> object:
@@ -97,11 +101,16 @@ DATA_PATHS: dict[str, Callable[[Gallery, Options], object]] = {
 
 
 def _where(options: Options) -> tuple[Condition, ...]:
-    return WHERE_ADAPTER.validate_json(options.get("where", "[]"))
+    content = options.get("where", "[]")
+    return WHERE_ADAPTER.validate_json(content)
 
 
 def _image_reply(file: ImageFile) -> Reply:
-    return Reply(file.content, file.media_type, caching=IMAGE_CACHING)
+    return Reply(
+        file.content,
+        file.media_type,
+        caching=IMAGE_CACHING,
+    )
 
 
 def _status_of(error: KilnError) -> HTTPStatus:
@@ -115,9 +124,10 @@ def _status_of(error: KilnError) -> HTTPStatus:
 
 
 def _describe(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{cut_name(place) or 'where'}: {first['msg']}. Correct the query."
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    problem = first["msg"]
+    return f"{cut_name(place) or 'where'}: {problem}. Correct the query."
 
 
 def _to_json(value: object) -> bytes:

@@ -28,7 +28,7 @@ LEFT_OUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class IndexColumn:
     """A column that images can be filtered by; `field` is its name in SQL."""
 
     name: str
@@ -37,22 +37,22 @@ class Column:
     sql_type: str
 
 
-def index_columns(schema: pa.Schema) -> dict[str, Column]:
+def index_columns(schema: pa.Schema) -> dict[str, IndexColumn]:
     """The columns of the index, by name, for manifests of this schema."""
     columns = {
-        RUN_COLUMN: Column(RUN_COLUMN, "run", "run", "INTEGER"),
-        ID_COLUMN: Column(ID_COLUMN, "id", "image_id", "UUID"),
+        RUN_COLUMN: IndexColumn(RUN_COLUMN, "run", "run", "INTEGER"),
+        ID_COLUMN: IndexColumn(ID_COLUMN, "id", "image_id", "UUID"),
     }
     for number, field in enumerate(schema):
         described = _describe_type(field.type)
         if field.name in LEFT_OUT or described is None:
             continue
         kind, sql_type = described
-        columns[field.name] = Column(field.name, kind, f"c{number}", sql_type)
+        columns[field.name] = IndexColumn(field.name, kind, f"c{number}", sql_type)
     return columns
 
 
-def manifest_columns(columns: dict[str, Column]) -> list[Column]:
+def manifest_columns(columns: dict[str, IndexColumn]) -> list[IndexColumn]:
     """The columns that are read from manifests as they are."""
     return [column for column in columns.values() if column.kind not in ("run", "id")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
 from imagekiln.steps.gallery.columns import ColumnKind
-from imagekiln.steps.gallery.images import GalleryImages, ImageFile, ImageRow
+from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
 from imagekiln.steps.gallery.index import GalleryIndex
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
@@ -70,7 +70,7 @@ class ImageDetails:
     """An image with its row, and the images that look most like it."""
 
     number: int
-    row: ImageRow
+    row: GalleryRow
     neighbors: list[Tile]
 
 
@@ -168,8 +168,13 @@ class Gallery:
         return [_night(overview, means.get(overview.run_id)) for overview in self._overviews(0)]
 
     def _read_overviews(self, _: int) -> list[RunOverview]:
-        runs = self._runs.runs[::-1]
-        return list(map_ordered(lambda index: describe_run(runs[index].run), len(runs), READERS))
+        oldest_first = self._runs.runs[::-1]
+
+        def describe(index: int) -> RunOverview:
+            return describe_run(oldest_first[index].run)
+
+        overviews = map_ordered(describe, len(oldest_first), READERS)
+        return list(overviews)
 
 
 @contextmanager

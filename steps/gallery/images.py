@@ -25,7 +25,7 @@ THUMBNAIL_TYPE = "image/jpeg"
 
 
 @dataclass(frozen=True, slots=True)
-class ImageRow:
+class GalleryRow:
     """The row of an image in its manifest, as text, and the command that draws it again."""
 
     run: str
@@ -52,7 +52,7 @@ class GalleryImages:
         self._locations = SingleFlightCache(self._read_locations, CACHED_MANIFESTS)
         self._decoders = BoundedSemaphore(DECODERS)
 
-    def read_row(self, position: Position, image_id: str) -> ImageRow:
+    def read_row(self, position: Position, image_id: str) -> GalleryRow:
         """The whole row. Raises BadInput where the manifest is another one or damaged, TryAgain."""
         run = self._runs.runs[position.run]
         images = run.source.shard_images[position.shard]
@@ -62,7 +62,7 @@ class GalleryImages:
             name: None if value is None else truncate_text(_format_value(value), MAX_VALUE_CHARS)
             for name, value in row.items()
         }
-        return ImageRow(
+        return GalleryRow(
             run=run.run_id,
             image_id=image_id,
             status=str(row["status"]),
@@ -73,8 +73,10 @@ class GalleryImages:
     def read_file(self, position: Position, image_id: str) -> ImageFile:
         """The stored file of an image that is ok. Raises as `read_row` does."""
         run = self._runs.runs[position.run]
-        content = read_image_bytes(run.run.store, self._find_location(position, image_id))
-        return ImageFile(content, mime_type(run.run.plan.job.encoding))
+        location = self._find_location(position, image_id)
+        content = read_image_bytes(run.run.store, location)
+        encoding = run.run.plan.job.encoding
+        return ImageFile(content, mime_type(encoding))
 
     def read_thumbnail(self, position: Position, image_id: str) -> ImageFile:
         """A small JPEG of an image that is ok. Raises as `read_row` does."""
@@ -96,9 +98,10 @@ class GalleryImages:
         return row
 
     def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
-        run = self._runs.runs[shard[0]]
-        images = run.source.shard_images[shard[1]]
-        return read_manifest_columns(run.run.store, shard[1], images, LOCATION_COLUMNS)
+        run_number, number = shard
+        run = self._runs.runs[run_number]
+        images = run.source.shard_images[number]
+        return read_manifest_columns(run.run.store, number, images, LOCATION_COLUMNS)
 
 
 def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.gallery.columns import ID_COLUMN, Column, index_columns, manifest_columns
+from imagekiln.steps.gallery.columns import ID_COLUMN, IndexColumn, index_columns, manifest_columns
 from imagekiln.steps.gallery.runs import GalleryRun, GalleryRuns
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
@@ -40,7 +40,7 @@ class Position:
 
 
 @dataclass(slots=True)
-class Progress:
+class IndexProgress:
     """How much is indexed, and sentences on the manifests that cannot be."""
 
     images: int
@@ -57,7 +57,7 @@ class GalleryIndex:
         self.runs = runs
         self.columns = index_columns(runs.columns)
         images = sum(sum(run.source.shard_images) for run in runs.runs)
-        self.progress = Progress(images, problems=list(runs.problems))
+        self.progress = IndexProgress(images, problems=list(runs.problems))
         self._stopped = Event()
         self._has_rows = Event()
         self._ended = Event()
@@ -171,7 +171,7 @@ def _read_shard(run: GalleryRun, shard: int, expected: pa.Schema) -> pa.Table:
     return table
 
 
-def _add_position(table: pa.Table, columns: Sequence[Column], first: Position) -> pa.Table:
+def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Position) -> pa.Table:
     """The columns by their names in SQL, with the position of each row."""
     rows = table.num_rows
     positions = {

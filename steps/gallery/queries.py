@@ -4,15 +4,17 @@ A page begins after the last image of the one before it, so that a late page cos
 first. Row numbers come first, and the columns that a page shows only for those.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
-from imagekiln.steps.gallery.columns import ID_COLUMN, RUN_COLUMN, Column, ColumnKind
+from imagekiln.steps.gallery.columns import ID_COLUMN, RUN_COLUMN, ColumnKind, IndexColumn
 from imagekiln.steps.gallery.index import GalleryIndex, Position
+from imagekiln.steps.runs.row_checks import IMAGE_ID_PATTERN
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_CONDITIONS = 16
@@ -21,6 +23,7 @@ MAX_PAGE_IMAGES = 200
 MAX_NEIGHBORS = 24
 MAX_TEXT_CHARS = 300
 MAX_INT64 = 2**63 - 1
+WHOLE_PATTERN = re.compile(r"[-+]?[0-9]+")
 Operator = Literal["is", "contains", "at_least", "at_most"]
 OPERATORS: dict[ColumnKind, tuple[Operator, ...]] = {
     "text": ("contains", "is"),
@@ -75,53 +78,97 @@ class Tile:
     distance: int | None = None
 
 
+@dataclass(slots=True)
+class Filter:
+    """Clauses of SQL that rows fulfill, and the values of their question marks."""
+
+    clauses: list[str] = field(default_factory=list)
+    values: list[object] = field(default_factory=list)
+
+    def add(self, clause: str, *values: object) -> None:
+        """Rows must fulfill this clause, too."""
+        self.clauses.append(clause)
+        self.values += values
+
+    @property
+    def sql(self) -> str:
+        """The clauses as a part of a statement."""
+        if not self.clauses:
+            return ""
+        joined = " AND ".join(self.clauses)
+        return f"WHERE {joined}"
+
+
 def find_page(index: GalleryIndex, query: PageQuery) -> list[Tile]:
     """The images of a page, in order. Raises BadInput where a condition fits no column."""
-    clauses, values = _where(index, query.where)
-    if query.sort is None:
-        if query.after is not None:
-            clauses.append("rowid > ?")
-            values.append(query.after)
-        # Without an order, DuckDB gives rows as they were inserted, and stops at the limit.
-        sql = f"SELECT rowid FROM images {_all_of(clauses)} LIMIT {query.limit}"
-        return _tiles(index, [row for (row,) in index.fetch(sql, values)])
+    selection = _select(index, query.where)
+    if query.sort is not None:
+        column = _find_numbers(index, query.sort)
+        return _find_sorted_page(index, query, column, selection)
 
-    column = find_column(index, query.sort)
-    if column.kind not in ("whole", "number"):
-        raise BadInput(f"{cut_name(column.name)} is no column of numbers. Sort by another one.")
-    clauses.append(f"{column.field} IS NOT NULL")
     if query.after is not None:
-        _add_sort_key(index, query, column, clauses, values)
+        selection.add("rowid > ?", query.after)
+    # Without an order, DuckDB gives rows as they were inserted, and stops at the limit.
+    sql = f"SELECT rowid FROM images {selection.sql} LIMIT {query.limit}"
+    rows = index.fetch(sql, selection.values)
+    return _tiles(index, [number for (number,) in rows])
+
+
+def _find_sorted_page(
+    index: GalleryIndex, query: PageQuery, column: IndexColumn, selection: Filter
+) -> list[Tile]:
+    name = column.field
+    selection.add(f"{name} IS NOT NULL")
+    if query.after is not None:
+        last = _value_before(index, column, query.after)
+        comparison = "<" if query.descending else ">"
+        clause = f"({name} {comparison} ? OR ({name} = ? AND rowid > ?))"
+        selection.add(clause, last, last, query.after)
+
     direction = "DESC" if query.descending else "ASC"
-    order = f"ORDER BY {column.field} {direction}, rowid LIMIT {query.limit}"
-    rows = index.fetch(
-        f"SELECT rowid, {column.field} FROM images {_all_of(clauses)} {order}", values
+    order = f"ORDER BY {name} {direction}, rowid LIMIT {query.limit}"
+    sql = f"SELECT rowid, {name} FROM images {selection.sql} {order}"
+    rows = index.fetch(sql, selection.values)
+    return _tiles(
+        index,
+        [number for number, _ in rows],
+        values=[str(value) for _, value in rows],
     )
-    return _tiles(index, [row for row, _ in rows], values=[str(value) for _, value in rows])
+
+
+def _value_before(index: GalleryIndex, column: IndexColumn, number: int) -> object:
+    """The value of the last image of the page before this one."""
+    rows = index.fetch(f"SELECT {column.field} FROM images WHERE rowid = ?", [number])
+    if not rows:
+        raise Missing("The page before this one is no longer in the index. Begin at the first.")
+    return rows[0][0]
 
 
 def count_images(index: GalleryIndex, where: Sequence[Condition]) -> int:
     """How many indexed images fulfill the conditions. Raises as `find_page` does."""
-    clauses, values = _where(index, where)
-    ((count,),) = index.fetch(f"SELECT count(*) FROM images {_all_of(clauses)}", values)
-    return int(count)
+    selection = _select(index, where)
+    sql = f"SELECT count(*) FROM images {selection.sql}"
+    rows = index.fetch(sql, selection.values)
+    return int(rows[0][0])
 
 
 def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
     """The images whose perceptual hashes differ least from that of a row, the nearest first."""
-    phash = index.columns.get("phash")
-    if phash is None:
-        return []
-    hashes = index.fetch(f"SELECT {phash.field} FROM images WHERE rowid = ?", [number])
+    phash = index.columns["phash"].field
+    hashes = index.fetch(f"SELECT {phash} FROM images WHERE rowid = ?", [number])
     if not hashes or hashes[0][0] is None:
         return []
-    distance = f"bit_count(xor({phash.field}, ?))"
-    rows = index.fetch(
-        f"SELECT rowid, {distance} AS distance FROM images WHERE {phash.field} IS NOT NULL "
-        f"AND rowid <> ? ORDER BY distance, rowid LIMIT {MAX_NEIGHBORS}",
-        [hashes[0][0], number],
+    sql = f"""
+        SELECT rowid, bit_count(xor({phash}, ?)) AS distance FROM images
+        WHERE {phash} IS NOT NULL AND rowid <> ?
+        ORDER BY distance, rowid LIMIT {MAX_NEIGHBORS}
+    """
+    rows = index.fetch(sql, [hashes[0][0], number])
+    return _tiles(
+        index,
+        [neighbor for neighbor, _ in rows],
+        distances=[bits for _, bits in rows],
     )
-    return _tiles(index, [row for row, _ in rows], distances=[bits for _, bits in rows])
 
 
 def find_position(
@@ -131,14 +178,15 @@ def find_position(
 
     `number` says where to look first. Raises Missing where no indexed run has such an image.
     """
-    conditions = [Condition(RUN_COLUMN, "is", run_id), Condition(ID_COLUMN, "is", image_id)]
-    clauses, values = _where(index, conditions)
-    sql = f"SELECT rowid, run, shard, shard_row FROM images {_all_of(clauses)}"
+    of_run = Condition(RUN_COLUMN, "is", run_id)
+    of_image = Condition(ID_COLUMN, "is", image_id)
+    selection = _select(index, [of_run, of_image])
+    sql = f"SELECT rowid, run, shard, shard_row FROM images {selection.sql}"
     rows = []
     if number is not None:
-        rows = index.fetch(f"{sql} AND rowid = ?", [*values, number])
+        rows = index.fetch(f"{sql} AND rowid = ?", [*selection.values, number])
     if not rows:
-        rows = index.fetch(f"{sql} LIMIT 1", values)
+        rows = index.fetch(f"{sql} LIMIT 1", selection.values)
     if not rows:
         raise Missing(f"{run_id}: has no image {image_id} in the index. Reload the page.")
     row, run, shard, shard_row = rows[0]
@@ -147,16 +195,16 @@ def find_position(
 
 def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float]:
     """The mean of a column of numbers, for each run that has values in it."""
-    column = find_column(index, name)
-    if column.kind not in ("whole", "number"):
-        raise BadInput(f"{cut_name(name)} is no column of numbers. Choose another one.")
-    rows = index.fetch(
-        f"SELECT run, avg({column.field}) FROM images WHERE {column.field} IS NOT NULL GROUP BY run"
-    )
-    return {index.runs.runs[run].run_id: float(mean) for run, mean in rows}
+    column = _find_numbers(index, name).field
+    sql = f"SELECT run, avg({column}) FROM images WHERE {column} IS NOT NULL GROUP BY run"
+    means = {}
+    for number, mean in index.fetch(sql):
+        run = index.runs.runs[number]
+        means[run.run_id] = float(mean)
+    return means
 
 
-def find_column(index: GalleryIndex, name: str) -> Column:
+def find_column(index: GalleryIndex, name: str) -> IndexColumn:
     """The column with this name. Raises BadInput."""
     column = index.columns.get(name)
     if column is None:
@@ -164,85 +212,81 @@ def find_column(index: GalleryIndex, name: str) -> Column:
     return column
 
 
-def _where(index: GalleryIndex, where: Sequence[Condition]) -> tuple[list[str], list[object]]:
-    """Clauses of SQL, and the values of their question marks."""
-    clauses: list[str] = []
-    values: list[object] = []
+def _find_numbers(index: GalleryIndex, name: str) -> IndexColumn:
+    column = find_column(index, name)
+    if column.kind not in ("whole", "number"):
+        raise BadInput(f"{cut_name(name)} is no column of numbers. Choose another one.")
+    return column
+
+
+def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
+    """What the conditions are in SQL. Raises BadInput where one fits no column."""
+    selection = Filter()
     for condition in where:
         column = find_column(index, condition.column)
-        if condition.operator not in OPERATORS[column.kind]:
-            raise BadInput(
-                f"{cut_name(column.name)} cannot be asked {condition.operator!r}. "
-                f"Choose {' or '.join(OPERATORS[column.kind])}."
-            )
+        _require_operator(column, condition.operator)
         if condition.operator == "contains":
-            words = condition.value.lower().split()[:MAX_WORDS]
-            clauses += [f"contains(lower({column.field}), ?)" for _ in words]
-            values += words
+            words = condition.value.lower().split()
+            for word in words[:MAX_WORDS]:
+                selection.add(f"contains(lower({column.field}), ?)", word)
         elif column.kind == "flags":
-            clauses.append(f"list_contains({column.field}, ?)")
-            values.append(condition.value)
+            selection.add(f"list_contains({column.field}, ?)", condition.value)
         else:
-            clauses.append(_comparison(column, condition.operator))
-            values.append(_parse_value(index, column, condition.value))
-    return clauses, values
+            value = _parse_value(index, column, condition.value)
+            selection.add(_comparison(column, condition.operator), value)
+    return selection
 
 
-def _comparison(column: Column, operator: Operator) -> str:
+def _require_operator(column: IndexColumn, operator: Operator) -> None:
+    operators = OPERATORS[column.kind]
+    if operator not in operators:
+        choices = " or ".join(operators)
+        raise BadInput(f"{cut_name(column.name)} cannot be asked {operator!r}. Choose {choices}.")
+
+
+def _comparison(column: IndexColumn, operator: Operator) -> str:
     parameter = "CAST(? AS UUID)" if column.kind == "id" else "?"
-    return f"{column.field} {COMPARISONS[operator]} {parameter}"
+    sign = COMPARISONS[operator]
+    return f"{column.field} {sign} {parameter}"
 
 
-def _parse_value(index: GalleryIndex, column: Column, text: str) -> object:
+def _parse_value(index: GalleryIndex, column: IndexColumn, text: str) -> object:
     """The value in a text, as the column has it. Raises BadInput."""
-    if column.kind == "run":
-        for number, run in enumerate(index.runs.runs):
-            if run.run_id == text:
-                return number
-        raise Missing(f"There is no run {cut_name(text)!r} in this gallery. Choose another one.")
-    if column.kind == "id":
-        digits = text.lower()
-        if len(digits) != 32 or not set(digits) <= set("0123456789abcdef"):
-            raise BadInput(f"{cut_name(text)!r} is no image_id: those have 32 digits from 0 to f.")
-        return digits
-    if column.kind in ("whole", "number"):
-        return _parse_number(column, text)
-    return text
+    match column.kind:
+        case "run":
+            return _parse_run(index, text)
+        case "id":
+            return _parse_image_id(text)
+        case "whole" | "number":
+            return _parse_number(column, text)
+        case _:
+            return text
 
 
-def _parse_number(column: Column, text: str) -> int | float:
+def _parse_run(index: GalleryIndex, run_id: str) -> int:
+    for number, run in enumerate(index.runs.runs):
+        if run.run_id == run_id:
+            return number
+    raise Missing(f"There is no run {cut_name(run_id)!r} in this gallery. Choose another one.")
+
+
+def _parse_image_id(text: str) -> str:
+    digits = text.lower()
+    if re.fullmatch(IMAGE_ID_PATTERN, digits) is None:
+        raise BadInput(f"{cut_name(text)!r} is no image_id: those have 32 digits from 0 to f.")
+    return digits
+
+
+def _parse_number(column: IndexColumn, text: str) -> int | float:
+    name = cut_name(column.name)
     try:
-        number = int(text)
+        number = float(text)
+        whole = int(text) if WHOLE_PATTERN.fullmatch(text) else None
     except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            name = cut_name(column.name)
-            raise BadInput(f"{name}: {cut_name(text)!r} is no number. Correct it.") from None
-    if abs(number) > MAX_INT64:
-        return float(number)
+        raise BadInput(f"{name}: {cut_name(text)!r} is no number. Correct it.") from None
+    if whole is not None and abs(whole) <= MAX_INT64:
+        return whole
     return number
-
-
-def _add_sort_key(
-    index: GalleryIndex,
-    query: PageQuery,
-    column: Column,
-    clauses: list[str],
-    values: list[object],
-) -> None:
-    """Begin after the image `query.after`, by its value and, among equal ones, its row."""
-    rows = index.fetch(f"SELECT {column.field} FROM images WHERE rowid = ?", [query.after])
-    if not rows:
-        raise Missing("The page before this one is no longer in the index. Begin at the first.")
-    last = rows[0][0]
-    comparison = "<" if query.descending else ">"
-    clauses.append(f"({column.field} {comparison} ? OR ({column.field} = ? AND rowid > ?))")
-    values += [last, last, query.after]
-
-
-def _all_of(clauses: Sequence[str]) -> str:
-    return f"WHERE {' AND '.join(clauses)}" if clauses else ""
 
 
 def _tiles(
@@ -256,11 +300,9 @@ def _tiles(
         return []
     fields = [index.columns[name].field for name in ("status", "prompt", "error")]
     marks = ", ".join("?" for _ in numbers)
-    rows = index.fetch(
-        f"SELECT rowid, run, image_id, {', '.join(fields)} FROM images WHERE rowid IN ({marks})",
-        numbers,
-    )
-    by_number: dict[int, tuple[Any, ...]] = {row[0]: row for row in rows}
+    names = ", ".join(fields)
+    sql = f"SELECT rowid, run, image_id, {names} FROM images WHERE rowid IN ({marks})"
+    by_number: dict[int, tuple[Any, ...]] = {row[0]: row for row in index.fetch(sql, numbers)}
     tiles = []
     for place, number in enumerate(numbers):
         _, run, image_id, status, prompt, error = by_number[number]
@@ -270,7 +312,7 @@ def _tiles(
             image_id=image_id.hex,
             status=status,
             prompt=truncate_text(prompt or "", MAX_TEXT_CHARS),
-            error=None if error is None else truncate_text(error, MAX_TEXT_CHARS),
+            error=error and truncate_text(error, MAX_TEXT_CHARS),
             value=values[place] if values else None,
             distance=distances[place] if distances else None,
         )

@@ -187,7 +187,9 @@ def is_own_host(header: str, host: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine reach the host."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    if not _is_address(host):
+        return host == "localhost"
+    return ipaddress.ip_address(host).is_loopback
 
 
 def _host_name(header: str) -> str:

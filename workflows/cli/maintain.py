@@ -159,10 +159,11 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
     help="The address to serve at. Any other than this one lets others see the images.",
 )
 def gallery(folder: str, port: int, host: str) -> None:
-    """Show the images of runs in a browser: searched, filtered, sorted; and trends over nights.
+    """Show the images of runs in a browser, and trends over nights.
 
-    OUTPUT may also be one run. Until Ctrl-C, the page is served to this machine, from an index of
-    the manifests in TMPDIR: a gigabyte for ten million images.
+    The page searches prompts, filters by any column and sorts by any number. OUTPUT may also be one
+    run. Until Ctrl-C, the page is served to this machine, from an index of the manifests in TMPDIR:
+    a gigabyte for ten million images.
     """
     from imagekiln.steps.gallery.server import serve_gallery
 
