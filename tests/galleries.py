@@ -3,7 +3,7 @@
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +55,9 @@ def write_runs(folder: Path, output: str) -> None:
 def _measured(place: int) -> EncodedImage:
     """A picture of noise with its perceptual hash; every second one is marked."""
     marks = ("low_contrast",) if place % 2 else ()
-    measures = measure_image(picture(place).rgb)
+    rgb = picture(place).rgb
+    assert rgb is not None
+    measures = measure_image(rgb)
     return replace(encoded(place), quality=ImageQuality(marks, None, measures))
 
 
@@ -81,14 +83,16 @@ class Client:
     def get(
         self,
         path: str,
+        options: Mapping[str, object] | None = None,
         *,
         method: str = "GET",
-        headers: dict[str, str] | None = None,
-        **options: object,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
-        query = urlencode({name: value for name, value in options.items() if value is not None})
-        connection.request(method, f"{path}?{query}" if query else path, headers=headers or {})
+        query = urlencode(dict(options or {}))
+        connection.request(
+            method, f"{path}?{query}" if query else path, headers=dict(headers or {})
+        )
         response = connection.getresponse()
         answer = Answer(response.status, dict(response.getheaders()), response.read())
         connection.close()
@@ -96,7 +100,8 @@ class Client:
 
     def tiles(self, *where: tuple[str, str, str], **options: object) -> list[dict[str, object]]:
         """A page of images."""
-        answer = self.get("/images", where=conditions(*where), **options)
+        present = {name: value for name, value in options.items() if value is not None}
+        answer = self.get("/images", {"where": conditions(*where), **present})
         assert answer.status == http.client.OK, answer.content
         rows: list[dict[str, object]] = json.loads(answer.content)
         return rows

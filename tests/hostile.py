@@ -47,6 +47,7 @@ from tests.texts import chance
 
 SECRET = b"a file of the user's, which is none of the run's"
 FORMATS = ("parquet", "webdataset", "files")
+BROWSED_ONE_IN = 4  # changes: the gallery takes as long as all others together
 COLUMNS = {
     "prompt": [f"a red circle {place}" for place in range(6)],
     "id": [f"row-{place}" for place in range(6)],
@@ -103,6 +104,8 @@ def try_commands(number: int, scratch: Path) -> list[str]:
 
     wrong = []
     for name, command in commands(output):
+        if name == "gallery" and number % BROWSED_ONE_IN:
+            continue
         try:
             command()
         except KilnError as error:

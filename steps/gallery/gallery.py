@@ -197,7 +197,9 @@ def open_gallery(uri: str) -> Iterator[Gallery]:
 
 
 def _night(run: RunOverview, mean: float | None) -> NightFigures:
-    has_rate = run.ok is not None and run.device_hours
+    rate = None
+    if run.ok is not None and run.device_hours:
+        rate = run.ok / run.device_hours
     return NightFigures(
         run_id=run.run_id,
         job=run.job,
@@ -205,7 +207,7 @@ def _night(run: RunOverview, mean: float | None) -> NightFigures:
         created_at=run.created_at,
         images=run.images,
         ok=run.ok,
-        rate=run.ok / run.device_hours if has_rate else None,
+        rate=rate,
         elapsed_seconds=run.elapsed_seconds,
         device_hours=run.device_hours,
         cost=run.cost,
