@@ -32,6 +32,7 @@ from tests.galleries import (
     serving,
     write_runs,
 )
+from tests.jobs import files
 
 SECRET = b"a file of the user's, which is none of the run's"
 Row = dict[str, Any]
@@ -151,6 +152,15 @@ def test_an_image_that_failed_has_a_row_and_no_file(client: Client) -> None:
     assert client.get(image_path("row", tile)).status == 200
     answer = client.get(image_path("image", tile))
     assert (answer.status, b"its status is failed" in answer.content) == (400, True)
+
+
+def test_looking_changes_nothing_in_a_run(client: Client, output: Path) -> None:
+    before = files(output)
+    for tile in client.tiles():
+        for noun in ("image", "thumbnail", "row"):
+            client.get(image_path(noun, tile))
+    client.get("/trends", {"column": "contrast"})
+    assert files(output) == before
 
 
 def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Client) -> None:
