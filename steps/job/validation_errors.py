@@ -156,7 +156,7 @@ def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> s
 
 def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
     required = required_setting_names(root, path)
-    if required:
+    if required and not accepts_type(root, path, str):
         return f"set {_join_paths(path, required)}"
     return _suggest_description(root, path) or "add it"
 
@@ -307,11 +307,11 @@ def _describe_setting_of_other_kind(root: type[BaseModel], path: SettingPath) ->
 def _setting_path(root: type[BaseModel], error: ErrorDetails) -> SettingPath:
     """The path of the setting, without the names that pydantic adds for the members of a union."""
     path: SettingPath = ()
-    kind_skipped = False  # in a group that has kinds, pydantic names the kind first
+    kind_skipped = False  # where there are several kinds, pydantic names the kind first
     for name in error["loc"]:
         if name == "[key]":
             continue
-        if has_group_kinds(root, path) and not kind_skipped:
+        if _has_kinds(root, path) and not kind_skipped:
             kind_skipped = True
         elif (
             isinstance(name, int) or setting_names(root, path) or has_user_defined_keys(root, path)
@@ -319,6 +319,13 @@ def _setting_path(root: type[BaseModel], error: ErrorDetails) -> SettingPath:
             path = (*path, name)
             kind_skipped = False
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path
+
+
+def _has_kinds(root: type[BaseModel], path: SettingPath) -> bool:
+    """Whether a setting is a group of several kinds, or else text in its place, as `prompts`."""
+    if has_group_kinds(root, path):
+        return True
+    return accepts_type(root, path, str) and bool(setting_names(root, path))
 
 
 def _format_value(value: object) -> str:

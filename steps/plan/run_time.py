@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
 from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
 from imagekiln.steps.plan.batch_sizes import tuning_source
 from imagekiln.steps.plan.source_files import expand_pattern
+from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.runtime.figures import format_duration, format_number, pluralize
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.object_store import open_filesystem
@@ -180,8 +182,20 @@ def _seconds_per_work(entry: TuningEntry) -> float:
 
 def _count_rows(job: Job) -> tuple[int, set[str]]:
     """The rows of the job's prompts, and the names of their columns."""
+    settings = job.prompts
+    if not isinstance(settings, PromptTemplate):
+        return _count_file_rows(job.prompt_patterns)
+    rows, columns = 1, set[str]()
+    if settings.table_patterns:
+        rows, columns = _count_file_rows(settings.table_patterns)
+    count = count_prompts(settings, load_recipes(settings), rows)
+    swept = {getattr(job.columns, name) for name in settings.sweep.values}
+    return count.prompts, columns | swept
+
+
+def _count_file_rows(patterns: tuple[str, ...]) -> tuple[int, set[str]]:
     uris: list[str] = []
-    for pattern in job.prompt_patterns:
+    for pattern in patterns:
         names = expand_pattern(pattern)
         if not names:
             raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")

@@ -31,11 +31,11 @@ from imagekiln.steps.plan.input_files import (
     find_unused_columns,
     guessed_prompt_columns,
     input_fingerprint,
-    read_input_files,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
+from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -87,7 +87,7 @@ class PlanResult:
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `space` is what the images need on the disk of the output; None for a plan that
     existed. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
-    little to refuse the job.
+    little to refuse the job. `made_prompts` says how many prompts templates made, and of what.
     """
 
     plan: Plan
@@ -100,6 +100,7 @@ class PlanResult:
     moved_revisions: tuple[NamedRevision, ...] = ()
     space: SpaceNeeded | None = None
     over_budget: str | None = None
+    made_prompts: str | None = None
 
 
 def make_plan(
@@ -127,7 +128,7 @@ def make_plan(
     model = resolve_model(job)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        files = read_input_files(job, scratch)
+        files = read_prompts(job, scratch)
         tuning = load_tuning(job, model.facts, files)
         run_id = job.run_id or _derive_run_id(job, files, model, tuning)
         store = _open_run_store(job, run_id)
@@ -161,6 +162,7 @@ def make_plan(
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())
             result = replace(result, time=time, space=space, over_budget=over_budget)
+            result = replace(result, made_prompts=files[0].made_prompts)
         return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
 

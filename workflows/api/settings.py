@@ -28,6 +28,7 @@ from imagekiln.steps.job.job import (
     ShardSettings,
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
+from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
 from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [
@@ -45,6 +46,8 @@ __all__ = [
     "ModelSettings",
     "PartSettings",
     "Png",
+    "PromptSweep",
+    "PromptTemplate",
     "RowDefaults",
     "ShardSettings",
     "SpeedSettings",

@@ -133,8 +133,10 @@ def _format_revisions(result: "PlanResult") -> str:
 
 
 def _format_columns(result: "PlanResult | Estimate") -> str:
-    """The columns that were taken as prompts for their names, and those not used, a line each."""
+    """What templates make, the columns that were taken as prompts, and those not used, by lines."""
     lines = []
+    if result.made_prompts is not None:
+        lines.append(f"Templates make {result.made_prompts}.")
     if result.prompt_columns:
         names = ", ".join(map(repr, result.prompt_columns))
         lines.append(f"Prompts are read from column {names}; columns.prompt sets another.")
