@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import read_registry
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.shard import read_row_schema
@@ -85,7 +85,11 @@ def open_source(uri: str) -> RunSource:
     Raises Incomplete where the run was not aggregated, Missing, BadInput, TryAgain.
     """
     store = open_store(uri)
-    plan = load_plan(store)
+    return describe_source(store, load_plan(store))
+
+
+def describe_source(store: Store, plan: Plan) -> RunSource:
+    """What a plan says of the run in `store`. Raises as `open_source` does."""
     if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
         raise _no_manifest_error(store)
     fields = (
@@ -95,7 +99,7 @@ def open_source(uri: str) -> RunSource:
         *NEAR_DUPLICATE_SCHEMA,
     )
     return RunSource(
-        uri=uri,
+        uri=store.uri,
         columns=pa.schema(fields),
         shard_images=tuple(shard.images for shard in plan.shards),
         part_images=plan.part_images,

@@ -64,7 +64,7 @@ def list_runs(output: str) -> list[RunOverview]:
     runs = list(iter_runs(store, skips_newer=True))
     if not runs:
         require_output(store)
-    overviews = map_ordered(lambda index: _describe(runs[index]), len(runs), READERS)
+    overviews = map_ordered(lambda index: describe_run(runs[index]), len(runs), READERS)
     return sorted(overviews, key=lambda run: (run.created_at, run.run_id))
 
 
@@ -121,7 +121,8 @@ def require_output(store: Store) -> None:
     )
 
 
-def _describe(run: Run) -> RunOverview:
+def describe_run(run: Run) -> RunOverview:
+    """A run in a line. Raises BadInput where its summary cannot be read, TryAgain."""
     plan = run.plan
     summary = _summary_or_none(run.store)
     is_begun = summary is not None and summary.missing < summary.images

@@ -65,6 +65,7 @@ SECTIONS = (
             maintain.retry,
             maintain.reproduce,
             maintain.diff,
+            maintain.gallery,
             maintain.gc,
         ),
     ),
