@@ -184,8 +184,9 @@ def _without_first(shards: Sequence[Attempts]) -> list[Attempts]:
 def _count_images(
     shards: Sequence[Attempts], outputs: Mapping[str, str], sample: int | None
 ) -> int:
-    """How many images the pods of generate have made; each makes an equal share of the run.
+    """How many images the pods of generate have made, by what Argo has read of their progress.
 
+    A pod that is done, and of which it has read none, has made its share of what the others leave.
     The first one makes a sample where it is a canary. A child workflow has a pod for these images
     too, which finds them made.
     """
@@ -198,18 +199,22 @@ def _count_images(
     else:
         shards = _without_first(shards)
         pods -= 1
-    images_per_pod = (images - sample) / max(1, pods)
-    return round(sample + sum(_images_done(attempts, images_per_pod) for attempts in shards))
+    sizes = list(filter(None, map(_pod_images, shards)))
+    images_left = max(0, images - sample - sum(sizes))
+    share = images_left / max(1, pods - len(sizes))
+    made = sample + sum(_images_done(attempts, share) for attempts in shards)
+    return min(images, round(made))
 
 
-def _images_done(attempts: Attempts, images_per_pod: float) -> float:
-    """How many images a pod has made: its own progress, or a pod's whole share once it is done.
-
-    The progress that Argo fills in for a pod without any is no count of images: 0/1, then 1/1.
-    """
+def _images_done(attempts: Attempts, share: float) -> float:
+    """How many images a pod has made: its own progress, or all its images once it is done."""
     if attempts[-1].phase == "Succeeded":
-        return images_per_pod
+        return _pod_images(attempts) or share
     return _progress(attempts)
+
+
+def _pod_images(attempts: Attempts) -> int:
+    return max(attempt.images for attempt in attempts)
 
 
 def _progress(attempts: Attempts) -> int:

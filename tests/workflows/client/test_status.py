@@ -57,14 +57,32 @@ def pod(phase: str, progress: str = "0/1", **more: object) -> Json:
     return {"phase": phase, "progress": progress, "startedAt": HOUR, **more}
 
 
-def test_images_are_the_progress_of_running_pods_and_the_share_of_done_pods() -> None:
-    status = read_status(
-        workflow(
-            plan(90, 3), *shard(0, pod("Succeeded", "1/1")), *shard(1, pod("Running", "12/30"))
-        )
+DONE = ("64/64", "44/44", "1/1")
+
+
+@pytest.mark.parametrize(
+    ("progress", "made"),
+    [
+        (["64/64", "64/64", "64/64", "64/64"], 256),
+        (["64/64", "64/64", "1/1", "44/44"], 64 + 64 + 64 + 44),  # Argo never read the third
+        (["64/64", "1/1", "1/1", "12/64"], 64 + 2 * 172 / 3 + 12),
+        (["1/1", "1/1", "1/1", "0/1"], 180),
+        (["64/64", "64/64", "64/64", "44/44", "64/64"], 300),
+        (["1/1", "1/1", "1/1", "1/1", "1/1"], 300),
+    ],
+)
+def test_images_are_those_of_the_pods_progress_and_the_share_of_others(
+    progress: list[str], made: float
+) -> None:
+    nodes: list[Json] = []
+    for number, counts in enumerate(progress):
+        nodes += shard(number, pod("Succeeded" if counts in DONE else "Running", counts))
+    status = read_status(workflow(plan(300, 5), *nodes))
+    assert (status.run, status.images, status.made) == ("s3://out/run", 300, round(made))
+    running = len(progress) - sum(counts in DONE for counts in progress)
+    assert status.pods == PodCounts(
+        waiting=0, running=running, done=len(progress) - running, failed=0
     )
-    assert (status.run, status.images, status.made) == ("s3://out/run", 90, 42)
-    assert status.pods == PodCounts(waiting=0, running=1, done=1, failed=0)
 
 
 def aggregate(number: int, figures: str) -> Json:
