@@ -21,7 +21,7 @@ from imagekiln.workflows.client.nodes import (
 )
 from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
 from imagekiln.workflows.client.step_failures import STOPPED, StepFailure, failure_cause
-from imagekiln.workflows.client.waits import StepWait, find_cause, find_waits
+from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.templates.metrics import COST
 
@@ -88,7 +88,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     """
     metadata = object_metadata(workflow)
     state = cast("Json", workflow.get("status") or {})
-    phase = str(state.get("phase") or "Pending")
+    phase = _phase(workflow)
     message = str(state.get("message") or "")
     finished = cast("str | None", state.get("finishedAt"))
 
@@ -145,9 +145,17 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
 
 def has_ended(workflow: Json) -> bool:
     """Whether a workflow has ended, by its phase alone: its nodes are not needed."""
+    return _phase(workflow) in ENDED_PHASES
+
+
+def has_succeeded(workflow: Json) -> bool:
+    """Whether a workflow has ended well, by its phase alone."""
+    return _phase(workflow) == "Succeeded"
+
+
+def _phase(workflow: Json) -> str:
     state = cast("Json", workflow.get("status") or {})
-    phase = state.get("phase")
-    return phase in ENDED_PHASES
+    return str(state.get("phase") or "Pending")
 
 
 def _count_sample(
@@ -291,8 +299,21 @@ def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWai
     for workflow in workflows:
         latest += pending_groups(workflow)
     waits = find_waits(latest)
-    whole = _workflow_wait(workflows[0])
+    whole = _workflow_wait(workflows[0]) or _last_pods_wait(workflows[0], waits)
     return (whole, *waits) if whole else waits
+
+
+def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | None:
+    """That a workflow which was stopped waits for pods that may never start; None if it does not.
+
+    They are those of its exit handler.
+    """
+    spec = cast("Json", workflow.get("spec") or {})
+    if spec.get("shutdown") != "Stop" or all(wait.cause == STARTING for wait in waits):
+        return None
+    metadata = object_metadata(workflow)
+    again = next_command("stop", str(metadata["name"]), str(metadata["namespace"]))
+    return StepWait("workflow", 0, f"it is stopping; {again} again terminates it", "")
 
 
 def _workflow_wait(workflow: Json) -> StepWait | None:

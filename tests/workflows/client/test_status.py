@@ -10,6 +10,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.cli.status import status_line, status_text
 from imagekiln.workflows.client.status import PodCounts, read_status
 from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.waits import UNFIT_CAUSES
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
@@ -156,6 +157,8 @@ def test_waiting_pods_are_counted_by_what_they_wait_for(message: str, cause: str
     assert (wait.step, wait.pods, wait.cause, wait.message) == ("generate", 2, cause, message)
     says_more = message not in (cause, "PodInitializing")
     detail = f" ({message})" if says_more else ""
+    if cause in UNFIT_CAUSES:
+        detail = f", `imagekiln doctor JOB` says whether any node can{detail}"
     assert status_line(status).endswith(f"; generate (2 pods) waits: {cause}{detail}")
 
 
@@ -211,6 +214,12 @@ def test_whole_workflow_may_wait() -> None:
     )
     suspended = {**workflow(), "spec": {"suspend": True}}
     assert "waits: it is suspended" in status_line(read_status(suspended))
+    report = step("report", "Pending", message="Unschedulable: 0/1 nodes: 1 Insufficient cpu.")
+    stopping = workflow(report, plan(60, 2)) | {"spec": {"shutdown": "Stop"}}
+    assert (
+        "report; 0 of 60 images; workflow waits: it is stopping; `imagekiln stop postcards-1 -n "
+        "images` again terminates it; report waits: no node has room, "
+    ) in status_line(read_status(stopping))
     untouched: Json = {"metadata": {"name": "a", "namespace": "b", "creationTimestamp": HOUR}}
     assert "controller has not started it" in status_line(read_status(untouched))
 
