@@ -164,6 +164,8 @@ def _schedule_line(schedule: ScheduleStatus) -> str:
         parts.append("suspended")
     last = f"last started {schedule.last_started}" if schedule.last_started else "never started"
     parts.append(last)
+    if schedule.next_start:
+        parts.append(f"next start {schedule.next_start}")
     if schedule.running:
         parts.append(f"running: {', '.join(schedule.running)}")
     return sanitize_line("; ".join(parts))

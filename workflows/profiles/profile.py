@@ -210,6 +210,12 @@ class Profile(Settings):
                 return label.values[0]
         return self.generate.node_selector.get(GPU_LABEL)
 
+    @property
+    def names_gpus(self) -> bool:
+        """Whether its nodes are chosen by their GPU, of one model or of several."""
+        labels = {label.key for label in self.generate.labels}
+        return GPU_LABEL in labels | self.generate.node_selector.keys()
+
 
 class ProfileFile(Profile):
     """A profile as a file has it."""
