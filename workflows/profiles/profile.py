@@ -213,8 +213,11 @@ class Profile(Settings):
     @property
     def names_gpus(self) -> bool:
         """Whether its nodes are chosen by their GPU, of one model or of several."""
-        labels = {label.key for label in self.generate.labels}
-        return GPU_LABEL in labels | self.generate.node_selector.keys()
+        pods = self.generate
+        if GPU_LABEL in pods.node_selector:
+            return True
+        keys = [label.key for label in pods.labels]
+        return GPU_LABEL in keys
 
 
 class ProfileFile(Profile):
