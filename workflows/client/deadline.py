@@ -23,7 +23,7 @@ PLANNING_MIB_ONE_SHAPE = 279
 PLANNING_MIB_SEVERAL_SHAPES = 531
 SPARE_DISK = 1.3  # for longer prompts than those that were measured
 # Where rows are not counted here, or have settings of their own.
-BUDGET_LATER = " The budget is not checked here: planning does, and each pod."
+BUDGET_LATER = " The budget is not checked here, but by planning and by each pod."
 
 
 @dataclass(frozen=True, slots=True)

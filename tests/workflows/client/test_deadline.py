@@ -98,7 +98,7 @@ def test_budget_that_is_not_checked_before_planning_is_said_to_be_checked_later(
     values = _job(s3_bucket, tmp_path, 0.8).model_dump() | BUDGET | settings
     reported: list[str] = []
     submit(Job.model_validate(values), argo=argo, report=reported.append)
-    assert reported[0].endswith("The budget is not checked here: planning does, and each pod.")
+    assert reported[0].endswith("The budget is not checked here, but by planning and by each pod.")
 
 
 def test_numbers_to_set_suffice(s3_bucket: str, tmp_path: Path) -> None:
