@@ -228,6 +228,9 @@ def estimate(
 
     estimated_job = resolve_job(_job_request(job, settings, date, timezone))
     profile = load_profile(estimated_job.cluster.profile)
+    if profile.names_gpus and estimated_job.device == "auto":
+        # What a run took on this machine's CPU says nothing of the profile's GPUs.
+        estimated_job = estimated_job.model_copy(update={"device": "cuda"})
     result = estimate_job(
         estimated_job,
         price,

@@ -56,6 +56,13 @@ def test_run_again_has_nothing_to_do_and_says_where_its_input_has_changed(
     assert f"{prompts}: has changed (6 rows then, 5 now) since" in named.stderr
 
 
+def test_estimate_does_not_take_what_a_cpu_took_for_a_profile_of_named_gpus(job: str) -> None:
+    kiln("run", job)
+    anywhere = ("estimate", job, "--set", "device=auto")
+    assert ", 6 images, on cpu)" in kiln(*anywhere).stdout
+    assert "GPU-hours:   unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
+
+
 def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str) -> None:
     unfinished = Path(plan_run(job))
     kiln("generate", str(unfinished), "--shard", "0")

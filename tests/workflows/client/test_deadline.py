@@ -85,15 +85,36 @@ def test_job_that_cannot_end_in_time_is_refused_with_the_numbers_to_set(
     assert not argo.objects
 
 
+BUDGET = {"budget": {"cost": 100}, "price_per_hour": 2.0}
+
+
 def test_job_that_exceeds_its_budget_is_refused_before_anything_is_created(
     argo: Memory, s3_bucket: str, tmp_path: Path
 ) -> None:
-    hours = _job(s3_bucket, tmp_path, 0.8)
-    values = hours.model_dump() | {"budget": {"cost": 100}, "price_per_hour": 2.0}
-    excess = r"cost 160\.00, where budget\.cost is 100\.00"
-    with pytest.raises(BadInput, match=excess):
-        submit(Job.model_validate(values), argo=argo)
+    parquet = _job(s3_bucket, tmp_path, 0.8).model_dump() | BUDGET
+    open_store(s3_bucket).create("p.csv", b"prompt\n" + b"a circle\n" * 100)
+    for prompts in ("p.parquet", "p.csv"):
+        values = parquet | {"prompts": f"{s3_bucket}/{prompts}"}
+        with pytest.raises(BadInput, match=r"cost 160\.00, where budget\.cost is 100\.00"):
+            submit(Job.model_validate(values), argo=argo)
     assert not argo.objects
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prompts": "s3://none/p.parquet"},
+        {"shard": {}},
+        {"skip_existing": True},
+    ],
+)
+def test_budget_that_is_not_checked_before_planning_is_said_to_be_checked_later(
+    settings: dict[str, object], argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    values = _job(s3_bucket, tmp_path, 0.8).model_dump() | BUDGET | settings
+    reported: list[str] = []
+    submit(Job.model_validate(values), argo=argo, report=reported.append)
+    assert reported[0].endswith("The budget is not checked here, but by planning and by each pod.")
 
 
 def test_numbers_to_set_suffice(s3_bucket: str, tmp_path: Path) -> None:
