@@ -120,7 +120,7 @@ def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     table = _part_table(rows, ordered)
-    options = _part_options(table.schema)
+    options = image_table_options(table.schema)
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
@@ -141,15 +141,33 @@ def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
             files.append({"bytes": image.content, "path": f"{image_id}{image.suffix}"})
 
     outcomes = join_outcome(rows, outcome_table(images))
-    schema = pa.schema(
-        [IMAGE_FIELD, *outcomes.schema],
-        metadata={"huggingface": HUGGINGFACE_METADATA},
-    )
+    schema = image_table_schema(outcomes.schema)
     columns = [pa.array(files, IMAGE_FIELD.type), *outcomes.columns]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _part_options(schema: pa.Schema) -> dict[str, object]:
+def image_column(contents: Sequence[bytes], names: Sequence[str]) -> pa.Array:
+    """Images as a column: the bytes of each file, and its name."""
+    columns = [
+        pa.array(contents, pa.binary()),
+        pa.array(names, pa.string()),
+    ]
+    return pa.StructArray.from_arrays(
+        columns,
+        fields=list(IMAGE_FIELD.type),
+    )
+
+
+def image_table_schema(rows: pa.Schema) -> pa.Schema:
+    """The schema of a table with an image beside each of these rows."""
+    return pa.schema(
+        [IMAGE_FIELD, *rows],
+        metadata={"huggingface": HUGGINGFACE_METADATA},
+    )
+
+
+def image_table_options(schema: pa.Schema) -> dict[str, object]:
+    """The writer's options for a table with images, whose bytes stay as they are."""
     others = [name for name in schema.names if name != IMAGE_FIELD.name]
     compression = dict.fromkeys(others, "zstd")
     compression |= dict.fromkeys(IMAGE_LEAVES, "none")

@@ -74,7 +74,7 @@ class WebDatasetFormat:
         outcome = outcome_table(ordered)
         table = join_outcome(part.rows, outcome)
 
-        samples = _build_samples(table, contents, self.encoding)
+        samples = build_samples(table, contents, self._suffixes(table))
         offsets = list(_content_offsets(samples))
         index = index_to_parquet(part.rows, outcome, offsets)
         return PackedTar(
@@ -115,7 +115,7 @@ class WebDatasetFormat:
 
         # The rest of the tar follows from its index: a tar built again differs where this one does.
         contents = _image_contents(outcomes, tar)
-        samples = _build_samples(outcomes.table, contents, self.encoding)
+        samples = build_samples(outcomes.table, contents, self._suffixes(outcomes.table))
         if _build_tar(samples, index) != tar:
             result += check_failure(f"{where}: differs from its index")
         return result
@@ -126,6 +126,9 @@ class WebDatasetFormat:
     ) -> Iterator[tuple[str, pa.Table]]:
         """None: readers find everything in the tars."""
         return iter(())
+
+    def _suffixes(self, rows: pa.Table) -> list[str]:
+        return [file_suffix(self.encoding)] * rows.num_rows
 
 
 def _read_index_member(store: Store, part: Part, *, lossless: bool) -> bytes:
@@ -175,16 +178,16 @@ def _image_contents(outcomes: PartOutcomes, tar: bytes) -> list[bytes | None]:
     return contents
 
 
-def _build_samples(
-    table: pa.Table, contents: Sequence[bytes | None], encoding: Encoding
+def build_samples(
+    table: pa.Table, contents: Sequence[bytes | None], suffixes: Sequence[str]
 ) -> list[bytes | None]:
     """The members of each image, its bytes first. None without an image: readers expect one."""
     image_ids = table["image_id"].to_pylist()
     prompts = table["prompt"].to_pylist()
     lines = sidecar_lines(table)
-    suffix = file_suffix(encoding)
     samples: list[bytes | None] = []
-    for image_id, prompt, line, content in zip(image_ids, prompts, lines, contents, strict=True):
+    columns = zip(image_ids, suffixes, prompts, lines, contents, strict=True)
+    for image_id, suffix, prompt, line, content in columns:
         if content is None:
             samples.append(None)
             continue

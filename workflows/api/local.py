@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Dataset,
         Diff,
         Estimate,
+        ExportResult,
         GcResult,
         PlanResult,
         Preview,
@@ -306,6 +307,32 @@ def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "
     from imagekiln.steps.maintain.gc import gc as collect_garbage
 
     return collect_garbage(fspath(output), older_than, remove=remove)
+
+
+@explain_failures
+def export(
+    source: PathOrUri,
+    destination: PathOrUri,
+    *,
+    format: str = "parquet",  # noqa: A002  # as jobs call it
+    file_size: str | int = "500MB",
+    partition_by: str | None = None,
+    columns: Sequence[str] | None = None,
+    progress: bool | None = None,
+) -> "ExportResult":
+    """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
+
+    `format` is parquet or webdataset, `file_size` the most that a file has, in bytes or as
+    "1GB", `partition_by` a column whose values become folders, and `columns` are those to export.
+    Called again, it resumes. Raises BadInput where an image is damaged, or the destination holds
+    something else; Missing where there is no run; Incomplete where one was never aggregated.
+    """
+    from imagekiln.steps.export.settings import read_settings
+    from imagekiln.steps.export.step import export as export_images
+
+    settings = read_settings(format, file_size, partition_by, columns)
+    with _progress(progress) as reporter:
+        return export_images(fspath(source), fspath(destination), settings, reporter)
 
 
 @explain_failures

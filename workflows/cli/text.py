@@ -23,6 +23,7 @@ from imagekiln.workflows.cli.terminal import print_json, print_text
 if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
+    from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
     from imagekiln.steps.maintain.gc import Garbage, GcResult
@@ -239,6 +240,20 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     if cost is not None:
         parts.append(f"cost {format_money(cost)}")
     return parts
+
+
+def format_export(result: "ExportResult") -> str:
+    """A complete export, in a few lines."""
+    images = pluralize(result.images, "image")
+    files = pluralize(result.files, "file")
+    runs = pluralize(result.runs, "run")
+    lines = [
+        f"{images} of {runs}, {format_bytes(result.bytes)}, in {files}.",
+        f"Export:  {sanitize_line(result.uri)}",
+    ]
+    if not result.written:
+        lines.insert(0, "Already exported; nothing to do.")
+    return "\n".join(lines)
 
 
 def format_garbage(result: "GcResult") -> str:
