@@ -12,13 +12,13 @@ DATA_PATTERNS = {"parquet": "data/**/*.parquet", "webdataset": "data/**/*.tar"}
 MAX_LISTED_RUNS = 20
 
 
-def render_export_card(plan: ExportPlan, columns: pa.Schema) -> str:
-    """The card, as Markdown, of an export whose images have these columns."""
+def render_export_card(plan: ExportPlan, columns: pa.Schema, images: int, size: int) -> str:
+    """The card, as Markdown, of an export of so many images, of so many bytes in all."""
     data_files = [{"split": "train", "path": DATA_PATTERNS[plan.settings.format]}]
     front: dict[str, object] = {
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
-        "size_categories": [size_category(plan.images)],
+        "size_categories": [size_category(images)],
         "configs": [{"config_name": "default", "data_files": data_files}],
     }
     suffixes = {run.suffix for run in plan.runs}
@@ -27,7 +27,8 @@ def render_export_card(plan: ExportPlan, columns: pa.Schema) -> str:
     return card_template("export_card.md.j2", "imagekiln.steps.export").render(
         front=yaml.safe_dump(front, sort_keys=False),
         plan=plan,
-        size=format_bytes(plan.bytes),
+        images=images,
+        size=format_bytes(size),
         run_ids=[run.run_id for run in plan.runs[:MAX_LISTED_RUNS]],
         unlisted=max(0, len(plan.runs) - MAX_LISTED_RUNS),
     )

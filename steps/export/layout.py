@@ -23,6 +23,11 @@ def file_rows_key(number: int, sha256: str) -> str:
     return f"_plan/{number:06d}-{sha256[:16]}.parquet"
 
 
+def success_marker(images: int) -> bytes:
+    """What `_SUCCESS` says of an export with so many images."""
+    return f"{images} images\n".encode()
+
+
 def manifest_chunk_key(number: int) -> str:
     """A piece of the manifest: the images of consecutive files."""
     return f"{MANIFEST_FOLDER}/{number:05d}.parquet"

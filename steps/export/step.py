@@ -8,14 +8,13 @@ written again, so that a killed export resumes, and several at once do no harm.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from imagekiln.steps.dataset.dataset import Dataset, open_dataset
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.card import render_export_card
 from imagekiln.steps.export.copying import ExportSource, file_columns, make_file
 from imagekiln.steps.export.cutting import write_partition
-from imagekiln.steps.export.layout import EXPORT_KEY, manifest_chunk_key
+from imagekiln.steps.export.layout import EXPORT_KEY, manifest_chunk_key, success_marker
+from imagekiln.steps.export.manifest import iter_manifest
 from imagekiln.steps.export.plan import (
     EXPORT_PLAN_TYPE_ADAPTER,
     EXPORT_VERSION,
@@ -29,16 +28,13 @@ from imagekiln.steps.export.plan import (
 )
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
-from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, registry_key
+from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, forgotten_key, registry_key
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import resolve_run
-from imagekiln.steps.runs.tables import FIELD_TYPES, to_parquet
+from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
-
-MANIFEST_ROWS = 2**19
-MANIFEST_COLUMNS = ("image_id", "id", "byte_size", "sha256", "run_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +76,7 @@ def export(
     require_settings(store, plan, settings)
     written = 0
     if not store.exists(SUCCESS_KEY):
+        _require_no_removal(store)
         export_source = _open_source(source_uri, plan)
         written = _write_export(export_source, store, progress or NoProgress())
     return ExportResult(
@@ -98,6 +95,14 @@ def _require_free(store: Store) -> None:
             raise BadInput(
                 f"{store.uri}: holds a run, or the runs of a job. Choose another destination."
             )
+
+
+def _require_no_removal(store: Store) -> None:
+    if store.exists(forgotten_key(0)):
+        raise BadInput(
+            f"{store.uri}: images were being removed from this export. "
+            "Run the command that forgets them again."
+        )
 
 
 def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPlan:
@@ -159,7 +164,7 @@ def _write_export(source: ExportSource, store: Store, progress: Progress) -> int
     for number, chunk in enumerate(iter_manifest(store, plan)):
         create_once(store, manifest_chunk_key(number), to_parquet(chunk))
     _write_card(store, plan)
-    create_once(store, SUCCESS_KEY, f"{plan.images} images\n".encode())
+    create_once(store, SUCCESS_KEY, success_marker(plan.images))
     progress.close()
     return written
 
@@ -167,36 +172,5 @@ def _write_export(source: ExportSource, store: Store, progress: Progress) -> int
 def _write_card(store: Store, plan: ExportPlan) -> None:
     rows = read_file_rows(store, plan, 0)
     columns = rows.select(file_columns(plan, rows)).schema
-    card = render_export_card(plan, columns)
+    card = render_export_card(plan, columns, plan.images, plan.bytes)
     create_once(store, CARD_KEY, card.encode(errors="replace"))
-
-
-def iter_manifest(store: Store, plan: ExportPlan) -> Iterator[pa.Table]:
-    """The manifest in pieces of whole files: where each image is, and what it is."""
-    pending = list[pa.Table]()
-    rows = 0
-    for number, file in enumerate(plan.files):
-        if pending and rows + file.images > MANIFEST_ROWS:
-            yield pa.concat_tables(pending).combine_chunks()
-            pending, rows = [], 0
-        pending.append(_file_manifest(store, plan, number))
-        rows += file.images
-    yield pa.concat_tables(pending).combine_chunks()
-
-
-def _file_manifest(store: Store, plan: ExportPlan, number: int) -> pa.Table:
-    rows = read_file_rows(store, plan, number)
-    count = rows.num_rows
-    key = plan.files[number].key
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "file": pa.array([key] * count),
-        "row": pa.array(range(count)),
-        "status": pa.array(["ok"] * count),
-    }
-    for name in MANIFEST_COLUMNS:
-        kind = FIELD_TYPES[name]
-        columns[name] = pa.nulls(count, kind)
-    for name in (*MANIFEST_COLUMNS, plan.settings.partition_by):
-        if name in rows.column_names:
-            columns[name] = rows[name]
-    return pa.table(columns)

@@ -37,7 +37,7 @@ takes and gives an object's whole `bytes`. A library that needs a path gets a te
 6. Describe it in `docs/job.md`, `docs/dataset.md` and `CHANGELOG.md`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ClassVar, Protocol
@@ -94,6 +94,12 @@ class PartFormat(Protocol):
 
     def check(self, store: Store, part: Part) -> CheckResult:
         """Read the whole part, and decode each of its images. Raises TryAgain."""
+
+    def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
+        """Replace a part without the bytes of the images with these ids; False where none is there.
+
+        Called again after it was killed, it does what is left. Raises BadInput on damage, TryAgain.
+        """
 
     def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The tables beside a shard's images, each with its key, from the shard's manifest."""

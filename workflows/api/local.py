@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Diff,
         Estimate,
         ExportResult,
+        ForgetResult,
         GcResult,
         PlanResult,
         Preview,
@@ -333,6 +334,32 @@ def export(
     settings = read_settings(format, file_size, partition_by, columns)
     with _progress(progress) as reporter:
         return export_images(fspath(source), fspath(destination), settings, reporter)
+
+
+@explain_failures
+def forget(
+    source: PathOrUri,
+    *,
+    ids: Sequence[str] = (),
+    prompt_contains: Sequence[str] = (),
+    prompt_sha256: Sequence[str] = (),
+    exports: Sequence[PathOrUri] = (),
+    remove: bool = False,
+) -> "ForgetResult":
+    """Count images of a run or of a job's output; with `remove`, take them down for good.
+
+    `ids` are those of images or of rows, `prompt_contains` texts in prompts, in whatever case, and
+    `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
+    makes them again; their rows stay, with their prompts. They are also removed from `exports`.
+
+    Raises BadInput where a run or an export is not finished, Missing where there is none.
+    """
+    from imagekiln.steps.maintain.forget import ForgetSelection
+    from imagekiln.steps.maintain.forget import forget as forget_images
+
+    selection = ForgetSelection(tuple(ids), tuple(prompt_contains), tuple(prompt_sha256))
+    names = [fspath(name) for name in exports]
+    return forget_images(fspath(source), selection, names, remove=remove)
 
 
 @explain_failures

@@ -7,6 +7,7 @@ from imagekiln.steps.export.step import ExportResult
 from imagekiln.steps.job.tuning_file import TuningResult
 from imagekiln.steps.local import RunResult
 from imagekiln.steps.maintain.diff import Diff
+from imagekiln.steps.maintain.forget import ForgetResult
 from imagekiln.steps.maintain.gc import GcResult
 from imagekiln.steps.maintain.reproduce import ReproduceResult
 from imagekiln.steps.maintain.retry import RetryResult
@@ -23,6 +24,7 @@ __all__ = [
     "Diff",
     "Estimate",
     "ExportResult",
+    "ForgetResult",
     "GcResult",
     "PlanResult",
     "Preview",

@@ -75,6 +75,7 @@ SECTIONS = (
             maintain.diff,
             maintain.gc,
             publish.export,
+            publish.forget,
         ),
     ),
     cloup.Section(

@@ -1,4 +1,6 @@
-"""Commands that make a dataset of finished runs, for others to read."""
+"""Commands that make a dataset of finished runs, for others to read, and that take images down."""
+
+from pathlib import Path
 
 import click
 import cloup
@@ -65,3 +67,79 @@ def export(
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
     print_result(result, output_format, format_export)
+
+
+@cloup.command(
+    epilog=examples(
+        'imagekiln forget images --prompt-contains "Jane Doe"',
+        "imagekiln forget images --ids takedown.txt --from-export shapes-v1 --remove",
+    )
+)
+@cloup.argument(
+    "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
+)
+@cloup.option_group(
+    "Which images",
+    cloup.option(
+        "--id",
+        "ids",
+        multiple=True,
+        metavar="ID",
+        help="The image_id of an image, or the id of a row; repeatable.",
+    ),
+    cloup.option(
+        "--ids",
+        "ids_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="A file with such an id on each line.",
+    ),
+    cloup.option(
+        "--prompt-contains",
+        "prompt_parts",
+        multiple=True,
+        metavar="TEXT",
+        help="Of prompts that contain this text, in whatever case; repeatable.",
+    ),
+    cloup.option(
+        "--prompt-sha256",
+        "prompt_hashes",
+        multiple=True,
+        metavar="HASH",
+        help="Of the prompt with this SHA-256; repeatable.",
+    ),
+)
+@cloup.option(
+    "--from-export",
+    "exports",
+    multiple=True,
+    metavar="FOLDER",
+    type=PATH_OR_URI,
+    help="Also from this export; repeatable.",
+)
+@cloup.option("--remove", is_flag=True, help="Remove what is counted.")
+@format_option
+def forget(
+    source: str,
+    ids: tuple[str, ...],
+    ids_file: Path | None,
+    prompt_parts: tuple[str, ...],
+    prompt_hashes: tuple[str, ...],
+    exports: tuple[str, ...],
+    remove: bool,
+    output_format: str,
+) -> None:
+    """Count images, or take them down for good.
+
+    Their bytes are removed from the parts of all rounds, and their copies from reports. Neither
+    retry nor a later job with skip_existing makes them again. Their rows stay, with their prompts.
+    """
+    from imagekiln.steps.maintain.forget import ForgetSelection, read_ids
+    from imagekiln.steps.maintain.forget import forget as forget_images
+    from imagekiln.workflows.cli.text import format_forgotten, print_result
+
+    if ids_file is not None:
+        ids += read_ids(ids_file)
+    selection = ForgetSelection(ids, prompt_parts, prompt_hashes)
+    result = forget_images(source, selection, exports, remove=remove)
+    print_result(result, output_format, format_forgotten)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
+    from imagekiln.steps.maintain.forget import ForgetResult
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
     from imagekiln.steps.maintain.retry import RetryResult
@@ -253,6 +254,22 @@ def format_export(result: "ExportResult") -> str:
     ]
     if not result.written:
         lines.insert(0, "Already exported; nothing to do.")
+    return "\n".join(lines)
+
+
+def format_forgotten(result: "ForgetResult") -> str:
+    """What was selected in each run and each export, a line each, and what to do."""
+    verb = "forgotten" if result.removed else "selected"
+    lines = [
+        f"{sanitize_line(place.uri)}: {pluralize(place.images, 'image')} {verb}"
+        + (f", {place.images - place.new:,} of them before" if place.new < place.images else "")
+        for place in (*result.runs, *result.exports)
+        if place.images
+    ]
+    if not lines:
+        return "No image is selected."
+    if not result.removed:
+        lines.append("To remove them for good, add --remove.")
     return "\n".join(lines)
 
 
