@@ -48,8 +48,9 @@ def _file_manifest(store: Store, plan: ExportPlan, number: int, forgotten: pa.Ar
     for name in MANIFEST_COLUMNS:
         kind = FIELD_TYPES[name]
         columns[name] = pa.nulls(rows.num_rows, kind)
-    for name in (*MANIFEST_COLUMNS, plan.settings.partition_by):
-        if name in rows.column_names:
+    copied = {*MANIFEST_COLUMNS, plan.settings.partition_by}
+    for name in rows.column_names:
+        if name in copied:
             columns[name] = rows[name]
     for name in FILE_COLUMNS:
         columns[name] = pc.if_else(is_left, columns[name], None)

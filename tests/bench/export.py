@@ -48,18 +48,15 @@ def copy_parts(run: Path, target: Path) -> None:
     """Copy all parts with pyarrow, into files of the same size."""
     size = read_settings(file_size=FILE_SIZE).file_bytes
     target.mkdir()
-    writer = None
-    for number, path in enumerate(sorted((run / "images").iterdir())):
-        part = pq.read_table(path, page_checksum_verification=True)
-        if writer is None:
-            file = target / f"{number}.parquet"
-            writer = pq.ParquetWriter(file, part.schema, **image_table_options(part.schema))
-        writer.write_table(part)
-        if file.stat().st_size > size:
-            writer.close()
-            writer = None
-    if writer is not None:
-        writer.close()
+    paths = sorted((run / "images").iterdir())
+    schema = pq.read_schema(paths[0])
+    remaining = list(reversed(paths))
+    while remaining:
+        file = target / f"{len(remaining)}.parquet"
+        with pq.ParquetWriter(file, schema, **image_table_options(schema)) as writer:
+            while remaining and file.stat().st_size < size:
+                part = pq.read_table(remaining.pop(), page_checksum_verification=True)
+                writer.write_table(part.cast(schema))
 
 
 def export_run(run: Path, target: Path, settings: ExportSettings) -> None:

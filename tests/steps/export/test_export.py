@@ -22,6 +22,7 @@ from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import MAX_FOLDER_FILES, data_key
 from imagekiln.steps.export.plan import load_export_plan
+from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.shard import read_shard
@@ -68,8 +69,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files have few images of noise."""
-    cut = partial(cut_rows, file_bytes=6000)
-    monkeypatch.setattr("imagekiln.steps.export.cutting.cut_rows", lambda tables, _: cut(tables))
+    limit_files(monkeypatch, 6000, "parquet")
+
+
+def limit_files(patch: pytest.MonkeyPatch, size: int, kind: FileFormat) -> None:
+    """Let files of any format be cut as those of this one, after fewer bytes than users may ask."""
+    cut = partial(cut_rows, file_bytes=size, kind=kind)
+    patch.setattr("imagekiln.steps.export.cutting.cut_rows", lambda tables, *_: cut(tables))
 
 
 def contents_by_id(output: str) -> dict[str, bytes]:
@@ -309,16 +315,26 @@ def test_no_folder_has_more_files_than_a_hub_takes() -> None:
     assert max(*folders.values(), len(folders)) <= MAX_FOLDER_FILES
 
 
+def test_tars_have_at_most_the_size_that_was_chosen(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_files(monkeypatch, 20_000, "webdataset")
+    imagekiln.export(output, tmp_path, format="webdataset")
+    sizes = [path.stat().st_size for path in (tmp_path / "data").iterdir()]
+    assert max(sizes) <= 20_000
+    assert sum(sizes) > 10_000 * (len(sizes) - 1)
+
+
 def test_files_have_at_most_the_size_that_was_chosen() -> None:
     choose = chance(3)
     tables = [
         pa.table({"byte_size": [choose.randint(1, 400) for _ in range(choose.randint(1, 30))]})
         for _ in range(100)
     ]
-    files = list(cut_rows(iter(tables), 1000))
+    files = list(cut_rows(iter(tables), 1000, "parquet"))
     assert pa.concat_tables(files).equals(pa.concat_tables(tables))
     sizes = [sum(file["byte_size"].to_pylist()) + 8 * file.num_rows for file in files]
     assert max(sizes) <= 1000
     assert min(sizes[:-1]) > 500
     alone = pa.table({"byte_size": [2000, 5000]})
-    assert [file.num_rows for file in cut_rows(iter([alone]), 1000)] == [1, 1]
+    assert [file.num_rows for file in cut_rows(iter([alone]), 1000, "parquet")] == [1, 1]

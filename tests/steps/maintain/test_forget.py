@@ -201,6 +201,7 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
     imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
 
     accesses = 1
+    killed = export
     is_done = False
     forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
     while not is_done:
