@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         GcResult,
         PlanResult,
         Preview,
+        PushResult,
         ReproduceResult,
         RetryResult,
         RunOverview,
@@ -334,6 +335,27 @@ def export(
     settings = read_settings(format, file_size, partition_by, columns)
     with _progress(progress) as reporter:
         return export_images(fspath(source), fspath(destination), settings, reporter)
+
+
+@explain_failures
+def push(
+    export: PathOrUri,
+    repository: str,
+    *,
+    version: str | None = None,
+    public: bool = False,
+    progress: bool | None = None,
+) -> "PushResult":
+    """Upload a complete export to `hf://datasets/USER/NAME`, and tag it as `version`.
+
+    The token is that in HF_TOKEN. A dataset that does not exist is made, private unless `public`.
+    Called again, it resumes. Raises BadInput where the hub or the export is not as it has to be,
+    TryAgain where the hub is not reached.
+    """
+    from imagekiln.steps.export.push import push as push_export
+
+    with _progress(progress) as reporter:
+        return push_export(fspath(export), repository, version, public=public, progress=reporter)
 
 
 @explain_failures

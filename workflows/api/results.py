@@ -3,6 +3,7 @@
 from imagekiln.steps.aggregate.preview import Preview
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.dataset.dataset import Dataset
+from imagekiln.steps.export.push import PushResult
 from imagekiln.steps.export.step import ExportResult
 from imagekiln.steps.job.tuning_file import TuningResult
 from imagekiln.steps.local import RunResult
@@ -28,6 +29,7 @@ __all__ = [
     "GcResult",
     "PlanResult",
     "Preview",
+    "PushResult",
     "ReproduceResult",
     "RetryResult",
     "RunOverview",

@@ -74,10 +74,9 @@ SECTIONS = (
             maintain.reproduce,
             maintain.diff,
             maintain.gc,
-            publish.export,
-            publish.forget,
         ),
     ),
+    cloup.Section("Datasets", (publish.export, publish.push, publish.forget)),
     cloup.Section(
         "Steps that pods run",
         (

@@ -70,6 +70,28 @@ def export(
 
 
 @cloup.command(
+    epilog=examples("imagekiln push shapes-v1 hf://datasets/USER/shapes --version v1"),
+)
+@cloup.argument("folder", metavar="EXPORT", type=PATH_OR_URI, help="A complete export.")
+@cloup.argument("repository", metavar="hf://datasets/USER/NAME", help="A dataset of the hub.")
+@cloup.option("--version", metavar="TAG", help="Tag it: a training job can name it for good.")
+@cloup.option("--public", is_flag=True, help="Where the dataset is made: for all to see.")
+@format_option
+def push(
+    folder: str, repository: str, version: str | None, public: bool, output_format: str
+) -> None:
+    """Upload an export to a dataset of the Hugging Face hub.
+
+    Needs HF_TOKEN in the environment. The same command resumes what was interrupted.
+    """
+    from imagekiln.steps.export.push import push as push_export
+    from imagekiln.workflows.cli.text import format_push, print_result
+
+    result = push_export(folder, repository, version, public=public)
+    print_result(result, output_format, format_push)
+
+
+@cloup.command(
     epilog=examples(
         'imagekiln forget images --prompt-contains "Jane Doe"',
         "imagekiln forget images --ids takedown.txt --from-export shapes-v1 --remove",

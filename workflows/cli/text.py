@@ -23,6 +23,7 @@ from imagekiln.workflows.cli.terminal import print_json, print_text
 if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
+    from imagekiln.steps.export.push import PushResult
     from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
@@ -255,6 +256,16 @@ def format_export(result: "ExportResult") -> str:
     if not result.written:
         lines.insert(0, "Already exported; nothing to do.")
     return "\n".join(lines)
+
+
+def format_push(result: "PushResult") -> str:
+    """What a hub has now, and how to load it."""
+    name = result.repository.removeprefix("hf://datasets/")
+    version = "" if result.version is None else f", revision={result.version!r}"
+    return (
+        f"{pluralize(result.files, 'file')} in {result.repository} at {result.commit[:12]}.\n"
+        f"Load it:  datasets.load_dataset({name!r}{version}, split='train')"
+    )
 
 
 def format_forgotten(result: "ForgetResult") -> str:
