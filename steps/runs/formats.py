@@ -19,6 +19,8 @@ takes and gives an object's whole `bytes`. A library that needs a path gets a te
      may differ. That object stays, so read it back, and build the index from what it holds, not
      from the images that you were given. For `recover`, which has no images at all, the object must
      say which images it holds. `parts.py` has what writes and reads an index.
+   - `empty` alone replaces objects, for `forget`. Whatever is killed, called again it does the
+     rest: `tests/steps/maintain/test_forget.py` kills it before each access.
    - Import a library that not every format needs in `__post_init__`, and raise NotInstalled where
      it is missing, as `steps/imaging/c2pa.py` does. The class is also made whenever shards are
      read, but planning does not notice: check it there, too, before anything is drawn. Add the
