@@ -112,7 +112,7 @@ def push(
     cloup.option(
         "--ids",
         "ids_file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="A file with such an id on each line.",
     ),
