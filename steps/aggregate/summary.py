@@ -24,7 +24,7 @@ from imagekiln.steps.errors import BadInput, newer_version_error
 from imagekiln.steps.job.prices import GpuPrice, Prices
 from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.expectation import Expectation
-from imagekiln.steps.runs.image import MISSING_STATUS
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import (
@@ -115,8 +115,8 @@ class Summary:
 
     @property
     def not_ok(self) -> int:
-        """Images with any other status than ok, or none."""
-        return self.images - self.ok
+        """Images with any other status than ok, or none, but for those that were taken down."""
+        return self.images - self.ok - self.statuses.get(FORGOTTEN_STATUS, 0)
 
     @property
     def retryable(self) -> int:

@@ -80,7 +80,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
     named = reference.model_copy(update={"revision": reference.revision or DEFAULT_REVISION})
 
     def resolve() -> str:
-        with _silence_hub_client():
+        with silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
 
     return ask_hub(named, resolve, setting)
@@ -92,7 +92,7 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
     from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
     def download() -> str:
-        with _silence_hub_client():
+        with silence_hub_client():
             return hf_hub_download(reference.id, name, revision=reference.revision)
 
     return Path(ask_hub(reference, download, setting))
@@ -104,7 +104,7 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
     from huggingface_hub import snapshot_download
 
     def download() -> str:
-        with _silence_hub_client():
+        with silence_hub_client():
             return snapshot_download(
                 reference.id, revision=reference.revision, allow_patterns=patterns
             )
@@ -117,7 +117,7 @@ def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
     from huggingface_hub import HfApi
 
     # A cached model needs no hub.
-    with suppress(KilnError), translate_hub_errors(model), _silence_hub_client():
+    with suppress(KilnError), translate_hub_errors(model), silence_hub_client():
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
 
@@ -248,7 +248,7 @@ def _is_network_error(error: Exception) -> bool:
 
 
 @contextmanager
-def _silence_hub_client() -> Iterator[None]:
+def silence_hub_client() -> Iterator[None]:
     """Keep the client's progress bars and retry warnings off the terminal."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import (

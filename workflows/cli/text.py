@@ -23,8 +23,11 @@ from imagekiln.workflows.cli.terminal import print_json, print_text
 if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
+    from imagekiln.steps.export.push import PushResult
+    from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
+    from imagekiln.steps.maintain.forget import ForgetResult
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
     from imagekiln.steps.maintain.retry import RetryResult
@@ -242,6 +245,46 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     if cost is not None:
         parts.append(f"cost {format_money(cost)}")
     return parts
+
+
+def format_export(result: "ExportResult") -> str:
+    """A complete export, in a few lines."""
+    images = pluralize(result.images, "image")
+    files = pluralize(result.files, "file")
+    runs = pluralize(result.runs, "run")
+    lines = [
+        f"{images} of {runs}, {format_bytes(result.bytes)}, in {files}.",
+        f"Export:  {sanitize_line(result.uri)}",
+    ]
+    if not result.written:
+        lines.insert(0, "Already exported; nothing to do.")
+    return "\n".join(lines)
+
+
+def format_push(result: "PushResult") -> str:
+    """What a hub has now, and how to load it."""
+    name = result.repository.removeprefix("hf://datasets/")
+    version = "" if result.version is None else f", revision={result.version!r}"
+    return (
+        f"{pluralize(result.files, 'file')} in {result.repository} at {result.commit[:12]}.\n"
+        f"Load it:  datasets.load_dataset({name!r}{version}, split='train')"
+    )
+
+
+def format_forgotten(result: "ForgetResult") -> str:
+    """What was selected in each run and each export, a line each, and what to do."""
+    verb = "forgotten" if result.removed else "selected"
+    lines = [
+        f"{sanitize_line(place.uri)}: {pluralize(place.images, 'image')} {verb}"
+        + (f", {place.images - place.new:,} of them before" if place.new < place.images else "")
+        for place in (*result.runs, *result.exports)
+        if place.images
+    ]
+    if not lines:
+        return "No image is selected."
+    if not result.removed:
+        lines.append("To remove them for good, add --remove.")
+    return "\n".join(lines)
 
 
 def format_garbage(result: "GcResult") -> str:
