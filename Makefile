@@ -80,6 +80,9 @@ bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per 
 bench-scores: $(VENV)/dev build/linked ## Benchmark: images per second without scores, with them, and with the best of four
 	@$(BIN)/python -m tests.bench.scores
 
+bench-export: $(VENV)/dev build/linked ## Benchmark: exporting, images per second and memory, beside pyarrow's copy
+	@$(BIN)/python -m tests.bench.export
+
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
+from imagekiln.steps.runs.forgotten import forget_rows, read_forgotten
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
-from imagekiln.steps.runs.image import MISSING_STATUS
+from imagekiln.steps.runs.image import MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder, shard_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import (
@@ -23,6 +24,7 @@ from imagekiln.steps.runs.parts import (
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Round, iter_rounds
+from imagekiln.steps.runs.scores import outcome_schema, score_fields
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA, OUTCOME_SCHEMA
@@ -30,7 +32,7 @@ from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store, confirm_damage
 
-SETTLED_STATUSES = ["ok", "outscored"]  # another try is not asked for
+SETTLED_STATUSES = ["ok", OUTSCORED_STATUS]  # another try is not asked for
 # Shards of each round in memory: shards of the run are reconciled in order, several at a time.
 CACHED_SHARDS_PER_ROUND = 4
 
@@ -86,7 +88,8 @@ def _part_results(part_format: PartFormat, part: Part, outcomes: PartOutcomes | 
 
 
 def _result_schema(part: Part) -> pa.Schema:
-    return pa.schema([*OUTCOME_SCHEMA, *part.scores, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
+    outcome = outcome_schema(part.scores)
+    return pa.schema([*outcome, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
 
 
 def _missing_results(part: Part) -> pa.Table:
@@ -106,6 +109,7 @@ class RunReconciler:
         """Open the rounds of the run."""
         self.rounds = tuple(iter_rounds(store, plan))
         self.plan = plan
+        self.forgotten = read_forgotten(store, plan)
         self._store = store
         self._missing_parts: dict[tuple[int, int], tuple[str, ...]] = {}
         round_count = max(1, len(self.rounds))
@@ -128,6 +132,7 @@ class RunReconciler:
                     where = retry_round.store.uri_of(shard_key(shard))
                     raise BadInput(f"{where}: has other columns than the run. Restore it.")
                 manifest = overlay(manifest, later, partial(self._read_named_parts, number))
+        manifest = forget_rows(manifest, self.forgotten, score_fields(self.plan.job))
 
         keys = dict(
             zip(self._missing_part_numbers(planned.manifest), planned.missing_parts, strict=True)

@@ -23,6 +23,7 @@ from imagekiln.steps.aggregate.publishing import (
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
+from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.summary import (
     SUMMARY_ADAPTER,
     AcceptancePolicy,
@@ -133,14 +134,16 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     store = run.store
     plan = run.plan
     gates = plan.job.gates
-    builder = SummaryBuilder(plan.job.carry, plan.job.scores)
+    builder = SummaryBuilder(plan.job.carried_columns, plan.job.scores)
     sheet = ContactSheet(tuple(plan.job.marking_gates))
+    sweep = SweepSheet(swept_settings(plan.job), plan.job.candidates)
     marker = NearDuplicateMarker(gates.near_duplicate)
 
     with RunImageIds(plan.counts.images) as image_ids:
         for shard in _write_manifests(run, reconciler):
             builder.add(shard)
             sheet.add(shard)
+            sweep.add(shard)
             marker.add(shard.manifest)
             image_ids.add(shard.manifest)
         write_image_index(store, image_ids)
@@ -158,7 +161,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     content = SUMMARY_ADAPTER.dump_json(summary, indent=1)
     store.replace(SUMMARY_KEY, content + b"\n")
     write_card(store, plan, summary)
-    write_report(store, plan, summary, sheet)
+    write_report(store, plan, summary, sheet, sweep=sweep)
     return summary
 
 

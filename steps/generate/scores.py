@@ -30,7 +30,7 @@ from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore
 from imagekiln.steps.job.user_checks import import_entry
-from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue
+from imagekiln.steps.runs.image import OUTSCORED_STATUS, DrawnImage, ImageRow, ScoreValue
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.storage.failures import error_reason
@@ -269,4 +269,4 @@ def _with_rank(image: DrawnImage, rank: int | None, keep: KeepSettings) -> Drawn
     """A candidate where another or itself has won. One that is not ok keeps its error."""
     if rank == 1 or (rank is not None and keep.losers == "keep"):
         return replace(image, candidate_rank=rank)
-    return replace(image, candidate_rank=rank, rgb=None, status="outscored")
+    return replace(image, candidate_rank=rank, rgb=None, status=OUTSCORED_STATUS)

@@ -2,12 +2,15 @@
 
 import re
 from datetime import UTC, datetime
+from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptTemplate
 
 DATE_PLACEHOLDER = re.compile(r"\{date(?::([^{}]+))?\}")
+Patterns: TypeAlias = str | tuple[str, ...] | None
 DEFAULT_DATE_FORMAT = "%Y-%m-%d"
 
 
@@ -23,10 +26,21 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
     def format_date(placeholder: re.Match[str]) -> str:
         return local.strftime(placeholder[1] or DEFAULT_DATE_FORMAT)
 
-    patterns = tuple(DATE_PLACEHOLDER.sub(format_date, pattern) for pattern in job.prompt_patterns)
+    def fill_in(setting: Patterns) -> Patterns:
+        if setting is None or isinstance(setting, str):
+            return setting and DATE_PLACEHOLDER.sub(format_date, setting)
+        patterns = tuple(DATE_PLACEHOLDER.sub(format_date, pattern) for pattern in setting)
+        return patterns if len(patterns) > 1 else patterns[0]
+
     run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    prompts = patterns if len(patterns) > 1 else patterns[0]
-    return job.model_copy(update={"prompts": prompts, "run_id": run_id})
+    prompts = job.prompts
+    if isinstance(prompts, PromptTemplate):
+        table = fill_in(prompts.table)
+        filled = prompts.model_copy(
+            update={"table": table, "wildcards": fill_in(prompts.wildcards)}
+        )
+        return job.model_copy(update={"prompts": filled, "run_id": run_id})
+    return job.model_copy(update={"prompts": fill_in(prompts), "run_id": run_id})
 
 
 def fill_date(job: Job, date: str, timezone: str = "") -> Job:

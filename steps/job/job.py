@@ -29,6 +29,7 @@ from imagekiln.steps.job.fields import (
 from imagekiln.steps.job.gates import Gate, GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.prices import GpuPrice, is_price
+from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
 from imagekiln.steps.job.speed import SpeedSettings
@@ -265,8 +266,11 @@ class Job(Settings):
         pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
         description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last.",
     )
-    prompts: Location | Annotated[tuple[Location, ...], Field(min_length=1)] = Field(
-        description="Paths, globs, folders or URIs of Parquet, CSV, JSON Lines or Arrow files."
+    prompts: Location | Annotated[tuple[Location, ...], Field(min_length=1)] | PromptTemplate = (
+        Field(
+            description="Paths, globs, folders or URIs of Parquet, CSV, JSON Lines or Arrow files, "
+            "or a template."
+        )
     )
     output: Location = Field(description="The folder or URI that holds the runs.")
     model: ModelSettings
@@ -371,7 +375,7 @@ class Job(Settings):
 
     @model_validator(mode="after")
     def _require_known_scores(self) -> "Job":
-        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carry})
+        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_columns})
         return self
 
     @property
@@ -391,10 +395,20 @@ class Job(Settings):
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """The setting `prompts` as a tuple, also where it is one pattern."""
+        """The setting `prompts` as a tuple; of a template, its table and its wildcard files."""
         if isinstance(self.prompts, str):
             return (self.prompts,)
+        if isinstance(self.prompts, PromptTemplate):
+            wildcards = self.prompts.wildcards
+            return (*self.prompts.table_patterns, *filter(None, [wildcards]))
         return self.prompts
+
+    @property
+    def carried_columns(self) -> tuple[str, ...]:
+        """The columns that are copied: those of `carry`, and where a prompt is from a template."""
+        if isinstance(self.prompts, PromptTemplate):
+            return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
+        return self.carry
 
     def without_cluster(self) -> "Job":
         """The job as a plan holds it: the same wherever it runs, and whatever it may cost."""

@@ -6,7 +6,7 @@ The settings are those of a job, of a GPU profile or of any other group: `root` 
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -159,7 +159,7 @@ def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> s
 
 def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
     required = required_setting_names(root, path)
-    if required:
+    if required and not accepts_type(root, path, str):
         return f"set {_join_paths(path, required)}"
     return _suggest_description(root, path) or "add it"
 
@@ -265,13 +265,22 @@ def _find_intended_settings(
         return _settings_that_accept(root, paths_by_name[name], value)
 
     near = _near_names(name, names)
-    if near:
-        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
-
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    if near and not (matches and _is_nearer(name, matches[0], near[0])):
+        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
     if not matches:
         return []
     return _settings_that_accept(root, paths_by_name[matches[0]], value)
+
+
+def _is_nearer(name: str, other: str, near: str) -> bool:
+    """Whether `other` is spelled more like a name than `near`, which the name does not begin."""
+    if near.startswith(name):
+        return False
+    likeness, likeness_of_near = (
+        SequenceMatcher(None, name, match).ratio() for match in (other, near)
+    )
+    return likeness > likeness_of_near
 
 
 def _near_names(name: str, names: list[str]) -> list[str]:
@@ -310,11 +319,11 @@ def _describe_setting_of_other_kind(root: type[BaseModel], path: SettingPath) ->
 def _setting_path(root: type[BaseModel], error: ErrorDetails) -> SettingPath:
     """The path of the setting, without the names that pydantic adds for the members of a union."""
     path: SettingPath = ()
-    kind_skipped = False  # in a group that has kinds, pydantic names the kind first
+    kind_skipped = False  # where there are several kinds, pydantic names the kind first
     for name in error["loc"]:
         if name == "[key]":
             continue
-        if has_group_kinds(root, path) and not kind_skipped:
+        if _has_kinds(root, path) and not kind_skipped:
             kind_skipped = True
         elif (
             isinstance(name, int) or setting_names(root, path) or has_user_defined_keys(root, path)
@@ -322,6 +331,13 @@ def _setting_path(root: type[BaseModel], error: ErrorDetails) -> SettingPath:
             path = (*path, name)
             kind_skipped = False
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path
+
+
+def _has_kinds(root: type[BaseModel], path: SettingPath) -> bool:
+    """Whether a setting is a group of several kinds, or else text in its place, as `prompts`."""
+    if has_group_kinds(root, path):
+        return True
+    return accepts_type(root, path, str) and bool(setting_names(root, path))
 
 
 def _format_value(value: object) -> str:

@@ -161,7 +161,7 @@ def _make_images(
     model = inputs.model
     fit = fitting_samplers(model.configuration)
     rules = rejection_rules(job, model.facts, fit)
-    passthrough = passthrough_names(len(job.carry))
+    passthrough = passthrough_names(len(job.carried_columns))
     key = model_key(model.common_digest, job.model.dtype, *model_key_extras(job.speed))
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)

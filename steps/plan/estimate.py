@@ -16,11 +16,11 @@ from imagekiln.steps.plan.input_files import (
     InputFile,
     find_unused_columns,
     guessed_prompt_columns,
-    read_input_files,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.run_time import RunTime, default_figure, run_time
 from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
+from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.terms import Terms, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.local import temporary_folder
@@ -41,6 +41,7 @@ class Estimate:
     table, since that has none for the GPU or the GPU is not known: the cost is at most that.
     `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
     is refused for that, and `device` on which device the time was measured, or which the job sets.
+    `made_prompts` says how many prompts templates make, and of what.
     """
 
     rows: int
@@ -66,6 +67,7 @@ class Estimate:
     rejection_causes: tuple[RejectionCause, ...] = ()
     free_gigabytes: float | None = None
     device: str | None = None
+    made_prompts: str | None = None
     is_highest_price: bool = False
     is_firm: bool = True
 
@@ -88,7 +90,7 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = _resolve_model(job, scratch)
-        files = read_input_files(job, scratch)
+        files = read_prompts(job, scratch)
         inputs = PlanInputs(
             job=model.job,
             model=model,
@@ -103,6 +105,7 @@ def estimate(
                 _count(draft, job),
                 prompt_columns=guessed_prompt_columns(job, files),
                 unused_columns=find_unused_columns(files),
+                made_prompts=files[0].made_prompts,
                 rejection_causes=draft.rejection_causes,
                 free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
                 device="cpu" if job.device == "cpu" else None,
@@ -118,7 +121,7 @@ def _resolve_model(job: Job, scratch: Path) -> ResolvedModel:
     try:
         return resolve_model(job)
     except TryAgain as error:
-        files = read_input_files(job, scratch)
+        files = read_prompts(job, scratch)
         raise TryAgain(f"{error} {_describe_input(job, files)}") from error
 
 

@@ -44,7 +44,7 @@ class InputFile:
 
     `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
     `partitions` those of both that stand in the file's name, with their value, and
-    `unused_columns` the rest.
+    `unused_columns` the rest. `made_prompts` says how many prompts were made of a template, if any.
     """
 
     source: SourceFile
@@ -53,6 +53,7 @@ class InputFile:
     passthrough: pa.Schema
     partitions: dict[str, str | None]
     unused_columns: tuple[str, ...] = ()
+    made_prompts: str | None = None
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -62,13 +63,17 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     """
     sources = gather_sources(job.prompt_patterns, folder)
     names = frozenset(name for _, name in job.columns)
-    return read_footers(convert_sources(sources, names, folder), job.columns, job.carry)
+    return read_footers(convert_sources(sources, names, folder), job.columns, job.carried_columns)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
     """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    digests = "".join(map(_file_digest, files))
-    return hashlib.sha256(digests.encode()).hexdigest()
+    return combine_digests(map(_file_digest, files))
+
+
+def combine_digests(digests: Iterable[str]) -> str:
+    """One hash of those of files, in order."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, ...]:
@@ -108,40 +113,59 @@ def read_footers(
 
 
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
-    try:
-        metadata = pq.read_metadata(source.path)
-    except UNREADABLE_ERRORS as error:
-        raise unreadable_error(source, error) from error
+    metadata = read_metadata(source)
     file = judge_footer(source, metadata, columns, carry)
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
 
 
+def read_metadata(source: SourceFile) -> pq.FileMetaData:
+    """The footer of a file. Raises BadInput, TryAgain."""
+    try:
+        return pq.read_metadata(source.path)
+    except UNREADABLE_ERRORS as error:
+        raise unreadable_error(source, error) from error
+
+
 def judge_footer(
     source: SourceFile, metadata: pq.FileMetaData, columns: ColumnNames, carry: tuple[str, ...]
 ) -> InputFile:
     """What a footer says of its file. Raises BadInput where that cannot be planned."""
-    _refuse_many_columns(source, metadata)
-    try:
-        schema = footer_schema(metadata)
-    except UNREADABLE_ERRORS as error:
-        raise unreadable_error(source, error) from error
-    partitions = {
-        name: value for name, value in source.partitions.items() if name not in schema.names
-    }
-    schema = add_partition_columns(source, schema)
+    schema = read_table_schema(source, metadata)
     names = match_columns(source, schema, columns, carry)
-    _refuse_large_row_groups(source, metadata)
     read_names = {*names.values(), *carry}
     return InputFile(
         source=source,
         rows=metadata.num_rows,
         column_names=names,
         passthrough=passthrough_schema(schema, carry, source.uri),
-        partitions={name: partitions[name] for name in partitions if name in read_names},
+        partitions=find_partitions(source, metadata, read_names),
         unused_columns=tuple(name for name in schema.names if name not in read_names),
     )
+
+
+def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schema:
+    """The columns of a file and of its name. Raises BadInput where reading it is not safe."""
+    _refuse_many_columns(source, metadata)
+    try:
+        schema = footer_schema(metadata)
+    except UNREADABLE_ERRORS as error:
+        raise unreadable_error(source, error) from error
+    _refuse_large_row_groups(source, metadata)
+    return add_partition_columns(source, schema)
+
+
+def find_partitions(
+    source: SourceFile, metadata: pq.FileMetaData, names: set[str]
+) -> dict[str, str | None]:
+    """The values of those of the columns `names` that only the file's name has."""
+    columns = metadata.schema.to_arrow_schema().names
+    return {
+        name: value
+        for name, value in source.partitions.items()
+        if name in names and name not in columns
+    }
 
 
 def no_rows_error(source: SourceFile) -> BadInput:

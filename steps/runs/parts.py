@@ -6,7 +6,7 @@ the other formats it is the index of images that lie in objects of their own.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
-from imagekiln.steps.runs.scores import ScoreFields, types_with_scores
+from imagekiln.steps.runs.scores import ScoreFields, outcome_schema, types_with_scores
 from imagekiln.steps.runs.tables import (
-    OUTCOME_SCHEMA,
     open_parquet,
     parse_parquet,
     read_whole,
@@ -71,8 +70,32 @@ def outcome_table(images: Sequence[EncodedImage], scores: ScoreFields = ()) -> p
     """The outcomes of a part's images, in the order of their rows, with these scores."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     outcomes = [_outcome(image) for image in ordered]
-    schema = pa.schema([*OUTCOME_SCHEMA, *scores])
-    return pa.Table.from_pylist(outcomes, schema=schema)
+    return pa.Table.from_pylist(outcomes, schema=outcome_schema(scores))
+
+
+def is_to_be_emptied(outcomes: pa.Table, image_ids: Container[str]) -> bool:
+    """Whether a part, of which this has ids and statuses, holds one of these images."""
+    ids = outcomes["image_id"].to_pylist()
+    statuses = outcomes["status"].to_pylist()
+    return any(
+        image_id in image_ids and status != FORGOTTEN_STATUS
+        for image_id, status in zip(ids, statuses, strict=True)
+    )
+
+
+def emptied_outcome(
+    outcomes: pa.Table, image_ids: Container[str], scores: ScoreFields = ()
+) -> pa.Table:
+    """The outcomes of a part, of which nothing but the status is left of the images named."""
+    schema = outcome_schema(scores)
+    forgotten = EncodedImage(0, FORGOTTEN_STATUS)
+    (empty,) = outcome_table([forgotten], scores).to_pylist()
+    ids = outcomes["image_id"].to_pylist()
+    rows = outcomes.select(schema.names).to_pylist()
+    emptied = [
+        empty if image_id in image_ids else row for image_id, row in zip(ids, rows, strict=True)
+    ]
+    return pa.Table.from_pylist(emptied, schema=schema)
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
@@ -117,8 +140,11 @@ def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field
     `leading` are the columns that its format puts before those of the rows.
     """
     rows = part.rows
-    planned = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA, *part.scores])
-    if not parquet.schema_arrow.equals(planned) or parquet.metadata.num_rows != rows.num_rows:
+    outcome = outcome_schema(part.scores)
+    planned = pa.schema([*leading, *rows.schema, *outcome])
+    if not parquet.schema_arrow.equals(planned):
+        return False
+    if parquet.metadata.num_rows != rows.num_rows:
         return False
     stored = read_whole(parquet, rows.column_names)
     return bool(stored.equals(rows))

@@ -285,8 +285,10 @@ def _require_consistent_counts(plan: Plan, where: str) -> None:
             f"{where}: plans {plan.counts.images} images, and its shards have {images}. Restore it."
         )
     sources = plan.source_shards
-    are_ordered = all(pair[0] <= pair[1] for pair in sources) and list(sources) == sorted(sources)
-    if len(sources) != (len(plan.shards) if plan.round else 0) or not are_ordered:
+    expected = len(plan.shards) if plan.round else 0
+    are_ranges = all(first <= last for first, last in sources)
+    are_ordered = list(sources) == sorted(sources)
+    if len(sources) != expected or not (are_ranges and are_ordered):
         raise BadInput(f"{where}: has source_shards that do not fit its shards. Restore it.")
 
 

@@ -203,7 +203,9 @@ def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
 def _read_alike(entries: Sequence[RunEntry], job: Job, digest: str) -> list[RunRate]:
     """The rates of the latest entries that drew with the same model and settings, newest first."""
     store = open_store(job.output)
-    latest = list(islice(iter_successful(job.output, entries[::-1]), MAX_EARLIER_RUNS))
+    newest_first = entries[::-1]
+    successful = iter_successful(job.output, newest_first)
+    latest = list(islice(successful, MAX_EARLIER_RUNS))
     with ThreadPoolExecutor(READERS) as pool:
         rates = pool.map(lambda entry: _read_rate(store, entry), latest)
         return [rate for rate in rates if rate is not None and _is_alike(rate, job, digest)]

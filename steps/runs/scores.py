@@ -7,7 +7,12 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.tables import FIELD_TYPES, RESERVED_COLUMNS, FieldTypes
+from imagekiln.steps.runs.tables import (
+    FIELD_TYPES,
+    OUTCOME_SCHEMA,
+    RESERVED_COLUMNS,
+    FieldTypes,
+)
 
 ScoreFields = Sequence[pa.Field]
 
@@ -18,6 +23,11 @@ def score_fields(job: Job) -> tuple[pa.Field, ...]:
     if job.keep is not None:
         fields.append(pa.field(RANK_COLUMN, pa.int32()))
     return tuple(fields)
+
+
+def outcome_schema(fields: ScoreFields) -> pa.Schema:
+    """The columns of what became of images, of which these are scores."""
+    return pa.schema([*OUTCOME_SCHEMA, *fields])
 
 
 def require_free_names(job: Job) -> None:

@@ -24,6 +24,8 @@ METADATA_NETWORKS = tuple(
 )
 NAT64_NETWORK = ip_network("64:ff9b::/96")
 POD_VARIABLE = "KUBERNETES_SERVICE_HOST"
+SILENCE_SECONDS = 30.0  # until an address or an answer that does not come is given up
+REQUEST_SECONDS = 3600.0  # for one answer, which may be a whole table
 Address = IPv4Address | IPv6Address
 
 
@@ -38,12 +40,16 @@ class RefusedAddress(OSError):
 async def open_web_client(**options: Any) -> Any:  # noqa: ANN401  # as fsspec has it
     """A client that connects to no address that `is_private_service` refuses.
 
-    Each connection is judged by its address, whatever name or redirect led to it.
+    Each connection is judged by its address, whatever name or redirect led to it. A server that
+    falls silent is given up.
     """
     import aiohttp
 
     connector = aiohttp.TCPConnector(socket_factory=_open_socket)
-    return aiohttp.ClientSession(connector=connector, **options)
+    limits = aiohttp.ClientTimeout(
+        total=REQUEST_SECONDS, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS
+    )
+    return aiohttp.ClientSession(connector=connector, timeout=limits, **options)
 
 
 def is_private_service(host: str) -> bool:

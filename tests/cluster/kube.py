@@ -32,6 +32,22 @@ def kubectl(*arguments: str, stdin: str | None = None, namespace: str = NAMESPAC
     return done.stdout
 
 
+def may(verb: str, resource: str, *, account: str, namespace: str) -> bool:
+    """Whether a service account, as NAMESPACE:NAME, has a right in a namespace."""
+    kind, _, part = resource.partition("/")
+    user = f"system:serviceaccount:{account}"
+    question = ["auth", "can-i", verb, kind, f"--subresource={part}", f"--as={user}"]
+    done = subprocess.run(
+        ["kubectl", "--namespace", namespace, *question],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer = done.stdout.strip()
+    assert answer in ("yes", "no"), done.stderr
+    return answer == "yes"
+
+
 def get(*arguments: str) -> Object:
     """An object, or a list of them."""
     return cast("Object", json.loads(kubectl("get", *arguments, "--output", "json")))

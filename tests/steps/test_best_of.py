@@ -5,16 +5,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import imagekiln
+from imagekiln.steps.aggregate.reconcile import RunReconciler
+from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.gallery.columns import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.plan import parse_plan, plan_to_json
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.plan import load_plan, parse_plan, plan_to_json
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
@@ -22,6 +31,7 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
+from tests.runs import settings as small_settings
 from tests.scorers import clip_folder
 
 SEEDS = {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}}
@@ -198,3 +208,79 @@ def test_a_canary_has_whole_groups(tmp_path: Path) -> None:
     assert plan.plan.sample_images == 8
     rows = read_table(open_store(plan.uri), "shards/00000.parquet")
     assert rows["image_index"].to_pylist() == [*range(4)] * 2
+
+
+@pytest.mark.parametrize(
+    "format_name", ["parquet", "files", pytest.param("webdataset", marks=pytest.mark.slow)]
+)
+def test_forgotten_candidates_change_no_winner(tmp_path: Path, format_name: str) -> None:
+    rows = PROMPTS[:2]
+    output = str(tmp_path / "out")
+    plan = planned(tmp_path, output, rows, format=format_name, **BEST)
+    make(plan.uri, plan)
+    aggregate(plan.uri)
+    before = {row["image_id"]: row for row in manifest_of(plan.uri, 1).to_pylist()}
+    ranked = {(row["id"], row["candidate_rank"]): row["image_id"] for row in before.values()}
+    down = [ranked["row-0", 1], ranked["row-1", 3]]  # a winner, and one that has lost
+    imagekiln.forget(plan.uri, ids=down, remove=True)
+
+    def require_same_others() -> None:
+        assert verify(plan.uri).images == 8
+        for row in manifest_of(plan.uri, 1).to_pylist():
+            if row["image_id"] in down:
+                outcome = (row["status"], row["seeds"], row["candidate_rank"], row["sha256"])
+                assert outcome == ("forgotten", None, None, None)
+            else:
+                assert row == before[row["image_id"]] | {"byte_offset": row["byte_offset"]}
+
+    require_same_others()
+    summary = aggregate(plan.uri)
+    assert (summary.ok, summary.outscored, summary.forgotten, summary.not_ok) == (1, 5, 2, 0)
+    store = open_store(plan.uri)
+    assert plan_next_round(store, plan.plan) is None
+
+    remade = read_shard(store, plan.plan, 0)[0]
+    emptied = store.read(remade.key)
+    store.remove(remade.key)
+    for key in format_of(plan.plan.job).object_keys(remade):
+        if store.exists(key):
+            store.remove(key)
+    make(plan.uri, plan)
+    assert store.read(remade.key) == emptied
+    aggregate(plan.uri)
+    require_same_others()
+
+    again = job(write_prompts(tmp_path / "b.parquet", rows), output, skip_existing=True, **BEST)
+    assert make_plan(again).plan.counts.images == 0
+    imagekiln.export(plan.uri, tmp_path / "export")
+    (image,) = pq.read_table(tmp_path / "export" / "data").to_pylist()
+    assert (image["image_id"], image["candidate_rank"]) == (ranked["row-1", 1], 1)
+    filters = index_columns(open_source(plan.uri).columns)
+    assert [filters[name].kind for name in ("seeds", "candidate_rank")] == ["number", "whole"]
+
+
+def test_each_prompt_of_a_template_has_candidates(tmp_path: Path) -> None:
+    template = {"template": "a {red|blue} circle", "sweep": {"guidance": [2.0, 4.0]}}
+    plain = small_settings(tmp_path / "none", str(tmp_path / "out"), **BEST)
+    settings = validate_job(plain | {"prompts": template})
+    assert count_images(settings) == 16
+    result = run(settings, NoProgress(), Stop())
+    assert (result.summary.images, result.summary.ok, result.summary.outscored) == (16, 4, 12)
+
+    rows = manifest_of(result.uri, 2).to_pylist()
+    best = {row["input_row"]: row for row in rows if row["status"] == "ok"}
+    assert {(row["prompt"], row["guidance"]) for row in best.values()} == {
+        (f"a {color} circle", guidance) for color in ("red", "blue") for guidance in (2.0, 4.0)
+    }
+    assert {row["prompt_template"] for row in rows} == {"a {red|blue} circle"}
+    for row in rows:
+        assert row["seeds"] <= best[row["input_row"]]["seeds"]
+
+    sheet = SweepSheet(swept_settings(settings), settings.candidates)
+    store = open_store(result.uri)
+    reconciler = RunReconciler(store, load_plan(store))
+    for number in range(2):
+        sheet.add(reconciler.reconcile(number))
+    grid = sheet.build(4)
+    assert grid is not None
+    assert {image.image_id for image in grid.samples} == {row["image_id"] for row in best.values()}

@@ -28,6 +28,7 @@ from imagekiln.steps.job.job import (
     ShardSettings,
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
+from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
 from imagekiln.steps.job.scores import (
     AestheticScore,
     ClassifierScore,
@@ -58,6 +59,8 @@ __all__ = [
     "OwnScore",
     "PartSettings",
     "Png",
+    "PromptSweep",
+    "PromptTemplate",
     "RewardScore",
     "RowDefaults",
     "ShardSettings",

@@ -50,7 +50,8 @@ class ApiAccess:
 class ApiConnection:
     """An HTTP session with one API.
 
-    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain.
+    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain. `where` is the URL as
+    messages have it.
     """
 
     def __init__(self, access: ApiAccess) -> None:
@@ -58,7 +59,8 @@ class ApiConnection:
         self._access = access
         self._base = access.url.rstrip("/")
         self._session = _open_session(access)
-        self.url = URL_CREDENTIALS.sub("//", self._base) + access.origin
+        self.url = URL_CREDENTIALS.sub("//", self._base)
+        self.where = self.url + access.origin
 
     def request(
         self,
@@ -77,7 +79,7 @@ class ApiConnection:
             return cast("Json", response.json())
         except ValueError as error:
             raise BadInput(
-                f"{self.url}: the answer is not JSON. Check that this is the address of the API."
+                f"{self.where}: the answer is not JSON. Check that this is the address of the API."
             ) from error
 
     def list_items(
@@ -108,7 +110,7 @@ class ApiConnection:
                     yield line.decode(errors="replace")
             except requests.RequestException as error:
                 raise TryAgain(
-                    f"{self.url}: the connection broke ({root_cause_message(error)}). Run again."
+                    f"{self.where}: the connection broke ({root_cause_message(error)}). Run again."
                 ) from error
 
     def _send(
@@ -137,12 +139,12 @@ class ApiConnection:
         except (requests.RequestException, UnicodeError) as error:
             # The cause of a token's error quotes the token.
             cause = None if isinstance(error, TOKEN_ERRORS) else error
-            raise connection_error(error, self.url) from cause
+            raise connection_error(error, self.where) from cause
 
         if response.ok:
             return response
         with response:
-            raise response_error(response, self.url)
+            raise response_error(response, self.where)
 
 
 class _RetryAdapter(HTTPAdapter):

@@ -6,9 +6,12 @@ from uuid import uuid4
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
 from imagekiln.steps.plan.input_header import UnknownHeader, check_header
 from imagekiln.steps.plan.source_files import expand_pattern, first_file
+from imagekiln.steps.plan.template_count import load_recipes
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -18,6 +21,7 @@ from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+DATED_PROMPTS = "Which prompts there are depends on the date."
 # Doctor reads no value of a Secret, so it cannot try the key that pods have.
 WHOSE_CREDENTIALS = "with this machine's credentials"
 PLAINTEXT_ADVICE = "The store does not use TLS: write http:// in AWS_ENDPOINT_URL."
@@ -58,6 +62,8 @@ def check_output(job: Job) -> Finding:
 @doctor_check("prompts")
 def check_prompts(job: Job) -> Finding:
     """The first file that each of the job's patterns matches has the columns that the job reads."""
+    if isinstance(job.prompts, PromptTemplate):
+        return _check_templates(job, job.prompts)
     undated = [pattern for pattern in job.prompt_patterns if not DATE_PLACEHOLDER.search(pattern)]
     gaps: list[str] = []
     are_judged = True
@@ -71,7 +77,7 @@ def check_prompts(job: Job) -> Finding:
         return storage_finding(error)
     if len(undated) < len(job.prompt_patterns):
         return unknown(
-            "Which prompts there are depends on the date.",
+            DATED_PROMPTS,
             "Check one date: `imagekiln doctor JOB --date 2026-11-21`.",
         )
     if gaps:
@@ -81,6 +87,20 @@ def check_prompts(job: Job) -> Finding:
     return ok(
         f"{', '.join(undated)} can be read {WHOSE_CREDENTIALS}, and the first file has {columns}."
     )
+
+
+def _check_templates(job: Job, settings: PromptTemplate) -> Finding:
+    """The templates and their wildcard files can be read, and there is a table."""
+    if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
+        return unknown(DATED_PROMPTS, "Check one date: `imagekiln doctor JOB --date 2026-11-21`.")
+    try:
+        count = load_recipes(settings).combinations
+        absent = [name for name in settings.table_patterns if not expand_pattern(name)]
+    except KilnError as error:
+        return storage_finding(error)
+    if absent:
+        return wrong(f"{absent[0]}: there is no such file.", "Correct prompts.table.")
+    return ok(f"The templates can be read, and make {pluralize(count, 'prompt')} of a row.")
 
 
 @doctor_check("tuning")

@@ -28,6 +28,7 @@ from imagekiln.steps.aggregate.report.costs import cost_section
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
 from imagekiln.steps.aggregate.report.queries import failure_query
+from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
 from imagekiln.steps.aggregate.report.time_use import (
     describe_starts,
     find_bottleneck,
@@ -104,11 +105,12 @@ class ReportData:
     samples_by_gate: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     with_plots: bool = True
     verdict: RunVerdict | None = None
+    grid: SweepGrid | None = None
 
     @property
     def samples(self) -> list[Sample]:
         """All samples, in the order in which thumbnails are numbered."""
-        return [*self.sheet_samples, *self._gate_samples]
+        return [*self.sheet_samples, *self._gate_samples, *self._grid_samples]
 
     @property
     def full_images(self) -> dict[str, str]:
@@ -116,7 +118,7 @@ class ReportData:
         suffix = file_suffix(self.plan.job.encoding)
         keys: dict[str, str] = {}
         free_bytes = MAX_FULL_IMAGE_BYTES
-        for sample in (*self._gate_samples, *self.sheet_samples):
+        for sample in (*self._gate_samples, *self.sheet_samples, *self._grid_samples):
             if sample.image_id not in keys and sample.byte_size <= free_bytes:
                 keys[sample.image_id] = report_image_key(sample.image_id, suffix)
                 free_bytes -= sample.byte_size
@@ -125,6 +127,10 @@ class ReportData:
     @property
     def _gate_samples(self) -> list[Sample]:
         return list(chain.from_iterable(self.samples_by_gate.values()))
+
+    @property
+    def _grid_samples(self) -> list[Sample]:
+        return [] if self.grid is None else self.grid.samples
 
 
 def write_report(
@@ -136,11 +142,12 @@ def write_report(
     *,
     target: Store | None = None,
     verdict: RunVerdict | None = None,
+    sweep: SweepSheet | None = None,
 ) -> None:
     """Write the page and its images into the run, the page last.
 
     A page of a part of the run lies in `target` and begins with `verdict`. It is not compared with
-    the previous run.
+    the previous run. That of a sweep has its grid.
     Without matplotlib, which an installation without extras lacks, the page has no plots.
     """
     charts = plotted_charts(summary)
@@ -157,6 +164,7 @@ def write_report(
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
         with_plots=can_plot,
         verdict=verdict,
+        grid=None if sweep is None else sweep.build(summary.rows),
     )
     target = target or store
     _write_samples(store, target, data)
@@ -242,7 +250,7 @@ def _relative_links(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def _failure_sections(data: ReportData) -> list[FailureSection]:
-    carry = data.plan.job.carry[:MAX_CARRIED_COLUMNS]
+    carry = data.plan.job.carried_columns[:MAX_CARRIED_COLUMNS]
     return [
         FailureSection(cause, failure_query(data.uri, cause, carry))
         for cause in data.summary.failures[:MAX_FAILURES]
@@ -276,6 +284,8 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "bottleneck": find_bottleneck(summary.seconds, summary.usage),
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),
+        "grid": data.grid,
+        "thumbnails": {sample.image_id: number for number, sample in enumerate(data.samples)},
         "samples": data.sheet_samples,
         "sheet_note": _sheet_note(data),
         "full_images": _relative_links(data.full_images),

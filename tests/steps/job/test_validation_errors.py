@@ -62,6 +62,7 @@ def test_all_choices_are_listed_where_none_is_near() -> None:
 def test_setting_of_another_group_is_reported_with_its_path() -> None:
     assert _message(width=512) == "width is not a setting; write defaults.width."
     assert _message(steps=5) == "steps is not a setting; write defaults.steps."
+    assert _message(stpes=5) == "stpes is not a setting; write defaults.steps."
     assert _message(guidance=5) == "guidance is not a setting; write defaults.guidance."
     assert _message(seed="noise") == ("seed is not a setting; write columns.seed.")
     assert _message(**{"failed-share": 0.1}) == (
@@ -124,7 +125,15 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
         ({"carry": ["a", "a"]}, 'carry lists "a" twice; remove one of them.'),
         ({"carry": [""]}, 'carry[0] is ""; write some text.'),
         ({"prompts": []}, "prompts is an empty list; list at least one."),
-        ({"prompts": {"a": "b"}}, "prompts is a group of settings; write text or a list."),
+        (
+            {"prompts": {"template": "a", "b": "c"}},
+            "prompts.b is not a setting; the settings of prompts are template, "
+            "negative_template, table, wildcards, combinations, sweep, max_prompts.",
+        ),
+        (
+            {"prompts": {"template": "a", "combinations": 0}},
+            "prompts.combinations is 0; write all, or a whole number from 1 to 100000000.",
+        ),
         ({"prompts": ["a", ""]}, 'prompts[1] is ""; write some text.'),
         ({"batch": 8}, "batch is 8; it is a group: set batch.images, batch.tuning, batch.gpu."),
         (
@@ -195,7 +204,7 @@ def test_missing_settings_are_reported_with_what_to_write() -> None:
         validate_job({"name": "a"})
     assert str(caught.value).splitlines() == [
         "job: prompts is missing; write paths, globs, folders or URIs of Parquet, CSV, "
-        "JSON Lines or Arrow files.",
+        "JSON Lines or Arrow files, or a template.",
         "job: output is missing; write the folder or URI that holds the runs.",
         "job: model is missing; set model.id.",
     ]

@@ -1,13 +1,16 @@
 """Which addresses are read over HTTP, whatever name or redirect leads to them."""
 
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.source_files import expand_pattern
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
+from imagekiln.steps.storage import web_client
 from imagekiln.steps.storage.uri import read_text
 from imagekiln.steps.storage.web_client import is_private_service
 from tests.servers import running
@@ -98,6 +101,16 @@ def test_name_of_this_machine_is_refused_in_a_pod(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     with pytest.raises(BadInput, match="leads to an address of this machine"):
         read_text(f"{url}/other.yaml?x")
+
+
+def test_server_that_says_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(web_client, "SILENCE_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/prompts.csv"
+        with pytest.raises(TryAgain, match="storage did not answer"):
+            gather_sources((url,), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,8 @@ def test_variable_that_outranks_another_is_named(monkeypatch: pytest.MonkeyPatch
     url = server_from_environment()
     assert url == "https://old"
     connection = ApiConnection(argo_server_access(url))
-    assert connection.url == "https://old, from ARGO_BASE_URL"
+    assert connection.url == "https://old"
+    assert connection.where == "https://old, from ARGO_BASE_URL"
 
 
 def test_address_of_another_scheme_is_rejected() -> None:

@@ -1,0 +1,168 @@
+"""The images of a sweep as a grid: prompts down, settings across, as far as a page can show them.
+
+Where several settings vary, the last is across, and each prompt has a line for each combination
+of the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.aggregate.reconcile import ReconciledShard
+from imagekiln.steps.aggregate.report.contact_sheet import MAX_TEXT_CHARS, Sample, to_samples
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptTemplate
+from imagekiln.steps.job.scores import RANK_COLUMN
+from imagekiln.steps.runs.image import OUTSCORED_STATUS
+from imagekiln.steps.runtime.figures import format_count, pluralize
+from imagekiln.steps.runtime.sanitize import truncate_text
+
+MAX_VALUES = 12  # across, and as many lines of a prompt
+MAX_CELLS = 240
+MAX_PROMPTS = 40
+NOT_MADE = "not in this run"
+SweepValue: TypeAlias = int | float | str
+SweepSettings: TypeAlias = Mapping[str, tuple[SweepValue, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class GridPrompt:
+    """A prompt with its images, line by line; in the place of an image that is not ok, why."""
+
+    prompt: str
+    cells: tuple[Sample | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepGrid:
+    """The headings of the columns and of the lines of each prompt, the prompts, and a note on them.
+
+    Where only one setting varies, the one line of each prompt has an empty heading.
+    """
+
+    columns: tuple[str, ...]
+    lines: tuple[str, ...]
+    prompts: tuple[GridPrompt, ...]
+    note: str
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The images that are shown."""
+        cells = [cell for prompt in self.prompts for cell in prompt.cells]
+        return [cell for cell in cells if isinstance(cell, Sample)]
+
+
+def swept_settings(job: Job) -> SweepSettings:
+    """The settings with several values in the job's sweep, if it has one."""
+    if not isinstance(job.prompts, PromptTemplate):
+        return {}
+    values = job.prompts.sweep.values
+    return {name: values[name] for name in values if len(values[name]) > 1}
+
+
+class SweepSheet:
+    """Collects the images of the first prompts of a sweep that have any in the run.
+
+    Of rows with several images, the first is shown; the best one of the first candidates.
+    """
+
+    def __init__(self, settings: SweepSettings, candidates: int = 1) -> None:
+        """Take the settings that vary; without any, there is no grid."""
+        self._settings = settings
+        self._candidates = candidates
+        widths = [1, *map(len, settings.values())]
+        self._cells = prod(widths)
+        self._width = widths[-1]
+        self._columns = min(MAX_VALUES, self._width)
+        self._lines = min(MAX_VALUES, self._cells // self._width)
+        fitting = MAX_CELLS // (self._columns * self._lines)
+        self._prompts = min(MAX_PROMPTS, fitting)
+        self._rows: pa.Table | None = None
+
+    def add(self, shard: ReconciledShard) -> None:
+        """Take over what is shown of one shard."""
+        if not self._settings:
+            return
+        rows = shard.manifest
+        cells = self._row_numbers(rows) % self._cells
+        lines, columns = np.divmod(cells, self._width)
+        is_first = rows["image_index"].to_numpy() < self._candidates
+        if RANK_COLUMN in rows.column_names:
+            is_first &= _may_win(rows)
+        is_shown = is_first & (lines < self._lines) & (columns < self._columns)
+        rows = rows.filter(pa.array(is_shown))
+        if self._rows is not None:
+            rows = pa.concat_tables([self._rows, rows])
+        prompts = self._row_numbers(rows) // self._cells
+        lowest = np.unique(prompts)[: self._prompts]
+        self._rows = rows.filter(pa.array(np.isin(prompts, lowest)))
+
+    def build(self, input_rows: int) -> SweepGrid | None:
+        """The grid of a run on so many input rows; None where there is nothing to show."""
+        if self._rows is None or not self._rows.num_rows:
+            return None
+        cells: dict[int, Sample | str] = {}
+        texts: dict[int, str] = {}
+        for row in self._rows.select(["input_row", "status", "prompt"]).to_pylist():
+            cells[row["input_row"]] = row["status"]
+            prompt = row["input_row"] // self._cells
+            texts[prompt] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
+        is_ok = pc.equal(self._rows["status"], "ok")
+        for sample in to_samples(self._rows.filter(is_ok)):
+            cells[sample.input_row] = sample
+        places = [
+            line * self._width + column
+            for line in range(self._lines)
+            for column in range(self._columns)
+        ]
+        prompts = []
+        for prompt in sorted(texts):
+            first_row = prompt * self._cells
+            shown = [cells.get(first_row + place, NOT_MADE) for place in places]
+            prompts.append(GridPrompt(texts[prompt], tuple(shown)))
+        return self._make_grid(prompts, input_rows // self._cells)
+
+    def _make_grid(self, prompts: list[GridPrompt], all_prompts: int) -> SweepGrid:
+        *down, across = self._settings
+        columns = [_describe(across, value) for value in self._settings[across][: self._columns]]
+        combinations = product(*(self._settings[name] for name in down))
+        lines = []
+        for values in islice(combinations, self._lines):
+            settings = map(_describe, down, values)
+            lines.append(", ".join(settings))
+        note = pluralize(all_prompts, "prompt")
+        if len(prompts) < all_prompts:
+            note = f"{len(prompts)} of {note}, the first that have images in this run"
+        if self._columns < self._width:
+            note += f", {self._columns} of {self._width} values of {across}"
+        all_lines = self._cells // self._width
+        if self._lines < all_lines:
+            names = " and ".join(down)
+            note += f", {self._lines} of {format_count(all_lines)} combinations of {names}"
+        return SweepGrid(tuple(columns), tuple(lines), tuple(prompts), f"{note}.")
+
+    def _row_numbers(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        numbers: npt.NDArray[np.int64] = rows["input_row"].to_numpy()
+        return numbers
+
+
+def _may_win(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether images are the best candidates, or no other one has beaten them."""
+    is_outscored = pc.equal(rows["status"], OUTSCORED_STATUS)
+    has_lost = pc.fill_null(pc.greater(rows[RANK_COLUMN], 1), False)
+    has_no_better: npt.NDArray[np.bool_] = ~pc.or_(is_outscored, has_lost).to_numpy()
+    return has_no_better
+
+
+def _describe(name: str, value: SweepValue) -> str:
+    """A setting with its value, such as `guidance 2.5`."""
+    if value == "":
+        return f"no {name}"
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"

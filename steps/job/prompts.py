@@ -1,0 +1,101 @@
+"""The settings of prompts that are made from a template."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from imagekiln.steps.job.columns import GUIDANCE, SEED
+from imagekiln.steps.job.fields import Integer, Location, NonEmptyText, Number, Settings, StepCount
+from imagekiln.steps.job.samplers import Sampler
+from imagekiln.steps.prompts.parser import parse_template
+from imagekiln.steps.prompts.template import TemplateMistake
+
+DEFAULT_MAX_PROMPTS = 1_000_000
+MAX_PROMPTS = 100_000_000
+MAX_TEMPLATES = 100
+MAX_SWEEP_VALUES = 1000
+# What a plan carries beside the job's own columns, so that each prompt says where it is from.
+TEMPLATE_COLUMN = "prompt_template"
+CHOICES_COLUMN = "prompt_choices"
+RECIPE_COLUMNS = (TEMPLATE_COLUMN, CHOICES_COLUMN)
+
+SweepSeed = Annotated[Integer, Field(ge=SEED.lowest, le=SEED.highest)]
+SweepGuidance = Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)]
+
+
+class PromptSweep(Settings):
+    """Values with each of which every prompt is made, in every combination."""
+
+    seed: tuple[SweepSeed, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
+    guidance: tuple[SweepGuidance, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
+    steps: tuple[StepCount, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
+    sampler: tuple[Sampler, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
+    loras: tuple[str, ...] = Field(
+        default=(),
+        max_length=MAX_SWEEP_VALUES,
+        description="LoRAs with their weights as rows have them; an empty text is none.",
+    )
+
+    @property
+    def values(self) -> dict[str, tuple[int | float | str, ...]]:
+        """The values of each column that is swept, in the order of the settings."""
+        return {name: values for name, values in self if values}
+
+
+class PromptTemplate(Settings):
+    """Prompts that are made from a template, alone or for each row of a table."""
+
+    template: NonEmptyText | Annotated[tuple[NonEmptyText, ...], Field(min_length=1)] = Field(
+        description="One or more templates, such as a {red|blue} __animal__ in {{ city }}."
+    )
+    negative_template: NonEmptyText | None = Field(
+        default=None, description="The template of the negative prompt."
+    )
+    table: Location | Annotated[tuple[Location, ...], Field(min_length=1)] | None = Field(
+        default=None, description="Paths, globs, folders or URIs of the table with the columns."
+    )
+    wildcards: Location | None = Field(
+        default=None, description="The folder or URI with the wildcard files, such as animal.txt."
+    )
+    combinations: Literal["all"] | Annotated[Integer, Field(ge=1, le=MAX_PROMPTS)] = Field(
+        default="all",
+        description="all, or how many prompts are drawn at random for each row of the table.",
+    )
+    sweep: PromptSweep = PromptSweep()
+    max_prompts: Annotated[Integer, Field(ge=1, le=MAX_PROMPTS)] = Field(
+        default=DEFAULT_MAX_PROMPTS, description="A template that makes more is refused."
+    )
+
+    @field_validator("combinations", mode="before")
+    @classmethod
+    def _require_number(cls, value: object) -> object:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if value == "all" or (is_number and value in range(1, MAX_PROMPTS + 1)):
+            return value
+        raise ValueError(f"is {value!r}; write all, or a whole number from 1 to {MAX_PROMPTS}")
+
+    @field_validator("template", "negative_template")
+    @classmethod
+    def _require_template(cls, value: str | tuple[str, ...] | None) -> object:
+        templates = (value,) if isinstance(value, str) else value or ()
+        if len(templates) > MAX_TEMPLATES:
+            raise ValueError(f"has {len(templates)} templates; write at most {MAX_TEMPLATES}")
+        for number, template in enumerate(templates, start=1):
+            try:
+                parse_template(template)
+            except TemplateMistake as mistake:
+                which = f"template {number}, " if len(templates) > 1 else ""
+                raise ValueError(f"is no template: {which}{mistake}") from mistake
+        return value
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The setting `template` as a tuple, also where it is one."""
+        return (self.template,) if isinstance(self.template, str) else self.template
+
+    @property
+    def table_patterns(self) -> tuple[str, ...]:
+        """The setting `table` as a tuple; empty where there is none."""
+        if self.table is None:
+            return ()
+        return (self.table,) if isinstance(self.table, str) else self.table

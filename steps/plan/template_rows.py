@@ -1,0 +1,276 @@
+"""The prompts of a template as an input file: each row of a table, times what the template makes.
+
+They are written to the disk some thousand rows at a time, and the rest of planning reads them as it
+reads any file. What is drawn follows from the row and the job's seed, not from where the row is.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptTemplate
+from imagekiln.steps.plan.column_readers import read_texts
+from imagekiln.steps.plan.input_files import (
+    InputFile,
+    combine_digests,
+    find_unused_columns,
+    input_fingerprint,
+    iter_file_columns,
+    read_footers,
+    read_input_files,
+)
+from imagekiln.steps.plan.source_files import SourceFile
+from imagekiln.steps.plan.template_count import (
+    TEMPLATE_SETTING,
+    PromptRecipes,
+    Recipe,
+    count_prompts,
+    load_recipes,
+)
+from imagekiln.steps.plan.template_table import read_template_table, written_columns
+from imagekiln.steps.prompts.rendering import Drawing, render
+from imagekiln.steps.runs.tables import COLUMN_TYPES
+from imagekiln.steps.storage.failures import translate_errors
+
+# Part of what names a run: a newer version may draw otherwise.
+VERSION = "imagekiln-prompts-1"
+BATCH_ROWS = 4096
+BATCH_BYTES = 64 * 2**20
+SEED_DIGITS = 13  # 52 bits, as the seeds of rows that have none
+ID_DIGITS = 12
+NEGATIVE = "negative_prompt"
+TYPES = {column.name: COLUMN_TYPES[column.kind] for column in PROMPT_COLUMNS}
+_Values: TypeAlias = dict[str, object]  # of the columns that are written
+
+
+def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
+    """The job's prompts as input files, once for a command; those of a template are made first.
+
+    Files are downloaded and written to `folder`. Raises BadInput, Missing, TryAgain.
+    """
+    settings = job.prompts
+    if not isinstance(settings, PromptTemplate):
+        return read_input_files(job, folder)
+    recipes = load_recipes(settings)
+    table = read_template_table(job, settings, recipes, folder)
+    rows = sum(file.rows for file in table) if table else 1
+    count = count_prompts(settings, recipes, rows)
+
+    path = folder / "template-rows.parquet"
+    maker = _RowMaker(job, settings, recipes, table)
+    with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
+        for batch in maker.iter_batches():
+            writer.write_batch(batch)
+    source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
+    (file,) = read_footers((source,), job.columns, job.carried_columns)
+    file = replace(
+        file,
+        unused_columns=find_unused_columns(table),
+        made_prompts=count.description,
+    )
+    return (file,)
+
+
+def fingerprint_templates(job: Job, settings: PromptTemplate, folder: Path) -> str:
+    """The fingerprint of what `read_prompts` would read now, without making the prompts.
+
+    Raises BadInput, Missing, TryAgain.
+    """
+    recipes = load_recipes(settings)
+    table = read_template_table(job, settings, recipes, folder)
+    return combine_digests([_digest_prompts(recipes, table)])
+
+
+def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:
+    return _hash_content(VERSION, recipes.digest, input_fingerprint(table))
+
+
+@dataclass(frozen=True, slots=True)
+class _TableRow:
+    """A row of the table: what decides its draws, its id, and the texts that templates name.
+
+    `texts` is None where one is empty, or something is no UTF-8.
+    """
+
+    key: str
+    id: str | None
+    texts: Mapping[str, str] | None
+
+
+class _RowMaker:
+    """Makes batches of prompt rows, of the columns `schema`."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: PromptTemplate,
+        recipes: PromptRecipes,
+        table: tuple[InputFile, ...],
+    ) -> None:
+        self._names = job.columns
+        self._seed = job.defaults.seed
+        self._limit = job.limits.prompt_chars + 1  # one more is too many, and shows it
+        self._recipes = recipes
+        self._table = table
+        sweep = settings.sweep.values
+        self._swept = [getattr(job.columns, name) for name in sweep]
+        self._cells = [*product(*sweep.values())]
+        self._is_alone = recipes.combinations * len(self._cells) == 1
+        self._copied = table[0].passthrough if table else pa.schema([])
+        self.schema = self._make_schema(written_columns(job, settings))
+
+    def _make_schema(self, written: Mapping[str, str]) -> pa.Schema:
+        types = {}
+        for ours, theirs in written.items():
+            types[theirs] = TYPES[ours]
+        if not any(self._names.id in file.column_names for file in self._table):
+            del types[self._names.id]
+        types[TEMPLATE_COLUMN] = pa.string()
+        types[CHOICES_COLUMN] = pa.string()
+        for field in self._copied:
+            types[field.name] = _storage_type(field.type)
+        types.setdefault(self._names.seed, TYPES["seed"])
+        return pa.schema(types)
+
+    def iter_batches(self) -> Iterator[pa.RecordBatch]:
+        """Every prompt of every row, in the order of rows, templates and combinations."""
+        if not self._table:
+            only_row = _TableRow("", None, {})
+            no_columns = pa.record_batch({"": pa.nulls(1)})
+            yield from self._make_batches([only_row], no_columns)
+        for file in self._table:
+            names = dict.fromkeys([*file.column_names, *self._copied.names])
+            for batch in iter_file_columns(file, [*names]):
+                rows = self._read_rows(file, batch)
+                copied = batch.select(self._copied.names)
+                yield from self._make_batches(rows, copied)
+
+    def _read_rows(self, file: InputFile, batch: pa.RecordBatch) -> list[_TableRow]:
+        columns = {}
+        invalid: set[int] = set()
+        for name in file.column_names:
+            where = f"{file.source.uri}: column {name!r}"
+            cells = read_texts(batch.column(name), where)
+            columns[name] = cells.values.to_pylist()
+            if cells.valid is not None:
+                wrong = pc.indices_nonzero(pc.invert(cells.valid))
+                invalid.update(wrong.to_pylist())
+        named = sorted(self._recipes.columns)
+        no_ids = [None] * batch.num_rows
+        rows = []
+        for index, row_id in enumerate(columns.get(self._names.id, no_ids)):
+            texts = {name: columns[name][index] for name in named}
+            if row_id is None:
+                key = _hash_content("texts", *texts.values())
+            else:
+                key = _hash_content("id", row_id)
+            is_whole = index not in invalid and None not in texts.values()
+            rows.append(_TableRow(key, row_id, texts if is_whole else None))
+        return rows
+
+    def _make_batches(
+        self, rows: list[_TableRow], copied: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """The prompts of the rows, with the columns that are copied, a bounded size at a time."""
+        waiting: list[tuple[int, _Values]] = []
+        waiting_bytes = 0
+        for index, row in enumerate(rows):
+            copied_bytes = copied.slice(index, 1).nbytes
+            for values in self._iter_values(row):
+                waiting.append((index, values))
+                texts = [value for value in values.values() if isinstance(value, str)]
+                waiting_bytes += copied_bytes
+                waiting_bytes += sum(map(len, texts))
+                if len(waiting) >= BATCH_ROWS or waiting_bytes >= BATCH_BYTES:
+                    yield self._assemble(waiting, copied)
+                    waiting = []
+                    waiting_bytes = 0
+        if waiting:
+            yield self._assemble(waiting, copied)
+
+    def _assemble(self, rows: list[tuple[int, _Values]], copied: pa.RecordBatch) -> pa.RecordBatch:
+        indices = pa.array([index for index, _ in rows])
+        arrays = []
+        for field in self.schema:
+            if field.name in self._copied.names:
+                column = copied.column(field.name)
+                if isinstance(column, pa.ExtensionArray):
+                    column = column.storage
+                array = column.take(indices)
+            else:
+                cells = [values[field.name] for _, values in rows]
+                array = pa.array(cells, field.type)
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
+        """The written columns of each prompt of a row."""
+        for recipe in self._recipes.prompts:
+            count = recipe.count * self._recipes.negative.count
+            for draw in range(self._recipes.draws):
+                for number in range(count):
+                    texts = self._make_texts(row, recipe, draw, number)
+                    yield from self._sweep(row, draw, texts)
+
+    def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
+        """A prompt and its negative, of all pairs that of this number, and where they are from."""
+        names = self._names
+        texts: _Values = dict.fromkeys([names.prompt, names.negative_prompt, CHOICES_COLUMN])
+        texts[TEMPLATE_COLUMN] = recipe.source
+        if row.texts is None:
+            return texts
+        key = _hash_content(self._seed, row.key, draw)
+        negative = self._recipes.negative
+        number, negative_number = divmod(number, negative.count)
+        drawing = Drawing(bytes.fromhex(key), row.texts, self._limit)
+        negative_drawing = replace(drawing, variables={}, chosen={})
+        prompt = render(recipe.template, drawing, number)
+        negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
+        choices = drawing.chosen
+        for name, choice in negative_drawing.chosen.items():
+            choices[f"{NEGATIVE}.{name}"] = choice
+        texts[names.prompt] = prompt.strip()
+        texts[names.negative_prompt] = negative_prompt.strip()
+        if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
+            texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
+        return texts
+
+    def _sweep(self, row: _TableRow, draw: int, texts: _Values) -> Iterator[_Values]:
+        """A prompt with each combination of the settings that are swept, all of one seed.
+
+        They follow each other in the order of the settings, by which the report finds them.
+        """
+        names = self._names
+        content = (row.key, draw, texts[names.prompt], texts[names.negative_prompt])
+        seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
+        for cell in self._cells:
+            values = dict(texts)
+            values[names.seed] = int(seed_digits, 16)
+            values[names.id] = row.id
+            if row.id is not None and not self._is_alone:
+                digits = _hash_content(*content, texts[TEMPLATE_COLUMN], *cell)
+                values[names.id] = f"{row.id}-{digits[:ID_DIGITS]}"
+            swept = zip(self._swept, cell, strict=True)
+            values.update(swept)
+            yield values
+
+
+def _hash_content(*content: object) -> str:
+    text = json.dumps(content)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _storage_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return kind

@@ -1,0 +1,129 @@
+"""The table of a job's templates: which of its columns they name, and which stay as they are."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
+from imagekiln.steps.plan.column_readers import (
+    COLUMN_READERS,
+    describe_absence,
+    passthrough_schema,
+)
+from imagekiln.steps.plan.input_files import (
+    InputFile,
+    find_partitions,
+    no_rows_error,
+    read_metadata,
+    read_table_schema,
+)
+from imagekiln.steps.plan.input_formats import convert_sources
+from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.template_count import TEMPLATE_SETTING, PromptRecipes
+
+
+def read_template_table(
+    job: Job, settings: PromptTemplate, recipes: PromptRecipes, folder: Path
+) -> tuple[InputFile, ...]:
+    """Read the footers of the table's files; there may be none.
+
+    `passthrough` of each are the columns that all prompts of a row have as the row has them.
+    Raises BadInput, Missing, TryAgain.
+    """
+    if settings.table is None:
+        if recipes.columns:
+            raise BadInput(
+                f"{TEMPLATE_SETTING}: names column {min(recipes.columns)!r}, and there is no "
+                "table. Set prompts.table."
+            )
+        return ()
+    texts = recipes.columns.union(name for _, name in job.columns)
+    gathered = gather_sources(settings.table_patterns, folder)
+    sources = convert_sources(gathered, texts, folder)
+    files = tuple(_read_file(job, settings, recipes, source) for source in sources)
+    if not any(file.rows for file in files):
+        raise no_rows_error(sources[0])
+    first = files[0]
+    for file in files:
+        if (file.passthrough, file.column_names) != (first.passthrough, first.column_names):
+            raise BadInput(
+                f"{file.source.uri}: the columns that are read are not those of "
+                f"{first.source.uri}, or of other types. Give all files the same."
+            )
+    return files
+
+
+def _read_file(
+    job: Job, settings: PromptTemplate, recipes: PromptRecipes, source: SourceFile
+) -> InputFile:
+    metadata = read_metadata(source)
+    schema = read_table_schema(source, metadata)
+    _require_columns(job, recipes, source, schema)
+    names = {name: name for name in sorted(recipes.columns)}
+    if job.columns.id in schema.names:
+        names[job.columns.id] = job.columns.id
+    copied = _copied_columns(job, settings, source, schema)
+    read_names = {*names, *copied.names}
+    return InputFile(
+        source=source,
+        rows=metadata.num_rows,
+        column_names=names,
+        passthrough=copied,
+        partitions=find_partitions(source, metadata, read_names),
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
+    )
+
+
+def written_columns(job: Job, settings: PromptTemplate) -> dict[str, str]:
+    """The columns that are written for each prompt by our names, each with that of the input."""
+    names = ["prompt", "id", *settings.sweep.values]
+    if settings.negative_template is not None:
+        names.append("negative_prompt")
+    return {name: getattr(job.columns, name) for name in names}
+
+
+def _require_columns(
+    job: Job, recipes: PromptRecipes, source: SourceFile, schema: pa.Schema
+) -> None:
+    """Raise BadInput where a column that templates name is absent, or one that is read is twice."""
+    for name in sorted(recipes.columns):
+        if name not in schema.names:
+            absence = describe_absence(schema, name)
+            raise BadInput(f"{source.uri}: {absence}. Correct {TEMPLATE_SETTING}.")
+    ours = [name for _, name in job.columns]
+    for name in (*sorted(recipes.columns), *job.carry, *ours):
+        count = schema.names.count(name)
+        if count > 1:
+            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
+
+
+def _copied_columns(
+    job: Job, settings: PromptTemplate, source: SourceFile, schema: pa.Schema
+) -> pa.Schema:
+    """The table's columns of settings, and those to carry."""
+    written = written_columns(job, settings)
+    for name in job.carry:
+        if name in written.values():
+            raise BadInput(
+                f"carry: {name!r} is a column that templates write. Rename it in the table."
+            )
+    carry = tuple(name for name in job.carry if name not in RECIPE_COLUMNS)
+    copied = {field.name: field for field in passthrough_schema(schema, carry, source.uri)}
+    for column in PROMPT_COLUMNS:
+        name = getattr(job.columns, column.name)
+        if column.name in written or name not in schema.names:
+            continue
+        where = f"{source.uri}: column {name!r}"
+        if column.kind == "image":
+            # Which paths a cell may name depends on where its table is, which no prompt says.
+            raise BadInput(
+                f"{where} has input images, which templates do not take. Rename it, or write the "
+                "prompts into a table."
+            )
+        field = schema.field(name)
+        COLUMN_READERS[column.kind](pa.array([], field.type), where)
+        copied.setdefault(name, field)
+    return pa.schema([*copied.values()])

@@ -1,0 +1,132 @@
+"""The grid of a sweep in the report: each image where its prompt and its settings are."""
+
+import re
+from collections.abc import Mapping, Sequence
+from html import unescape
+from pathlib import Path
+
+import pyarrow as pa
+
+from imagekiln.steps.aggregate.reconcile import ReconciledShard
+from imagekiln.steps.aggregate.report.sweep_grid import (
+    MAX_CELLS,
+    MAX_PROMPTS,
+    MAX_VALUES,
+    SweepGrid,
+    SweepSheet,
+)
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.storage import open_store
+from tests.jobs import image_rows, write
+from tests.runs import fill, not_ok, settings
+
+HOSTILE = "</table><script>alert(1)</script> {{ 7 * 7 }} {a|b}"
+
+
+def _planned(folder: Path, sweep: Mapping[str, object]) -> PlanResult:
+    table = write(folder / "table.parquet", {"text": [HOSTILE, "a cat", "a dog"]})
+    prompts = {"template": "{{ text }}", "table": table, "sweep": sweep}
+    plain = settings(Path("unused"), str(folder / "out"), limits={"failed_share": 1.0})
+    return make_plan(validate_job({**plain, "prompts": prompts}))
+
+
+def test_each_image_is_where_its_prompt_and_settings_are(tmp_path: Path) -> None:
+    run = _planned(tmp_path, {"seed": [1, 2], "guidance": [1, 2.5, 5], "steps": [2]})
+    planned = image_rows(run).to_pylist()
+    (failing,) = (
+        index
+        for index, row in enumerate(planned)
+        if (row["prompt"], row["seed"], row["guidance"]) == ("a cat", 2, 2.5)
+    )
+    fill(run, {failing: not_ok(failing)})
+    aggregate(run.uri)
+
+    page = open_store(run.uri).read(REPORT_KEY).decode()
+    (table,) = re.findall(r'<table class="sweep">(.*?)</table>', page, re.DOTALL)
+    assert "<script" not in page
+    assert re.findall(r'<th scope="col"><bdi>(.*?)</bdi>', table) == [
+        "guidance 1",
+        "guidance 2.5",
+        "guidance 5",
+    ]
+    grid = {}
+    for body in table.split("<tbody>")[1:]:
+        prompt, *lines = re.findall(r'<bdi dir="auto">(.*?)</bdi></th>(.*?)</tr>', body, re.DOTALL)
+        for seed, cells in lines:
+            grid[unescape(prompt[0]), seed] = re.findall(r"<td>(.*?)</td>", cells, re.DOTALL)
+    by_id = {row["image_id"]: row for row in planned}
+    assert len(grid) == 6
+    for (prompt_text, seed), cells in grid.items():
+        for guidance, cell in zip([1, 2.5, 5], cells, strict=True):
+            if (prompt_text, seed, guidance) == ("a cat", "seed 2", 2.5):
+                assert cell == '<span class="quiet">failed</span>'
+                continue
+            (image_id,) = re.findall(r"images/(\w+)\.png", cell)
+            row = by_id[image_id]
+            place = (row["prompt"], f"seed {row['seed']}", row["guidance"])
+            assert place == (prompt_text, seed, guidance)
+
+
+def test_one_setting_is_a_line_for_each_prompt_and_no_sweep_is_no_grid(tmp_path: Path) -> None:
+    pages = []
+    for name, sweep in (("one", {"guidance": [1, 5]}), ("none", {"guidance": [3]})):
+        run = _planned(tmp_path / name, sweep)
+        fill(run)
+        aggregate(run.uri)
+        pages.append(open_store(run.uri).read(REPORT_KEY).decode())
+    assert pages[0].count('<th scope="row"><bdi dir="auto">a cat</bdi></th>') == 1
+    assert '<th scope="rowgroup"' not in pages[0]
+    assert 'class="sweep"' not in pages[1]
+
+
+def _shard(rows: Sequence[int]) -> ReconciledShard:
+    count = len(rows)
+    texts = {name: pa.nulls(count, pa.string()) for name in ("id", "marks_reason", "sha256")}
+    numbers = {name: [8] * count for name in ("width", "height", "byte_offset", "byte_size")}
+    floats = {name: pa.nulls(count, pa.float32()) for name in ("contrast", "saturation")}
+    manifest = pa.table(
+        {
+            "image_id": [f"{row:032x}" for row in rows],
+            "input_row": pa.array(rows, pa.int64()),
+            "image_index": pa.array([0] * count, pa.int64()),
+            "status": ["ok"] * count,
+            "prompt": [f"prompt {row // 400}" for row in rows],
+            "seed": [0] * count,
+            "part": ["part"] * count,
+            "marks": pa.nulls(count, pa.list_(pa.string())),
+            "near_duplicate_of": pa.nulls(count, pa.string()),
+            **texts,
+            **numbers,
+            **floats,
+        }
+    )
+    return ReconciledShard(manifest, ())
+
+
+def _grid(settings: dict[str, tuple[int, ...]], shards: Sequence[Sequence[int]]) -> SweepGrid:
+    sheet = SweepSheet(settings)
+    for rows in shards:
+        sheet.add(_shard(rows))
+    grid = sheet.build(400 * 500)
+    assert grid is not None
+    return grid
+
+
+def test_a_large_sweep_is_cut_to_its_first_prompts_and_values_and_says_so() -> None:
+    values = {"seed": tuple(range(20)), "steps": tuple(range(1, 21))}
+    rows = range(400 * 7, 400 * 500)  # the first seven prompts have no images in the run
+    shards = [rows[offset::4] for offset in range(4)]
+    grid = _grid(values, shards)
+    assert grid == _grid(values, shards[::-1])
+    assert len(grid.columns) == len(grid.lines) == MAX_VALUES
+    assert [prompt.prompt for prompt in grid.prompts] == ["prompt 7"]
+    assert len(grid.samples) <= MAX_CELLS
+    assert grid.note == (
+        "1 of 500 prompts, the first that have images in this run, 12 of 20 values of steps, "
+        "12 of 20 combinations of seed."
+    )
+    small = _grid({"steps": (1, 2)}, [range(2 * MAX_PROMPTS + 10)])
+    assert len(small.prompts) == MAX_PROMPTS

@@ -1,0 +1,393 @@
+"""Prompts made from templates: which ones, how many, and that nothing else decides them."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan import template_rows
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.input_files import input_fingerprint
+from imagekiln.steps.plan.run_time import count_images
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.plan.template_count import count_prompts, load_recipes
+from imagekiln.steps.plan.template_rows import read_prompts
+from tests.jobs import Columns, image_rows, job, plan, rejected, write
+
+PAGE = Path(__file__).parents[3] / "docs" / "prompts.md"
+NUMBERS = count()
+COLORS = "red\n2::blue\n# none\n{dark|light} green\n"
+ANIMALS = "cat\ndog\n__deep/bird__\n"
+FILES = {"color": COLORS, "animal": ANIMALS, "deep/bird": "robin\nowl\n"}
+
+
+def _job(folder: Path, files: Mapping[str, str] = FILES, /, **prompts: object) -> Job:
+    for name, text in files.items():
+        path = folder / "wildcards" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    if files:
+        prompts = {"wildcards": str(folder / "wildcards"), **prompts}
+    return job(folder, prompts=prompts)
+
+
+def _rows(settings: Job, folder: Path) -> list[dict[str, object]]:
+    scratch = folder / f"scratch-{next(NUMBERS)}"
+    scratch.mkdir()
+    (file,) = read_prompts(settings, scratch)
+    rows: list[dict[str, object]] = pq.read_table(file.source.path).to_pylist()
+    return rows
+
+
+def _prompts(folder: Path, template: str, **more: object) -> list[object]:
+    settings = _job(folder, template=template, **more)
+    return [row["prompt"] for row in _rows(settings, folder)]
+
+
+@pytest.mark.parametrize(
+    ("template", "prompts"),
+    [
+        ("a {red|blue} car", ["a red car", "a blue car"]),
+        ("{red|{dark|light} blue}", ["red", "dark blue", "light blue"]),
+        ("a {2::red|0::blue|} car", ["a red car", "a  car"]),
+        ("__color__", ["red", "blue", "dark green", "light green"]),
+        ("__deep/*__ {!a|b}", ["robin a", "robin b", "owl a", "owl b"]),
+        ("{2$$a|b|c}", ["a, b", "a, c", "b, c"]),
+        ("{1-2$$ and $$a|{b|c}}", ["a", "b", "c", "a and b", "a and c"]),
+        ("{2$$__deep/bird__}", ["robin, owl"]),
+        ("{-9$$a|b}", ["a", "b", "a, b"]),
+        ("${x=!{a|b}}${x} and ${x}", ["a and a", "b and b"]),
+        (r"\{a\} \_\_b\_\_ \$\{c\} hatsune\_miku \(vocaloid\) 100%", None),
+        ("# a comment\na cat,\n  # another\n  asleep # here\n", ["a cat, asleep # here"]),
+        ("(cat:1.2) [a|b] <x>", ["(cat:1.2) [a|b] <x>"]),
+    ],
+)
+def test_templates_mean_what_users_of_dynamic_prompts_expect(
+    tmp_path: Path, template: str, prompts: list[str] | None
+) -> None:
+    plain = [r"{a} __b__ ${c} hatsune_miku \(vocaloid\) 100%"]
+    assert _prompts(tmp_path, template) == (plain if prompts is None else prompts)
+
+
+SHOWN_FILES = {
+    "season": "spring\n{early|late} autumn\n",
+    "color/warm": "red\norange\n",
+    "color/cold": "blue\n",
+}
+
+
+@pytest.mark.parametrize("line", re.findall(r"^(.* => .*)$", PAGE.read_text(), re.MULTILINE))
+def test_shown_templates_make_what_is_shown(tmp_path: Path, line: str) -> None:
+    template, _, prompts = line.partition(" => ")
+    settings = _job(tmp_path, SHOWN_FILES, template=template)
+    assert [row["prompt"] for row in _rows(settings, tmp_path)] == prompts.split("; ")
+
+
+OPTIONS = st.sampled_from(["a", "b b", "{c|d}", "2::e", "__f__", "0.5::__*g__", "{2$$h|i|j}", ""])
+PIECES = st.recursive(
+    st.sampled_from(["x", " y ", "__f__", "{2$$__ag__}", "{1-2$$ + $$a|b|__f__}", "{~a|b|c}"]),
+    lambda inner: st.lists(inner | OPTIONS, min_size=2, max_size=3).map(
+        lambda options: "{" + "|".join(options) + "}"
+    ),
+    max_leaves=4,
+)
+TEMPLATES = st.lists(PIECES, min_size=1, max_size=3).map("".join)
+GENERATED = {"f": "f1\nf2\n", "ag": "g1\n{g2|g3}\n", "bg": "__f__ g4\n"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(TEMPLATES, TEMPLATES | st.none(), st.sampled_from(["all", 1, 3]))
+def test_as_many_prompts_are_made_as_were_counted(
+    template: str, negative: str | None, combinations: object
+) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        sweep = {"guidance": [1, 2.5], "loras": ["", "a:1", "a:2"]}
+        made = _job(
+            folder,
+            GENERATED,
+            template=template,
+            negative_template=negative,
+            combinations=combinations,
+            sweep=sweep,
+        )
+        assert not isinstance(made.prompts, str | tuple)
+        expected = count_prompts(made.prompts, load_recipes(made.prompts), 1).prompts
+        rows = _rows(made, folder)
+        assert len(rows) == expected == count_images(made)
+        assert len({(row["guidance"], row["loras"]) for row in rows}) == 6
+
+
+CITIES = [("1", "Rome"), ("2", "Oslo"), ("3", "Paris"), ("4", "Bonn")]
+LINES = ["red", "2::blue", "green"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.permutations(LINES),
+    st.permutations(CITIES),
+    st.integers(0, 4),
+    st.sampled_from(["gold", "3::gold", "{a|b} gold"]),
+)
+def test_prompts_follow_from_row_and_options_alone(
+    lines: list[str], cities: list[tuple[str, str]], split: int, further: str
+) -> None:
+    """In whatever order options, rows and files are, and however many rows come at a time."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        plain = _draw(folder / "a", LINES, CITIES)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(template_rows, "BATCH_ROWS", split + 1)
+            moved = _draw(folder / "b", lines, cities[split:], cities[:split])
+        fewer = _draw(folder / "c", lines, cities[:2])
+        more = _draw(folder / "d", [*lines, further], cities)
+    assert len(plain) == 20
+    assert moved == plain
+    assert len(fewer) == 10
+    assert fewer <= plain
+    assert all("gold" in row[0] for row in more - plain)
+    assert not any("gold" in row[0] for row in more & plain)
+
+
+def _draw(folder: Path, lines: list[str], *tables: list[tuple[str, str]]) -> set[tuple[str, ...]]:
+    """All that is written of each prompt: of these tables, and two files of these lines."""
+    folder.mkdir()
+    for number, cities in enumerate(tables):
+        rows = [f"{city_id},{city}\n" for city_id, city in cities]
+        (folder / f"{number}.csv").write_text("".join(["id,city\n", *rows]))
+    settings = _job(
+        folder,
+        {"xa": "\n".join(lines[:2]), "xb": "\n".join(lines[2:])},
+        template="__x*__ in {{ city }}, {2$$__x*__}, {1-2$$a|__x*__}",
+        negative_template="{~3::c|d}",
+        combinations=5,
+        table=f"{folder}/*.csv",
+    )
+    rows_of_prompts = _rows(settings, folder)
+    names = ("prompt", "negative_prompt", "seed", "id", "prompt_choices")
+    return {tuple(str(row[name]) for name in names) for row in rows_of_prompts}
+
+
+def test_draws_follow_weights(tmp_path: Path) -> None:
+    drawn = Counter(_prompts(tmp_path, "{3::a|1::b|0::c}", combinations=4000))
+    assert 2850 < drawn["a"] < 3150
+    assert drawn["a"] + drawn["b"] == 4000
+    assert Counter(_prompts(tmp_path, "{~a|b|a}"))["a"] in (0, 1)
+
+
+def test_prompts_are_those_of_every_machine_and_process(tmp_path: Path) -> None:
+    """A change of what is drawn would change the images of existing jobs."""
+    table = write(tmp_path / "table.parquet", {"id": ["n1"], "place": ["Oslo"]})
+    template = "__color__ {1-2$$__animal__} {5::a|b} in {{ place }}"
+    made = _job(tmp_path, template=template, negative_template="{a|b}", combinations=4, table=table)
+    rows = _rows(made, tmp_path)
+    assert [(row["prompt"], row["negative_prompt"], row["seed"], row["id"]) for row in rows] == [
+        ("dark green cat a in Oslo", "b", 1788837041112862, "n1-1e035b952d4a"),
+        ("light green dog, owl a in Oslo", "a", 2769861207170503, "n1-c0fb8b2ff547"),
+        ("red robin b in Oslo", "b", 3530184498774237, "n1-e167a0ea1149"),
+        ("blue cat a in Oslo", "a", 2376184325901473, "n1-ec5ca0c2299a"),
+    ]
+    choices = {"color": "red", "animal": ["robin"], "deep/bird": "robin", "{}": "b"}
+    assert json.loads(str(rows[2]["prompt_choices"])) == choices | {"negative_prompt.{}": "b"}
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("a {b|c", "prompts.template is no template: line 1, character 3: this brace is never"),
+        ("a }", "line 1, character 3: this } closes nothing"),
+        ("a\nb {x}", "line 2, character 3: this choice has one option; write {{ name }}"),
+        ("__a b__", "line 1, character 1: __ begins no wildcard"),
+        ("__a(b=c)__", "line 1, character 1: __ begins no wildcard"),
+        ("${a}", "line 1, character 1: variable a has no value yet"),
+        ("${a={b|c}}", "a variable has one value in a prompt; write ${a=!value}"),
+        ("{${a=!b}|c}", "variables are assigned at the top of a template"),
+        ("{-1::a|b}", "a weight is a number from 0 to 1000000"),
+        ("{1e9::a|b", "this brace is never closed"),
+        ("{" + "9" * 5000 + "::a|b}", "a weight is a number"),
+        ("{200$$a|b}", "chooses over 100 options"),
+        ("{3-2$$a|b|c}", "write 2-3"),
+        ("{@a|b}", "@ takes options in turn"),
+        ("%{a$$b}", "wraps texts, which is not supported"),
+        ("{{ }}", "names no column"),
+        ("{a|" * 50 + "b" + "}" * 50, "choices are nested over 16 deep"),
+        ("x" * 20_001, "has over 20000 characters"),
+        ("{{ __import__('os') }}", "there is no table. Set prompts.table."),
+        ("{% for x in y %}", "this choice has one option"),
+        ("{{ city }}", "prompts.template: names column 'city', and there is no table"),
+        ("{0::a|0::b}", "character 1: all options have the weight 0"),
+        ("__colr__", "character 1: FOLDER has no colr.txt; did you mean __color__?"),
+        ("__../../etc/passwd__", "has no ../../etc/passwd.txt"),
+        ("__loop__", "FOLDER/loop.txt, line 1, character 3: wildcards name each other in a circle"),
+        ("__broken__", "FOLDER/broken.txt, line 3, character 1: this brace is never closed"),
+        ("__binary__", "FOLDER/binary.txt, line 2: is not UTF-8 text"),
+        ("__nothing__", "FOLDER/nothing.txt: has no lines"),
+        ("{~__many__|__many__} " * 4, "prompts.template: makes over 1000 choices for one prompt"),
+        ("__deep0__", "FOLDER/deep1.txt, line 1, character 1: choices are nested over 16 deep"),
+        ("__laughs0__", "prompts.template: makes at least 1,000,000,000,000,000,000 prompts"),
+        ("__inline__", "FOLDER/inline.txt: with it, there are over 250000 options"),
+        ("{9$$__numbers__}" * 9, "prompts.max_prompts is 1,000,000"),
+        ("{99$$__numbers__}{!90$$__thousands__}", "combines up to 90 of 20000 options"),
+    ],
+)
+def test_hostile_templates_are_refused_in_a_sentence_with_their_place(
+    tmp_path: Path, template: str, problem: str
+) -> None:
+    files = {
+        "color": COLORS,
+        "loop": "a __loop__",
+        "broken": "a\n\n{b",
+        "nothing": "# x\n",
+        "many": " ".join(["{a|b}"] * 254),
+        "numbers": "\n".join(map(str, range(100))),
+        "thousands": "\n".join(map(str, range(20_000))),
+        "binary": "",
+        "inline": "\n".join(["{a|b}" * 3900] * 65),
+    }
+    for level in range(16):
+        files[f"deep{level}"] = "{x|" * 14 + f"__deep{level + 1}__" + "}" * 14
+        files[f"laughs{level}"] = f"__laughs{level + 1}__" * 100 if level < 10 else "a\nb"
+    with pytest.raises(BadInput) as caught:
+        _plan_rows(tmp_path, files, template)
+    message = str(caught.value)
+    assert problem.replace("FOLDER", str(tmp_path / "wildcards")) in message
+    assert "\n" not in message
+
+
+def _plan_rows(folder: Path, files: Mapping[str, str], template: str) -> None:
+    made = _job(folder, files, template=template)
+    (folder / "wildcards/binary.txt").write_bytes(b"a\n\xff\n")
+    read_prompts(made, folder)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"town": ["a"]}, "has no column 'city' (it has town). Correct prompts.template."),
+        ({"city": [1.5]}, "column 'city' is double, not text"),
+        ({"city": [["a"]]}, "column 'city' is list<element: string>, not text"),
+        ({"city": ["a"], "steps": [[1]]}, "column 'steps' is list<element: int64>, not integers"),
+        ({"city": ["a"], "source_image": ["x.png"]}, "column 'source_image' has input images"),
+        ({"city": pa.array([], pa.string())}, "has no rows"),
+        (pa.table([["a"], ["b"]], ["city", "city"]), "has more than one column 'city'"),
+        ({"city": [None]}, "1 of 1 row was rejected: prompt is null"),
+        ({"city": pa.array([b"\xff"]).view(pa.string())}, "prompt is null"),
+        ({"city": ["a"], "id": pa.array([b"\xff"]).view(pa.string())}, "prompt is null"),
+        ({"city": ["x" * 10**6]}, "prompt is over 4000 characters"),
+        (b"PAR1 and noise", "is no whole Parquet file"),
+    ],
+)
+def test_hostile_tables_are_refused_in_a_sentence(
+    tmp_path: Path, columns: Columns | bytes, problem: str
+) -> None:
+    table = tmp_path / "table.parquet"
+    if isinstance(columns, bytes):
+        table.write_bytes(columns)
+    else:
+        write(table, columns)
+    with pytest.raises(KilnError) as caught:
+        plan(tmp_path, prompts={"template": "in {{ city }}", "table": str(table)})
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("{}|$_%#!~@:-=\\\n 1a"), max_size=30))
+def test_any_text_is_a_template_or_refused(text: str) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            made = _job(folder, {"a": "x\n", "1": "y\n"}, template=text or "a", max_prompts=1000)
+            rows = _rows(made, folder)
+        except BadInput as error:
+            sentences = str(error)
+            rows = []
+        else:
+            sentences = ""
+    assert bool(rows) != bool(sentences)
+    assert "\n" not in sentences
+    assert all(isinstance(row["prompt"], str) for row in rows)
+
+
+def test_combinations_are_counted_before_any_is_made(tmp_path: Path) -> None:
+    made = _job(tmp_path, template="{a|b|c|d|e|f|g|h|i|j}" * 7)
+    with pytest.raises(BadInput, match=r"makes 10,000,000 prompts .*Set prompts.combinations"):
+        estimate(made)
+    assert list(tmp_path.glob("out*")) == []
+
+
+def test_table_is_data_and_its_columns_stay(tmp_path: Path) -> None:
+    table = write(
+        tmp_path / "table.parquet",
+        {
+            "city": ["{a|b} __x__ {{ city }}", "Rome", None],
+            "id": ["1", "2", "3"],
+            "steps": [2, 3, 4],
+            "tag": ["p", "q", "r"],
+            "other": [1, 2, 3],
+        },
+    )
+    settings = job(
+        tmp_path,
+        prompts={"template": "in {{ city }}", "table": table, "sweep": {"seed": [7]}},
+        carry=["tag"],
+        limits={"rejected_share": 0.5},
+    )
+    planned = plan(
+        tmp_path, prompts=settings.prompts, carry=["tag"], limits={"rejected_share": 0.5}
+    )
+    rows = image_rows(planned).to_pylist()
+    assert [(row["id"], row["prompt"], row["steps"], row["tag"], row["seed"]) for row in rows] == [
+        ("1", "in {a|b} __x__ {{ city }}", 2, "p", 7),
+        ("2", "in Rome", 3, "q", 7),
+    ]
+    assert {row["prompt_template"] for row in rows} == {"in {{ city }}"}
+    assert [(row["id"], row["reason"]) for row in rejected(planned)] == [("3", "is null")]
+    assert planned.unused_columns == ("other",)
+
+
+def test_sweep_makes_every_prompt_with_every_setting_and_the_same_seed(tmp_path: Path) -> None:
+    planned = plan(
+        tmp_path,
+        prompts={"template": "a {cat|dog}", "sweep": {"guidance": [1, 2.5], "steps": [2, 3]}},
+    )
+    rows = image_rows(planned).to_pylist()
+    assert len({(row["prompt"], row["guidance"], row["steps"]) for row in rows}) == len(rows) == 8
+    assert len({(row["prompt"], row["seed"]) for row in rows}) == 2
+    assert {json.loads(row["prompt_choices"])["{}"] for row in rows} == {"cat", "dog"}
+
+
+def test_run_is_named_by_the_files_that_a_template_reads(tmp_path: Path) -> None:
+    def fingerprint(files: Mapping[str, str]) -> str:
+        scratch = tmp_path / f"fingerprint-{next(NUMBERS)}"
+        scratch.mkdir()
+        return input_fingerprint(read_prompts(_job(tmp_path, files, template="__color__"), scratch))
+
+    first = fingerprint(FILES)
+    assert fingerprint(FILES | {"animal": "cow\n"}) == first
+    assert fingerprint(FILES | {"color": COLORS + "gold\n"}) != first
+
+
+def test_named_run_says_that_a_wildcard_file_has_changed(tmp_path: Path) -> None:
+    def change(files: Mapping[str, str]) -> str | None:
+        templates = _job(tmp_path, files, template="__color__", table=table)
+        night = templates.model_copy(update={"run_id": "night"})
+        return make_plan(night).input_change
+
+    table = write(tmp_path / "table.parquet", {"prompt": ["a"]})
+    assert change(FILES) is None
+    assert change(FILES | {"animal": "cow\n"}) is None
+    sentence = change(FILES | {"color": COLORS + "gold\n"})
+    assert sentence is not None
+    assert "table.parquet and 1 more: has changed since this run was planned" in sentence
