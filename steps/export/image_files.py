@@ -20,7 +20,7 @@ from imagekiln.steps.runs.parquet_format import (
 from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE, build_samples
 
 
-class ImageFile(Protocol):
+class OpenImageFile(Protocol):
     """A file that images are appended to, and that is whole once it was finished."""
 
     def add(self, rows: pa.Table, contents: Sequence[bytes], suffixes: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class TarFile:
         return self._sink.getvalue()
 
 
-def open_image_file(kind: FileFormat, rows: pa.Schema) -> ImageFile:
+def open_image_file(kind: FileFormat, rows: pa.Schema) -> OpenImageFile:
     """An empty file of this format, for rows with this schema."""
     if kind == "parquet":
         return ParquetFile(rows)
