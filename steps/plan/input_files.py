@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +39,21 @@ UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError,
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTexts:
+    """What stands in the place of each prompt, and what became of it; a hash of the whole."""
+
+    outcomes: Mapping[str, tuple[str, str]]
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """A source whose footer was read.
 
     `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
     `partitions` those of both that stand in the file's name, with their value, and
     `unused_columns` the rest. `made_prompts` says how many prompts were made of a template, if any.
+    With `prompt_texts`, they were rewritten, and the last columns of `passthrough` say of what.
     """
 
     source: SourceFile
@@ -54,6 +63,7 @@ class InputFile:
     partitions: dict[str, str | None]
     unused_columns: tuple[str, ...] = ()
     made_prompts: str | None = None
+    prompt_texts: PromptTexts | None = None
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -63,7 +73,7 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     """
     sources = gather_sources(job.prompt_patterns, folder)
     names = frozenset(name for _, name in job.columns)
-    return read_footers(convert_sources(sources, names, folder), job.columns, job.carried_columns)
+    return read_footers(convert_sources(sources, names, folder), job.columns, job.read_columns)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
@@ -86,7 +96,8 @@ def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
 def _file_digest(file: InputFile) -> str:
     """What a file adds to the fingerprint: its content, and what of its name is read as columns."""
     values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
-    return file.source.sha256 + values
+    texts = "" if file.prompt_texts is None else file.prompt_texts.sha256
+    return file.source.sha256 + values + texts
 
 
 def read_footers(

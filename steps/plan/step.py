@@ -33,6 +33,7 @@ from imagekiln.steps.plan.input_files import (
     input_fingerprint,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
+from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
@@ -73,6 +74,7 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "prices": True,
     "budget": True,
     "shard": {"help": True},
+    "rewrite": {"batch_size": True},
 }
 
 
@@ -104,15 +106,20 @@ class PlanResult:
 
 
 def make_plan(
-    job: Job, *, must_exist: bool = False, sample_images: int | None = None
+    job: Job,
+    *,
+    must_exist: bool = False,
+    sample_images: int | None = None,
+    rewriter: PromptRewriter | None = None,
 ) -> PlanResult:
     """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
     With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
     as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
-    that there is no such run. Raises BadInput where the input, the model or the output is not as it
-    must be, or the estimate exceeds the budget or the disk, BudgetSpent where that is spent,
-    TryAgain where storage fails.
+    that there is no such run. `rewriter` rewrites prompts that the job wants rewritten and that are
+    not yet; without one, BadInput says what to do. Raises BadInput where the input, the model or
+    the output is not as it must be, or the estimate exceeds the budget or the disk, BudgetSpent
+    where that is spent, TryAgain where storage fails.
     """
     terms = terms_of(job)
     if sample_images is None:
@@ -128,7 +135,8 @@ def make_plan(
     model = resolve_model(job)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        files = read_prompts(job, scratch)
+        rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
+        files = rewritten.files
         tuning = load_tuning(job, model.facts, files)
         run_id = job.run_id or _derive_run_id(job, files, model, tuning)
         store = _open_run_store(job, run_id)
@@ -151,6 +159,7 @@ def make_plan(
             tuning=tuning,
             existing_runs=existing_runs,
             sample_images=sample_images,
+            rewrite=rewritten.facts,
         )
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
@@ -331,6 +340,7 @@ def _write_plan(
         loras=inputs.model.loras,
         revisions=inputs.model.revisions,
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
+        rewrite=inputs.rewrite,
     )
     plan = create_plan(store, plan)
     return PlanResult(

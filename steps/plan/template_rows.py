@@ -72,7 +72,7 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
             writer.write_batch(batch)
     digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
     source = SourceFile(TEMPLATE_SETTING, path, digest)
-    (file,) = read_footers((source,), job.columns, job.carried_columns)
+    (file,) = read_footers((source,), job.columns, job.read_columns)
     file = replace(
         file,
         unused_columns=find_unused_columns(table),

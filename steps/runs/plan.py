@@ -52,6 +52,19 @@ class InputFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteFacts:
+    """The texts of a language model that were planned: where they lie under the output.
+
+    `model` identifies the model's files, `sha256` what became of each of the `prompts`.
+    """
+
+    folder: str
+    model: str
+    prompts: Count
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanCounts:
     """What became of the rows.
 
@@ -92,6 +105,10 @@ def _is_zero(number: int) -> bool:
     return not number
 
 
+def _is_none(facts: RewriteFacts | None) -> bool:
+    return facts is None
+
+
 def _is_empty(revisions: tuple[NamedRevision, ...]) -> bool:
     # Plans without such names have the bytes that they had before there were any.
     return not revisions
@@ -107,7 +124,7 @@ class Plan:
     run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
     run that its images come from. `revisions` are the branches and tags that were resolved to the
     commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
-    first shard has so many images: a sample of all.
+    first shard has so many images: a sample of all. `rewrite` says which texts the prompts are.
     """
 
     schema_version: int
@@ -129,6 +146,7 @@ class Plan:
     loras: dict[str, LoraFacts] = field(default_factory=dict)
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
     sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
+    rewrite: Annotated[RewriteFacts | None, Field(exclude_if=_is_none)] = None
 
     @property
     def max_batch_size(self) -> int:

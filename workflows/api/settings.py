@@ -29,6 +29,7 @@ from imagekiln.steps.job.job import (
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
 from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
+from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
 from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [
@@ -42,12 +43,14 @@ __all__ = [
     "IpAdapterSettings",
     "JobLimits",
     "Jpeg",
+    "LanguageModelSettings",
     "LoraSettings",
     "ModelSettings",
     "PartSettings",
     "Png",
     "PromptSweep",
     "PromptTemplate",
+    "RewriteSettings",
     "RowDefaults",
     "ShardSettings",
     "SpeedSettings",

@@ -1,0 +1,169 @@
+"""The prompts of a job as a language model rewrote them, in the place of those that were read.
+
+Planning loads no language model. It reads the texts that are committed under the output, or has
+them made first by whoever calls it.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.plan.column_readers import read_texts
+from imagekiln.steps.plan.input_files import InputFile, PromptTexts, iter_file_columns
+from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.runs.plan import RewriteFacts
+from imagekiln.steps.runs.rewriting import Rewriting, RewrittenText, open_rewriting
+from imagekiln.steps.storage.local import temporary_folder
+
+MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
+# Makes all texts of these prompts; None where nobody here does.
+PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
+
+
+class NotRewritten(BadInput):
+    """Prompts that the job wants rewritten are not, and planning does not do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenInput:
+    """The files with the prompts as they are drawn, and what the plan says of their texts."""
+
+    files: tuple[InputFile, ...]
+    facts: RewriteFacts | None = None
+
+
+def rewrite_input(
+    job: Job, files: tuple[InputFile, ...], rewriter: PromptRewriter | None = None
+) -> RewrittenInput:
+    """The files with rewritten prompts, where the job asks for them.
+
+    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten.
+    """
+    settings = job.rewrite
+    if settings is None:
+        return RewrittenInput(files)
+    prompts = collect_prompts(job, files)
+    rewriting = open_rewriting(job, settings)
+    texts = read_texts_of(rewriting, prompts)
+    if rewriter is not None and len(texts) < len(prompts):
+        rewriter(job, prompts)
+        texts = read_texts_of(rewriting, prompts)
+    if len(texts) < len(prompts):
+        raise NotRewritten(
+            f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
+            "rewrites none. First type `imagekiln rewrite JOB` on any machine that can run the "
+            "language model and write to the output."
+        )
+    model = rewriting.read_model()
+    if model is None:
+        raise BadInput(f"{rewriting.uri}: lacks rewrite.json. Restore it.")
+    facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), _digest_texts(texts))
+    return RewrittenInput(_replace_prompts(job, files, settings, texts, facts.sha256), facts)
+
+
+def require_rewritten(job: Job) -> None:
+    """Raise NotRewritten where the job's prompts are still to be rewritten, or as planning does."""
+    if job.rewrite is not None:
+        with temporary_folder("imagekiln-rewritten-") as folder:
+            rewrite_input(job, read_prompts(job, Path(folder)))
+
+
+def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
+    """The files with rewritten prompts, as far as there are any. The others stay as they are."""
+    settings = job.rewrite
+    if settings is None:
+        return files
+    texts = read_texts_of(open_rewriting(job, settings), collect_prompts(job, files))
+    return _replace_prompts(job, files, settings, texts, _digest_texts(texts))
+
+
+def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
+    """The distinct prompts of rows that are not rejected for their prompt. Raises BadInput."""
+    prompts: set[str] = set()
+    for file in files:
+        name = file.column_names["prompt"]
+        for batch in iter_file_columns(file, [name]):
+            cells = read_texts(batch.column(name), f"{file.source.uri}: column {name!r}").values
+            prompts.update(_drawable_prompts(cells, job.limits.prompt_chars).to_pylist())
+        if len(prompts) > MAX_PROMPTS:
+            raise BadInput(
+                f"{file.source.uri}: rewrite takes at most {MAX_PROMPTS} different prompts of a "
+                "job, and there are more. Divide them among several jobs."
+            )
+    return prompts
+
+
+def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+    """The texts of these prompts that are committed."""
+    texts: dict[str, RewrittenText] = {}
+    for part in rewriting.iter_parts():
+        if prompts.isdisjoint(part.prompts):
+            continue
+        part_texts = rewriting.read_part(part)
+        if part_texts is not None:
+            pairs = zip(part.prompts, part_texts, strict=True)
+            texts.update((prompt, text) for prompt, text in pairs if prompt in prompts)
+    return texts
+
+
+def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:
+    """The distinct texts that are neither null nor blank nor too long."""
+    texts = pc.unique(cells.drop_null())
+    is_blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+    is_long = pc.greater(pc.utf8_length(texts), most_chars)
+    return texts.filter(pc.invert(pc.or_(is_blank, is_long)))
+
+
+def _digest_texts(texts: Mapping[str, RewrittenText]) -> str:
+    """A hash of what became of each prompt, whatever the order of rows."""
+    digest = hashlib.sha256()
+    for prompt, rewritten in sorted(texts.items()):
+        digest.update(json.dumps([prompt, rewritten.text, rewritten.end]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _replace_prompts(
+    job: Job,
+    files: tuple[InputFile, ...],
+    settings: RewriteSettings,
+    texts: Mapping[str, RewrittenText],
+    sha256: str,
+) -> tuple[InputFile, ...]:
+    choose = _TextChoice(settings, job.limits.prompt_chars)
+    outcomes = {prompt: choose(prompt, text) for prompt, text in texts.items()}
+    prompt_texts = PromptTexts(outcomes, sha256)
+    return tuple(_replace_prompts_of(file, prompt_texts) for file in files)
+
+
+def _replace_prompts_of(file: InputFile, texts: PromptTexts) -> InputFile:
+    passthrough = file.passthrough
+    for name in REWRITE_COLUMNS:
+        passthrough = passthrough.append(pa.field(name, pa.string()))
+    return replace(file, passthrough=passthrough, prompt_texts=texts)
+
+
+class _TextChoice:
+    """Chooses between the model's text and the prompt, and says which it was."""
+
+    def __init__(self, settings: RewriteSettings, most_chars: int) -> None:
+        self._appends = settings.append
+        self._most_chars = most_chars
+
+    def __call__(self, prompt: str, rewritten: RewrittenText) -> tuple[str, str]:
+        if rewritten.end == "unread":
+            return prompt, "unread"
+        if not rewritten.text.strip():
+            return prompt, "empty"
+        text = (prompt + rewritten.text if self._appends else rewritten.text).strip()
+        if len(text) > self._most_chars:
+            return prompt, "too_long"
+        return text, "rewritten" if rewritten.end == "whole" else "cut"
