@@ -121,8 +121,14 @@ def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:
 
     Prompts without a text stay, such as those of rows that are rejected.
     """
-    originals = prompts.to_pylist()
-    outcomes = [texts.outcomes.get(prompt, (prompt, None)) for prompt in originals]
-    drawn = [text for text, _ in outcomes]
-    kinds = [kind for _, kind in outcomes]
-    return [pa.array(cells, pa.string()) for cells in (drawn, originals, kinds)]
+    drawn = []
+    outcomes = []
+    for prompt in prompts.to_pylist():
+        text, outcome = texts.outcomes.get(prompt, (prompt, None))
+        drawn.append(text)
+        outcomes.append(outcome)
+    return [
+        pa.array(drawn, pa.string()),
+        prompts,
+        pa.array(outcomes, pa.string()),
+    ]

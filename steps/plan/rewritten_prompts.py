@@ -91,9 +91,11 @@ def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
     prompts: set[str] = set()
     for file in files:
         name = file.column_names["prompt"]
+        where = f"{file.source.uri}: column {name!r}"
         for batch in iter_file_columns(file, [name]):
-            cells = read_texts(batch.column(name), f"{file.source.uri}: column {name!r}").values
-            prompts.update(_drawable_prompts(cells, job.limits.prompt_chars).to_pylist())
+            cells = read_texts(batch.column(name), where)
+            drawable = _drawable_prompts(cells.values, job.limits.prompt_chars)
+            prompts.update(drawable.to_pylist())
         if len(prompts) > MAX_PROMPTS:
             raise BadInput(
                 f"{file.source.uri}: rewrite takes at most {MAX_PROMPTS} different prompts of a "
@@ -118,16 +120,20 @@ def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, Rewritte
 def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:
     """The distinct texts that are neither null nor blank nor too long."""
     texts = pc.unique(cells.drop_null())
-    is_blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
-    is_long = pc.greater(pc.utf8_length(texts), most_chars)
-    return texts.filter(pc.invert(pc.or_(is_blank, is_long)))
+    trimmed = pc.utf8_trim_whitespace(texts)
+    has_content = pc.not_equal(trimmed, "")
+    lengths = pc.utf8_length(texts)
+    fits = pc.less_equal(lengths, most_chars)
+    return texts.filter(pc.and_(has_content, fits))
 
 
 def _digest_texts(texts: Mapping[str, RewrittenText]) -> str:
     """A hash of what became of each prompt, whatever the order of rows."""
     digest = hashlib.sha256()
-    for prompt, rewritten in sorted(texts.items()):
-        digest.update(json.dumps([prompt, rewritten.text, rewritten.end]).encode() + b"\n")
+    for prompt in sorted(texts):
+        rewritten = texts[prompt]
+        line = json.dumps([prompt, rewritten.text, rewritten.end])
+        digest.update(line.encode())
     return digest.hexdigest()
 
 
@@ -138,8 +144,11 @@ def _replace_prompts(
     texts: Mapping[str, RewrittenText],
     sha256: str,
 ) -> tuple[InputFile, ...]:
-    choose = _TextChoice(settings, job.limits.prompt_chars)
-    outcomes = {prompt: choose(prompt, text) for prompt, text in texts.items()}
+    most_chars = job.limits.prompt_chars
+    outcomes = {}
+    for prompt, rewritten in texts.items():
+        text = prompt + rewritten.text if settings.append else rewritten.text
+        outcomes[prompt] = _choose_text(prompt, rewritten, text.strip(), most_chars)
     prompt_texts = PromptTexts(outcomes, sha256)
     return tuple(_replace_prompts_of(file, prompt_texts) for file in files)
 
@@ -151,19 +160,16 @@ def _replace_prompts_of(file: InputFile, texts: PromptTexts) -> InputFile:
     return replace(file, passthrough=passthrough, prompt_texts=texts)
 
 
-class _TextChoice:
-    """Chooses between the model's text and the prompt, and says which it was."""
-
-    def __init__(self, settings: RewriteSettings, most_chars: int) -> None:
-        self._appends = settings.append
-        self._most_chars = most_chars
-
-    def __call__(self, prompt: str, rewritten: RewrittenText) -> tuple[str, str]:
-        if rewritten.end == "unread":
-            return prompt, "unread"
-        if not rewritten.text.strip():
-            return prompt, "empty"
-        text = (prompt + rewritten.text if self._appends else rewritten.text).strip()
-        if len(text) > self._most_chars:
-            return prompt, "too_long"
-        return text, "rewritten" if rewritten.end == "whole" else "cut"
+def _choose_text(
+    prompt: str, rewritten: RewrittenText, text: str, most_chars: int
+) -> tuple[str, str]:
+    """The new text, or the prompt where that cannot be drawn, and which of them it is."""
+    if rewritten.end == "unread":
+        return prompt, "unread"
+    if not rewritten.text.strip():
+        return prompt, "empty"
+    if len(text) > most_chars:
+        return prompt, "too_long"
+    if rewritten.end == "cut":
+        return text, "cut"
+    return text, "rewritten"

@@ -137,10 +137,12 @@ class LanguageModel:
         with torch.inference_mode():
             output = self._model.generate(**tensors, generation_config=self._generation)
         start = 1 if self._is_sequence else tensors["input_ids"].shape[1]
-        return [self._read_tokens(tokens) for tokens in output[:, start:].tolist()]
+        read = tensors["input_ids"][:, :0] if self._is_sequence else tensors["input_ids"]
+        pairs = zip(read.tolist(), output[:, start:].tolist(), strict=True)
+        return [self._decode(before, tokens) for before, tokens in pairs]
 
-    def _read_tokens(self, tokens: list[int]) -> RewrittenText:
-        """The text up to the first token that ends one."""
+    def _decode(self, before: list[int], tokens: list[int]) -> RewrittenText:
+        """The text of the tokens up to the first that ends one, which follow those `before`."""
         ends = self._generation.eos_token_id
         end_tokens = {*ends} if isinstance(ends, list) else {ends}
         written = []
@@ -150,8 +152,12 @@ class LanguageModel:
                 end = "whole"
                 break
             written.append(token)
-        text = self._tokenizer.decode(written, skip_special_tokens=True)
-        return RewrittenText(text.replace("\0", ""), end)
+        # Alone, a text would lack the blank that separates it from the one before.
+        start = self._tokenizer.decode(before, skip_special_tokens=True)
+        text = self._tokenizer.decode([*before, *written], skip_special_tokens=True)
+        if not text.startswith(start):
+            start, text = "", self._tokenizer.decode(written, skip_special_tokens=True)
+        return RewrittenText(text[len(start) :].replace("\0", ""), end)
 
     def _seed_of(self, texts: Sequence[str]) -> int:
         content = json.dumps([self._settings.seed, *texts])

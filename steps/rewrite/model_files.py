@@ -28,10 +28,10 @@ WEIGHT_PATTERN = "model*.safetensors"
 ModelKind = Literal["causal", "sequence-to-sequence"]
 
 
-def locate_language_model(reference: LanguageModelSettings, setting: str) -> Path:
-    """A folder with the model's files, except perhaps its weights.
+def require_language_model(reference: LanguageModelSettings, setting: str) -> None:
+    """Raise BadInput where the small files are not those of a model of transformers.
 
-    Raises BadInput where it is no language model, Missing, TryAgain.
+    Raises Missing, TryAgain where they cannot be fetched.
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS])
     if (folder / ADAPTER_FILE).is_file():
@@ -44,7 +44,6 @@ def locate_language_model(reference: LanguageModelSettings, setting: str) -> Pat
             f"{reference.id}: has no config.json, so it is not a model of transformers. "
             f"Set {setting}.id to another."
         )
-    return folder
 
 
 def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:

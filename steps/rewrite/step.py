@@ -22,7 +22,7 @@ from imagekiln.steps.plan.rewritten_prompts import (
     rewrite_input,
 )
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.rewrite.model_files import locate_language_model
+from imagekiln.steps.rewrite.model_files import require_language_model
 from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.libraries import limit_spinning
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from imagekiln.steps.rewrite.language_model import LanguageModel
 
 MODEL_SETTING = "rewrite.model"
+PART_PROMPTS = 256  # of which each is rewritten again after a kill
 LIBRARIES = ("torch", "transformers")
 
 
@@ -84,19 +85,15 @@ def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str]) -> int:
     require_extra("generate", LIBRARIES, "to rewrite prompts")
     limit_spinning()
     rewriting = open_rewriting(job, settings)
-    model = _freeze_model(job, settings, rewriting)
-    rewriting.append_lists(prompts)
-    missing = [
-        part
-        for part in rewriting.iter_parts()
-        if not prompts.isdisjoint(part.prompts) and not rewriting.has_part(part)
-    ]
-    if not missing:
-        return 0
-    total = sum(len(part.prompts) for part in missing)
+    model = _resolve_model(settings, rewriting)
     show = partial(_show, progress)
-    show(f"Rewriting {pluralize(total, 'prompt')} with {settings.model.id} ...")
+    show(f"Loading {settings.model.id} ...")
     with _open_model(job, settings, model) as language_model:
+        # Frozen once it is loaded, so that one which cannot rewrite anything is not.
+        rewriting.freeze_model(model, check_store=job.unconditional_writes == "refuse")
+        rewriting.append_lists(prompts)
+        missing = _find_missing_parts(rewriting, prompts)
+        total = sum(len(part.prompts) for part in missing)
         for done in _commit_parts(rewriting, missing, language_model):
             show(f"Rewrote {done} of {pluralize(total, 'prompt')}.")
     return total
@@ -104,6 +101,13 @@ def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str]) -> int:
 
 def _show(progress: Progress, sentence: str) -> None:
     progress.show_event(Event("rewrite", {}, sentence))
+
+
+def _find_missing_parts(rewriting: Rewriting, prompts: set[str]) -> list[RewritePart]:
+    """The parts that have one of these prompts and are not committed."""
+    parts = rewriting.iter_parts()
+    of_job = (part for part in parts if not prompts.isdisjoint(part.prompts))
+    return [part for part in of_job if not rewriting.has_part(part)]
 
 
 def _commit_parts(
@@ -118,26 +122,28 @@ def _commit_parts(
         yield done
 
 
-def _freeze_model(job: Job, settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
-    """The model of all texts: that of the first who rewrote any, which has to be here unchanged."""
+def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
+    """The model of all texts: that of the first who rewrote any, which has to be here unchanged.
+
+    Raises BadInput where it is another one, or no language model, Missing, TryAgain.
+    """
     frozen = rewriting.read_model()
     reference = settings.model
-    if frozen is None:
-        if is_hub_id(reference.id) and not is_commit(reference.revision):
-            commit = resolve_commit(reference, MODEL_SETTING)
-            reference = reference.model_copy(update={"revision": commit})
-        locate_language_model(reference, MODEL_SETTING)  # a wrong one is not frozen
-        model = FrozenModel(reference.id, reference.revision, weights_digest(reference))
-        check = job.unconditional_writes == "refuse"
-        frozen = rewriting.freeze_model(model, check_store=check)
-    reference = reference.model_copy(update={"revision": frozen.revision})
-    locate_language_model(reference, MODEL_SETTING)
-    if weights_digest(reference) != frozen.digest:
+    if frozen is not None:
+        reference = reference.model_copy(update={"revision": frozen.revision})
+    elif is_hub_id(reference.id) and not is_commit(reference.revision):
+        commit = resolve_commit(reference, MODEL_SETTING)
+        reference = reference.model_copy(update={"revision": commit})
+
+    require_language_model(reference, MODEL_SETTING)
+    digest = weights_digest(reference)
+    model = FrozenModel(reference.id, reference.revision, digest, PART_PROMPTS)
+    if frozen is not None and model.digest != frozen.digest:
         raise BadInput(
             f"{reference.id}: is not the model that {rewriting.uri} was begun with. Restore it, or "
             "give the other one another name, with which all prompts are rewritten anew."
         )
-    return frozen
+    return frozen or model
 
 
 @contextmanager

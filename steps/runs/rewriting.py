@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import pyarrow as pa
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, TryAgain, newer_version_error
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.runs.keys import rewrite_key
@@ -25,7 +25,6 @@ from imagekiln.steps.storage.store import Store, read_small, require_conditional
 
 REWRITE_SCHEMA_VERSION = 1
 LIST_PROMPTS = 65_536
-PART_PROMPTS = 256
 DIGEST_DIGITS = 16
 # Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
 Ending = Literal["whole", "cut", "unread"]
@@ -43,11 +42,15 @@ class RewrittenText:
 
 @dataclass(frozen=True, slots=True)
 class FrozenModel:
-    """The language model of all texts: its commit, if it is on a hub, and a digest of its files."""
+    """The language model of all texts: its commit, if it is on a hub, and a digest of its files.
+
+    A part has `part_prompts` prompts of its list, the last of a list perhaps fewer.
+    """
 
     id: str
     revision: str | None
     digest: str
+    part_prompts: Annotated[int, Field(ge=1)]
     schema_version: int = REWRITE_SCHEMA_VERSION
 
 
@@ -100,24 +103,35 @@ class Rewriting:
             raise newer_version_error(where, model.schema_version, REWRITE_SCHEMA_VERSION)
         return model
 
-    def freeze_model(self, model: FrozenModel, *, check_store: bool) -> FrozenModel:
-        """Write the model, unless another was frozen meanwhile; return that which is frozen."""
+    def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
+        """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.
+
+        With `check_store`, a store that ignores conditional writes is refused.
+        """
         key = self._key("rewrite.json")
         content = FROZEN_MODEL_TYPE_ADAPTER.dump_json(model) + b"\n"
-        self._store.create(key, content)
-        if check_store:
+        if self._store.create(key, content) and check_store:
             require_conditional_writes(self._store, key, content)
-        return self.read_model() or model
+        frozen = self.read_model()
+        if frozen != model:
+            raise TryAgain(
+                f"{self._store.uri_of(key)}: another process began at the same time with other "
+                "files of the model. Run the command again."
+            )
 
     def iter_parts(self) -> Iterator[RewritePart]:
-        """Every part of every list, in the order of their numbers."""
+        """Every part of every list, in the order of their numbers; none before there is a model."""
+        model = self.read_model()
+        if model is None:
+            return
+        size = model.part_prompts
         for number in count():
             prompts = self._read_list(number)
             if prompts is None:
                 return
-            for place, start in enumerate(range(0, len(prompts), PART_PROMPTS)):
+            for place, start in enumerate(range(0, len(prompts), size)):
                 key = self._key(f"texts/{number:05d}-{place:04d}.parquet")
-                yield RewritePart(key, prompts[start : start + PART_PROMPTS])
+                yield RewritePart(key, prompts[start : start + size])
 
     def append_lists(self, prompts: set[str]) -> None:
         """Freeze lists of these prompts, except those that others have listed meanwhile.
