@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from imagekiln.steps.plan.column_readers import (
 )
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import require_image_type
+from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.text_formats import MAX_COLUMNS, text_array
 from imagekiln.steps.storage.failures import (
@@ -36,14 +37,6 @@ MAX_ROW_GROUP_BYTES = 4 * 2**30
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTexts:
-    """What stands in the place of each prompt, and what became of it; a hash of the whole."""
-
-    outcomes: Mapping[str, tuple[str, str]]
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from imagekiln.steps.plan.column_readers import (
 )
 from imagekiln.steps.plan.input_files import (
     InputFile,
-    PromptTexts,
     iter_file_columns,
     unreadable_error,
 )
 from imagekiln.steps.plan.input_images import ImageDigests, InputImages
+from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.runs.tables import COLUMN_TYPES
 
 PROMPT_INDEX = [column.name for column in PROMPT_COLUMNS].index("prompt")
@@ -117,14 +117,11 @@ def _convert_batch(
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:
-    """The prompts that are drawn, and the columns that say of what they were made, and how.
-
-    Prompts without a text stay, such as those of rows that are rejected.
-    """
+    """The prompts that are drawn, and the columns that say of what they were made, and how."""
     drawn = []
     outcomes = []
     for prompt in prompts.to_pylist():
-        text, outcome = texts.outcomes.get(prompt, (prompt, None))
+        text, outcome = texts.choose(prompt)
         drawn.append(text)
         outcomes.append(outcome)
     return [

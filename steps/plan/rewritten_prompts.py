@@ -4,9 +4,7 @@ Planning loads no language model. It reads the texts that are committed under th
 them made first by whoever calls it.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -16,9 +14,10 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import read_texts
-from imagekiln.steps.plan.input_files import InputFile, PromptTexts, iter_file_columns
+from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
+from imagekiln.steps.plan.prompt_texts import PromptTexts, gather_texts
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.plan import RewriteFacts
 from imagekiln.steps.runs.rewriting import Rewriting, RewrittenText, open_rewriting
@@ -66,8 +65,9 @@ def rewrite_input(
     model = rewriting.read_model()
     if model is None:
         raise BadInput(f"{rewriting.uri}: lacks rewrite.json. Restore it.")
-    facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), _digest_texts(texts))
-    return RewrittenInput(_replace_prompts(job, files, settings, texts, facts.sha256), facts)
+    prompt_texts = gather_texts(job, settings, texts)
+    facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
+    return RewrittenInput(_replace_prompts(files, prompt_texts), facts)
 
 
 def require_rewritten(job: Job) -> None:
@@ -83,7 +83,7 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> tuple[InputF
     if settings is None:
         return files
     texts = read_texts_of(open_rewriting(job, settings), collect_prompts(job, files))
-    return _replace_prompts(job, files, settings, texts, _digest_texts(texts))
+    return _replace_prompts(files, gather_texts(job, settings, texts))
 
 
 def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
@@ -127,49 +127,14 @@ def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:
     return texts.filter(pc.and_(has_content, fits))
 
 
-def _digest_texts(texts: Mapping[str, RewrittenText]) -> str:
-    """A hash of what became of each prompt, whatever the order of rows."""
-    digest = hashlib.sha256()
-    for prompt in sorted(texts):
-        rewritten = texts[prompt]
-        line = json.dumps([prompt, rewritten.text, rewritten.end])
-        digest.update(line.encode())
-    return digest.hexdigest()
-
-
-def _replace_prompts(
-    job: Job,
-    files: tuple[InputFile, ...],
-    settings: RewriteSettings,
-    texts: Mapping[str, RewrittenText],
-    sha256: str,
-) -> tuple[InputFile, ...]:
-    most_chars = job.limits.prompt_chars
-    outcomes = {}
-    for prompt, rewritten in texts.items():
-        text = prompt + rewritten.text if settings.append else rewritten.text
-        outcomes[prompt] = _choose_text(prompt, rewritten, text.strip(), most_chars)
-    prompt_texts = PromptTexts(outcomes, sha256)
-    return tuple(_replace_prompts_of(file, prompt_texts) for file in files)
-
-
-def _replace_prompts_of(file: InputFile, texts: PromptTexts) -> InputFile:
-    passthrough = file.passthrough
-    for name in REWRITE_COLUMNS:
-        passthrough = passthrough.append(pa.field(name, pa.string()))
-    return replace(file, passthrough=passthrough, prompt_texts=texts)
-
-
-def _choose_text(
-    prompt: str, rewritten: RewrittenText, text: str, most_chars: int
-) -> tuple[str, str]:
-    """The new text, or the prompt where that cannot be drawn, and which of them it is."""
-    if rewritten.end == "unread":
-        return prompt, "unread"
-    if not rewritten.text.strip():
-        return prompt, "empty"
-    if len(text) > most_chars:
-        return prompt, "too_long"
-    if rewritten.end == "cut":
-        return text, "cut"
-    return text, "rewritten"
+def _replace_prompts(files: tuple[InputFile, ...], texts: PromptTexts) -> tuple[InputFile, ...]:
+    """The files with these texts, and with the columns that say of what they were made."""
+    columns = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
+    return tuple(
+        replace(
+            file,
+            passthrough=pa.schema([*file.passthrough, *columns]),
+            prompt_texts=texts,
+        )
+        for file in files
+    )

@@ -199,8 +199,9 @@ def test_branch_stays_at_the_commit_that_was_frozen(
     assert plan.rewrite.model == f"{MODEL}@{REVISION}"
 
 
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_step_resumes_at_the_next_part_with_the_same_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     monkeypatch.setattr(rewriting, "LIST_PROMPTS", 4)
     monkeypatch.setattr(step, "PART_PROMPTS", 2)
@@ -223,7 +224,7 @@ def test_killed_step_resumes_at_the_next_part_with_the_same_texts(
         assert rewrite(job).rewritten == len(PROMPTS) - (2 * committed - committed // 4)
         whole = {name: text for name, text in _texts(folder).items() if "writing" not in name}
         assert whole == expected
-        accesses += 4
+        accesses += stride
     assert accesses > 10
 
 
