@@ -89,8 +89,7 @@ def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
 def _file_digest(file: InputFile) -> str:
     """What a file adds to the fingerprint: its content, and what of its name is read as columns."""
     values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
-    texts = "" if file.prompt_texts is None else file.prompt_texts.sha256
-    return file.source.sha256 + values + texts
+    return file.source.sha256 + values
 
 
 def read_footers(

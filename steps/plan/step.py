@@ -27,13 +27,12 @@ from imagekiln.steps.plan.budget import (
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
-    InputFile,
     find_unused_columns,
     guessed_prompt_columns,
     input_fingerprint,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, rewrite_input
+from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInput, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
@@ -138,7 +137,7 @@ def make_plan(
         rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
         files = rewritten.files
         tuning = load_tuning(job, model.facts, files)
-        run_id = job.run_id or _derive_run_id(job, files, model, tuning)
+        run_id = job.run_id or _derive_run_id(job, rewritten, model, tuning)
         store = _open_run_store(job, run_id)
         prompt_columns = guessed_prompt_columns(job, files)
         unused_columns = find_unused_columns(files)
@@ -176,7 +175,7 @@ def make_plan(
 
 
 def _derive_run_id(
-    job: Job, files: tuple[InputFile, ...], model: ResolvedModel, tuning: TuningEntries
+    job: Job, rewritten: RewrittenInput, model: ResolvedModel, tuning: TuningEntries
 ) -> str:
     """The name of a run that has none. It stays the same when a branch or tag moves.
 
@@ -187,9 +186,10 @@ def _derive_run_id(
     tuning_key = "" if is_named else tuning.key
     return derive_run_id(
         job,
-        input_fingerprint(files),
+        input_fingerprint(rewritten.files),
         model.fixed_digest,
         tuning_key,
+        "" if rewritten.facts is None else rewritten.facts.sha256,
     )
 
 
