@@ -77,6 +77,9 @@ bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and
 bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per second and memory
 	@$(BIN)/python tests/bench/aggregate.py
 
+bench-export: $(VENV)/dev build/linked ## Benchmark: exporting, images per second and memory, beside pyarrow's copy
+	@$(BIN)/python -m tests.bench.export
+
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
 

@@ -26,16 +26,21 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 DEFAULT_PREVIEW_IMAGES = 24
+NAMED_DEVICES = ("cuda", "mps")
 LOADING = Event("loading", {}, "Loading the model ...")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
-    """A finished run. `before`: it had been finished already, and nothing was done."""
+    """A finished run. `before`: it had been finished already, and nothing was done.
+
+    `input_change` says that the input of a named run has changed since it was planned.
+    """
 
     uri: str
     summary: Summary
     before: bool
+    input_change: str | None = None
 
     def __repr__(self) -> str:
         """What a prompt shows: without the summary, whose distributions fill screens."""
@@ -64,18 +69,19 @@ def run(
     progress = progress or NoProgress()
     stop = stop or Stop()
     require_libraries(job)
-    if gpus is not None or job.device == "cuda":
+    if gpus is not None or job.device in NAMED_DEVICES:
         choose_environments(job, gpus)  # a device that is not here leaves no plan behind
     result = make_plan(job, rewriter=prompt_rewriter(progress))
+    change = result.input_change
     store = open_store(result.uri)
     if store.exists(SUCCESS_KEY):
         planned(result, 1)
-        return RunResult(result.uri, load_summary(store), before=True)
+        return RunResult(result.uri, load_summary(store), before=True, input_change=change)
 
     environments = choose_environments(job, gpus)
     planned(result, len(environments))
     if not result.plan.shards:
-        return RunResult(result.uri, aggregate(result.uri), before=False)
+        return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
     try:
         if len(environments) == 1:
             shards = range(len(result.plan.shards))
@@ -87,7 +93,7 @@ def run(
             raise
         raise _stopped_error(store, result.plan) from error
     progress.close()
-    return RunResult(result.uri, aggregate(result.uri), before=False)
+    return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
 
 
 def _stopped_error(store: Store, plan: Plan) -> TryAgain:
@@ -149,6 +155,8 @@ def preview(
     """
     progress = progress or NoProgress()
     require_libraries(job)
+    if job.device in NAMED_DEVICES:
+        choose_environments(job, None)
     result = make_plan(job, sample_images=images, rewriter=prompt_rewriter(progress))
     plan = result.plan
     if not plan.shards:

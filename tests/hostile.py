@@ -24,6 +24,9 @@ from imagekiln.steps.aggregate.preview import judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.dataset import open_dataset
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.gallery.answers import answer
+from imagekiln.steps.gallery.gallery import open_gallery
+from imagekiln.steps.gallery.queries import PageQuery
 from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.reproduce import find_row
@@ -44,6 +47,7 @@ from tests.texts import chance
 
 SECRET = b"a file of the user's, which is none of the run's"
 FORMATS = ("parquet", "webdataset", "files")
+BROWSED_ONE_IN = 4  # changes: the gallery takes as long as all others together
 COLUMNS = {
     "prompt": [f"a red circle {place}" for place in range(6)],
     "id": [f"row-{place}" for place in range(6)],
@@ -100,6 +104,8 @@ def try_commands(number: int, scratch: Path) -> list[str]:
 
     wrong = []
     for name, command in commands(output):
+        if name == "gallery" and number % BROWSED_ONE_IN:
+            continue
         try:
             command()
         except KilnError as error:
@@ -136,6 +142,7 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "runs", lambda: list_runs(str(output))
     yield "verify", lambda: verify(run)
     yield "dataset", lambda: _read_dataset(run)
+    yield "gallery", lambda: _browse(str(output))
     yield "diff", lambda: diff(run, str(output / "other"), str(output.parent / "page"))
     yield "reproduce", lambda: find_row(open_run(run), "row-1")
     yield "unfinished", lambda: _find_unfinished(output)
@@ -151,6 +158,21 @@ def _read_dataset(run: str) -> None:
     for batch in open_dataset(run).to_batches():
         for row in batch.to_pylist():
             assert SECRET not in row["image"]["bytes"]
+
+
+def _browse(output: str) -> None:
+    """Ask the gallery for all that its page shows."""
+    with open_gallery(output) as gallery:
+        state = gallery.wait()
+        tiles = gallery.page(PageQuery())
+        paths = ["/state", "/count", "/trends"]
+        for tile in tiles:
+            place = f"{tile.run}/{tile.image_id}"
+            paths += [f"/{noun}/{place}" for noun in ("image", "thumbnail", "row")]
+        for path in paths:
+            reply = answer(gallery, b"", path, {"number": "0"})
+            assert SECRET not in reply.content
+        assert state.is_complete
 
 
 def _find_unfinished(output: Path) -> object:

@@ -58,10 +58,10 @@ def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
     )
 
 
-def card_template(name: str) -> Template:
-    """A template in Markdown, with the filter `code` for texts of the user's."""
+def card_template(name: str, package: str = "imagekiln.steps.aggregate") -> Template:
+    """A template of a package in Markdown, with the filter `code` for texts of the user's."""
     environment = Environment(  # noqa: S701  # Markdown: user text goes through `code`
-        loader=PackageLoader("imagekiln.steps.aggregate", "."),
+        loader=PackageLoader(package, "."),
         trim_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
+from imagekiln.steps.runs.forgotten import forget_rows, read_forgotten
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder, shard_key
@@ -100,6 +101,7 @@ class RunReconciler:
         """Open the rounds of the run."""
         self.rounds = tuple(iter_rounds(store, plan))
         self.plan = plan
+        self.forgotten = read_forgotten(store, plan)
         self._store = store
         self._missing_parts: dict[tuple[int, int], tuple[str, ...]] = {}
         round_count = max(1, len(self.rounds))
@@ -122,6 +124,7 @@ class RunReconciler:
                     where = retry_round.store.uri_of(shard_key(shard))
                     raise BadInput(f"{where}: has other columns than the run. Restore it.")
                 manifest = overlay(manifest, later, partial(self._read_named_parts, number))
+        manifest = forget_rows(manifest, self.forgotten)
 
         keys = dict(
             zip(self._missing_part_numbers(planned.manifest), planned.missing_parts, strict=True)

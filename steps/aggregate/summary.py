@@ -24,7 +24,7 @@ from imagekiln.steps.errors import BadInput, newer_version_error
 from imagekiln.steps.job.prices import GpuPrice, Prices
 from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.expectation import Expectation
-from imagekiln.steps.runs.image import MISSING_STATUS
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import (
@@ -39,6 +39,7 @@ from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 # Raise it when an older Imagekiln would misread a summary. One without it is of version 1.
 SUMMARY_SCHEMA_VERSION = 1
 MAX_LISTED = 100
+MIN_COMPARED_HOURS = 1 / 60  # of a run or its estimate
 MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a little
 
 
@@ -92,8 +93,13 @@ class Summary:
 
     @property
     def estimate_error(self) -> float | None:
-        """By which share of the estimate the run took more, or less; None where it is unknown."""
+        """By which share of the estimate the run took more, or less; None where it is unknown.
+
+        Of less than a minute, starting is the largest part, which no estimate has.
+        """
         if self.expected is None or not self.expected.gpu_hours or self.missing:
+            return None
+        if max(self.device_hours, self.expected.gpu_hours) < MIN_COMPARED_HOURS:
             return None
         return self.device_hours / self.expected.gpu_hours - 1
 
@@ -109,8 +115,8 @@ class Summary:
 
     @property
     def not_ok(self) -> int:
-        """Images with any other status than ok, or none."""
-        return self.images - self.ok
+        """Images with any other status than ok, or none, but for those that were taken down."""
+        return self.images - self.ok - self.statuses.get(FORGOTTEN_STATUS, 0)
 
     @property
     def retryable(self) -> int:

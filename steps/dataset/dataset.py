@@ -23,6 +23,7 @@ from imagekiln.steps.dataset.runs import (
     unite_columns,
 )
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.parquet_format import image_column
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -132,6 +133,11 @@ class Dataset:
                         batch = rows.slice(start, batch_size)
                         yield self._read_batch(self.runs[run], batch, pool)
 
+    def read_rows(self, run: int, shard: int) -> pa.Table:
+        """The rows of one shard's images, with the columns of this dataset but for `image`."""
+        names = [name for name in self.columns if name != IMAGE_COLUMN]
+        return self._select_rows(self._read_manifest(run, shard)).select(names)
+
     def _read_batch(
         self, run: RunSource, rows: pa.Table, pool: ThreadPoolExecutor
     ) -> pa.RecordBatch:
@@ -139,11 +145,7 @@ class Dataset:
             contents = read_images(open_store(run.uri), rows, pool)
             image_ids = rows["image_id"].to_pylist()
             names = [f"{image_id}{run.suffix}" for image_id in image_ids]
-            images = pa.StructArray.from_arrays(
-                [pa.array(contents, pa.binary()), pa.array(names, pa.string())],
-                fields=list(IMAGE_FIELD.type),
-            )
-            rows = rows.append_column(IMAGE_FIELD, images)
+            rows = rows.append_column(IMAGE_FIELD, image_column(contents, names))
         chosen = rows.select(list(self.columns))
         (batch,) = chosen.combine_chunks().to_batches()
         return batch

@@ -9,14 +9,14 @@ from itertools import chain
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.readback import read_range
 from imagekiln.steps.storage.store import Store, confirm_damage
 
 MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
 MAX_RANGE_BYTES = 2**24  # so that the threads share what is large
 
-LOCATION_COLUMNS = ("part", "byte_offset", "byte_size", "sha256")
+LOCATION_COLUMNS = ("image_id", "part", "byte_offset", "byte_size", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class ImageLocation:
     """Where the bytes of an image are; `index` is its place among those that are read."""
 
     index: int
+    image_id: str
     part: str
     offset: int
     size: int
@@ -74,15 +75,23 @@ def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
 def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:
     start = group[0].offset
     length = group[-1].end - start
-    with store.open(group[0].part) as file:
-        content = memoryview(read_range(file, start, length))
+    first = group[0]
+    try:
+        with store.open(first.part) as file:
+            content = memoryview(read_range(file, start, length))
+    except Missing as error:
+        raise Missing(
+            f"{store.uri_of(first.part)}: is missing, and image {first.image_id} is in it. "
+            "Restore it, or verify the run, which says how to generate it again."
+        ) from error
     images: list[tuple[int, bytes]] = []
     for place in group:
         image = bytes(content[place.offset - start : place.end - start])
         if hashlib.sha256(image).hexdigest() != place.sha256:
             raise BadInput(
-                f"{store.uri_of(place.part)}: has other bytes than the manifest says. "
-                "Restore it, or verify the run."
+                f"{store.uri_of(place.part)}: image {place.image_id} has other bytes than the "
+                "manifest says. Restore the object, or verify the run, which says how to generate "
+                "it again."
             )
         images.append((place.index, image))
     return images

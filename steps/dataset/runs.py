@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import read_registry
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.shard import read_row_schema
@@ -20,7 +20,10 @@ from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
 )
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.uri import is_remote_uri
 
 READERS = 16
 
@@ -54,6 +57,8 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
 
     Raises Missing where there are none, BadInput where one cannot be read, TryAgain.
     """
+    if not is_remote_uri(uri):
+        _refuse_file(uri)
     run_uri, _ = resolve_run(uri.rstrip("/") or uri)
     if open_store(run_uri).exists(PLAN_KEY):
         return (open_source(run_uri),)
@@ -68,13 +73,23 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
         return tuple(pool.map(open_source, uris))
 
 
+def _refuse_file(uri: str) -> None:
+    with translate_errors(uri):
+        if local_path(uri).is_file():
+            raise BadInput(f"{uri}: is a file. Name the folder of a run, or the output of a job.")
+
+
 def open_source(uri: str) -> RunSource:
     """What the plan of the run at `uri` says.
 
     Raises Incomplete where the run was not aggregated, Missing, BadInput, TryAgain.
     """
     store = open_store(uri)
-    plan = load_plan(store)
+    return describe_source(store, load_plan(store))
+
+
+def describe_source(store: Store, plan: Plan) -> RunSource:
+    """What a plan says of the run in `store`. Raises as `open_source` does."""
     if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
         raise _no_manifest_error(store)
     fields = (
@@ -84,7 +99,7 @@ def open_source(uri: str) -> RunSource:
         *NEAR_DUPLICATE_SCHEMA,
     )
     return RunSource(
-        uri=uri,
+        uri=store.uri,
         columns=pa.schema(fields),
         shard_images=tuple(shard.images for shard in plan.shards),
         part_images=plan.part_images,

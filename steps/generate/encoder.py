@@ -1,7 +1,7 @@
 """Drawn images become files, with the hashes by which anybody can check them later."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from imagekiln.steps.generate.quality import QualityGates
@@ -9,7 +9,7 @@ from imagekiln.steps.imaging.c2pa import C2paSigner
 from imagekiln.steps.imaging.codecs import NO_METADATA, EmbeddedMetadata, encode_image, hash_pixels
 from imagekiln.steps.imaging.metadata import AI_XMP_PACKET, MAX_COMMENT_UNITS
 from imagekiln.steps.job.output import Encoding, MetadataLevel, file_suffix
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, EncodedImage, ImageRow
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.webui_text import ModelLabel, format_parameters, model_label
 
@@ -45,17 +45,23 @@ def encode_drawn_image(
 class OutputEncoder:
     """Encodes and judges images as a plan asks. May be called from several threads at once."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Raises BadInput where the signer's files or a user's check cannot be loaded."""
+    def __init__(self, plan: Plan, forgotten: Iterable[str] = ()) -> None:
+        """`forgotten` are the ids of images that were taken down: of them, nothing is stored.
+
+        Raises BadInput where the signer's files or a user's check cannot be loaded.
+        """
         job = plan.job
         self._encoding = job.encoding
         self._metadata = job.metadata
         self._model = model_label(plan)
         self._sign = None if job.c2pa is None else C2paSigner(job.c2pa, job.encoding)
         self._gates = QualityGates(job.gates)
+        self._forgotten = frozenset(forgotten)
 
     def __call__(self, image: DrawnImage, row: ImageRow) -> EncodedImage:
         """The image of this row as it will be stored."""
+        if row.image_id in self._forgotten:
+            return EncodedImage(image.index_in_part, FORGOTTEN_STATUS)
         metadata = build_image_metadata(row, self._model, self._encoding, self._metadata)
         encoded = encode_drawn_image(image, self._encoding, metadata, self._sign)
         if encoded.status != "ok" or image.rgb is None:

@@ -37,6 +37,7 @@ from imagekiln.steps.generate.stages import (
     split_into_batches,
 )
 from imagekiln.steps.job.prices import is_spot_node
+from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.parts import Part
@@ -133,7 +134,10 @@ def generate_shard(
     if stop.requested_at is not None:  # loading a model takes minutes
         raise _stopped_error(store, number, len(missing))
 
-    encoder = OutputEncoder(plan)  # before the model is loaded: it may lack a key to sign with
+    forgotten = read_forgotten(store, plan).to_pylist()
+    encoder = OutputEncoder(
+        plan, forgotten
+    )  # before the model is loaded: it may lack a key to sign with
     started = time.perf_counter()
     denoiser = open_denoiser()
     denoiser.load_loras(used_lora_names(missing))
@@ -202,7 +206,8 @@ def _help_late_shards(
             shapes = shard_shapes(store, plan, own)
         # The images of late shards are in the count of their own processes.
         uncounted = NoProgress()
-        work = _Work(store, plan, denoiser, OutputEncoder(plan), uncounted, stop, startup)
+        encoder = OutputEncoder(plan, read_forgotten(store, plan).to_pylist())
+        work = _Work(store, plan, denoiser, encoder, uncounted, stop, startup)
         for late in late_shards:
             if stop.requested_at is not None:
                 return

@@ -16,11 +16,14 @@ MAX_CPU_WORKERS = 64
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     """What the environment of each worker has in its own way, for `gpus` GPUs or all visible ones.
 
-    Raises BadInput where there are not so many, or none for `device: cuda`.
+    Raises BadInput where there are not so many, or none for `device: cuda`, and TryAgain or
+    BadInput where there is none for `device: mps`.
     """
     if job.device == "cpu":
         return _share_cpus([{}] * min(gpus or 1, MAX_CPU_WORKERS))
 
+    if job.device == "mps":
+        _require_mps()
     names = _visible_gpus() if job.device in ("auto", "cuda") else []
     if job.device == "cuda" and not names:
         raise BadInput(
@@ -40,6 +43,12 @@ def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
 def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:
     """What the environment of each worker has in its own way, where each has one of these GPUs."""
     return _share_cpus([{VISIBLE_DEVICES_VARIABLE: name} for name in names])
+
+
+def _require_mps() -> None:
+    from imagekiln.steps.generate.diffusion.device import choose_device
+
+    choose_device("mps")
 
 
 def _visible_gpus() -> list[str]:

@@ -6,7 +6,7 @@ The settings are those of a job, of a GPU profile or of any other group: `root` 
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -262,13 +262,22 @@ def _find_intended_settings(
         return _settings_that_accept(root, paths_by_name[name], value)
 
     near = _near_names(name, names)
-    if near:
-        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
-
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    if near and not (matches and _is_nearer(name, matches[0], near[0])):
+        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
     if not matches:
         return []
     return _settings_that_accept(root, paths_by_name[matches[0]], value)
+
+
+def _is_nearer(name: str, other: str, near: str) -> bool:
+    """Whether `other` is spelled more like a name than `near`, which the name does not begin."""
+    if near.startswith(name):
+        return False
+    likeness, likeness_of_near = (
+        SequenceMatcher(None, name, match).ratio() for match in (other, near)
+    )
+    return likeness > likeness_of_near
 
 
 def _near_names(name: str, names: list[str]) -> list[str]:

@@ -60,11 +60,15 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
-    """The garbage under an output, and whether it was removed."""
+    """The garbage under an output, and whether it was removed.
+
+    `recent_runs` are the unfinished runs that stay since something was written to them lately.
+    """
 
     output: str
     found: tuple[Garbage, ...]
     removed: bool
+    recent_runs: int = 0
 
     @property
     def bytes(self) -> int:
@@ -98,15 +102,19 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
         return _find_garbage(run, finished, now, cutoff)
 
     found: list[Garbage] = []
+    recent_runs = 0
     all_garbage = map_ordered(find_garbage, len(runs), READERS)
     with closing(all_garbage):  # type: ignore[type-var]  # a generator
         for run, garbage in zip(runs, all_garbage, strict=True):
             if garbage is None:
                 continue
+            if garbage.days < older_than:
+                recent_runs += garbage.reason == "unfinished"
+                continue
             found.append(garbage)
             if remove:
                 remove_garbage(run, garbage, cutoff)
-    return GcResult(store.uri, tuple(found), remove)
+    return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 
 def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
@@ -163,7 +171,7 @@ def walk_objects(store: Store) -> Iterator[ObjectInfo]:
 
 
 def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbage | None:
-    """The garbage of one run, where it is old enough.
+    """The garbage of one run: of a finished one, where it is old enough.
 
     Where a store does not tell how old an object is, the object counts as new.
     """
@@ -175,7 +183,7 @@ def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbag
         count += 1
         size += entry.size
         newest = max(newest, now if entry.modified is None else entry.modified)
-    if not count or newest > cutoff:
+    if not count:
         return None
     days = (now - newest) / DAY_SECONDS
     return Garbage(run.store.uri, "leftovers" if finished else "unfinished", count, size, days)

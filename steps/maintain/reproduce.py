@@ -17,7 +17,13 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.performance import limit_batch_pixels
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
+from imagekiln.steps.runs.image import (
+    FORGOTTEN_STATUS,
+    DrawnImage,
+    EncodedImage,
+    ImageRow,
+    image_rows,
+)
 from imagekiln.steps.runs.keys import manifest_key, parse_part_key, round_folder
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan
@@ -92,6 +98,11 @@ def reproduce(
     (image_row,) = image_rows(manifest_row)
     (stored,) = manifest_row.to_pylist()
     image_id = stored["image_id"]
+    if stored["status"] == FORGOTTEN_STATUS:
+        raise BadInput(
+            f"{run.store.uri}: image {image_id} was taken down, so it is not made again. "
+            "Name another one."
+        )
 
     stats = _original_stats(run.store, stored)
     batch = _original_batch(run.plan, image_row, stats)

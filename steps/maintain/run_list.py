@@ -13,6 +13,7 @@ from imagekiln.steps.aggregate.verdict import gate_results
 from imagekiln.steps.errors import BadInput, Missing, NewerVersion
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
+from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
 from imagekiln.steps.runs.plan import load_plan, read_run_id
 from imagekiln.steps.runs.rounds import Run
@@ -23,6 +24,7 @@ from imagekiln.steps.storage.uri import is_remote_uri
 
 log = logging.getLogger(__name__)
 READERS = 16
+MAX_LISTED_PARTS = 1000  # what a store lists in an answer
 RunState = Literal["succeeded", "incomplete", "unfinished"]
 
 
@@ -34,7 +36,8 @@ class RunOverview:
     it was never aggregated, or had no image when it was. `ok` and `elapsed_seconds` are None for
     the latter, `device_hours` where nothing was begun, `cost` also where there is no price.
     `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
-    run incomplete.
+    run incomplete. `committed` are the images of an unfinished run that are written already; None
+    for other runs, and where there are too many parts to list.
     """
 
     uri: str
@@ -48,6 +51,7 @@ class RunOverview:
     device_hours: float | None = None
     cost: float | None = None
     exceeded_gates: tuple[str, ...] = ()
+    committed: int | None = None
 
 
 def list_runs(output: str) -> list[RunOverview]:
@@ -60,7 +64,7 @@ def list_runs(output: str) -> list[RunOverview]:
     runs = list(iter_runs(store, skips_newer=True))
     if not runs:
         require_output(store)
-    overviews = map_ordered(lambda index: _describe(runs[index]), len(runs), READERS)
+    overviews = map_ordered(lambda index: describe_run(runs[index]), len(runs), READERS)
     return sorted(overviews, key=lambda run: (run.created_at, run.run_id))
 
 
@@ -117,7 +121,8 @@ def require_output(store: Store) -> None:
     )
 
 
-def _describe(run: Run) -> RunOverview:
+def describe_run(run: Run) -> RunOverview:
+    """A run in a line. Raises BadInput where its summary cannot be read, TryAgain."""
     plan = run.plan
     summary = _summary_or_none(run.store)
     is_begun = summary is not None and summary.missing < summary.images
@@ -132,6 +137,7 @@ def _describe(run: Run) -> RunOverview:
             images=plan.counts.images,
             device_hours=spent.gpu_hours if spent.seconds else None,
             cost=spent.complete_cost if spent.priced else None,
+            committed=_count_committed(run),
         )
     is_finished = run.is_finished
     return RunOverview(
@@ -147,6 +153,11 @@ def _describe(run: Run) -> RunOverview:
         cost=summary.cost,
         exceeded_gates=() if is_finished else _exceeded_gates(plan.job, summary),
     )
+
+
+def _count_committed(run: Run) -> int | None:
+    parts = sum(run.plan.part_count(shard) for shard in range(len(run.plan.shards)))
+    return count_committed_images(run.store, run.plan) if parts <= MAX_LISTED_PARTS else None
 
 
 def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.plan.step import fixed_settings
 from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import InputFacts, Plan, load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -32,12 +32,17 @@ class ChangedSetting:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    """A run without success: how many of its images are committed, and what another has changed."""
+    """A run without success: how many of its images are committed, and what another has changed.
+
+    `input` and `current_input` are the same where no file of the input has changed.
+    """
 
     run_id: str
     images: int
     done: int
     differences: tuple[ChangedSetting, ...]
+    input: InputFacts
+    current_input: InputFacts
 
 
 def find_unfinished_run(output: str, plan: Plan) -> UnfinishedRun | None:
@@ -53,6 +58,8 @@ def find_unfinished_run(output: str, plan: Plan) -> UnfinishedRun | None:
                 earlier.counts.images,
                 count_committed_images(store, earlier),
                 tuple(_iter_differences(fixed_settings(earlier.job), fixed_settings(plan.job))),
+                earlier.input,
+                plan.input,
             )
             for store, earlier in _iter_unfinished(output, plan)
         ]

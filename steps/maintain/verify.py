@@ -18,6 +18,7 @@ from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.maintain.recount import Recount
+from imagekiln.steps.runs.forgotten import held_images
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.image_id_index import RunImageIds
@@ -104,7 +105,7 @@ def _check_run(
     check_shard = partial(_check_shard, run, reconciler, recount, budget)
     checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
     for retry_round in reconciler.rounds:
-        checked += _check_round(run, retry_round, budget)
+        checked += _check_round(run, reconciler, retry_round, budget)
     checked += _check_derived_objects(run, recount)
     checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
     return checked
@@ -153,6 +154,8 @@ def _check_shard(
         checked += run_check(lambda: _check_manifest(run, recount, number, manifest))
         if reconciler.rounds:
             parts = tuple(_parts_not_replaced(run, parts, manifest))
+    forgotten = frozenset(reconciler.forgotten.to_pylist())
+    checked += _check_forgotten_images(run, run.store, parts, forgotten)
     return checked + _check_parts(run.store, run.plan, number, parts, budget)
 
 
@@ -171,8 +174,11 @@ def _parts_not_replaced(run: Run, parts: Iterable[Part], manifest: pa.Table) -> 
             yield part
 
 
-def _check_round(run: Run, retry_round: Round, budget: ByteBudget) -> CheckResult:
+def _check_round(
+    run: Run, reconciler: RunReconciler, retry_round: Round, budget: ByteBudget
+) -> CheckResult:
     finished = retry_round.is_finished
+    forgotten = frozenset(reconciler.forgotten.to_pylist())
 
     def check_shard(number: int) -> CheckResult:
         store = retry_round.store
@@ -183,6 +189,7 @@ def _check_round(run: Run, retry_round: Round, budget: ByteBudget) -> CheckResul
         if not finished:  # some parts are still to be generated
             parts = tuple(part for part in parts if store.exists(part.key))
         checked = _check_parts(store, retry_round.plan, number, parts, budget)
+        checked += _check_forgotten_images(run, store, parts, forgotten)
         return checked + run_check(lambda: _check_sources(run, retry_round, number))
 
     return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
@@ -205,6 +212,23 @@ def _check_parts(
         if checked.error_count:
             errors += _describe_damage(store, part_format, number, part, checked)
     return errors
+
+
+def _check_forgotten_images(
+    run: Run, store: Store, parts: Iterable[Part], forgotten: frozenset[str]
+) -> CheckResult:
+    """Whether parts hold images that were taken down, such as of a late process."""
+    if not forgotten:
+        return CheckResult()
+    check = partial(_find_forgotten, run, store, forgotten)
+    return sum((run_check(partial(check, part)) for part in parts), CheckResult())
+
+
+def _find_forgotten(run: Run, store: Store, forgotten: frozenset[str], part: Part) -> str | None:
+    for image_id in held_images(store, part, forgotten):
+        command = format_command("forget", run.store.uri, f"--id {image_id}", "--remove")
+        return f"{store.uri_of(part.key)}: holds image {image_id}, which was forgotten ({command})"
+    return None
 
 
 def _describe_damage(

@@ -34,8 +34,8 @@ BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
 FIRST_WAIT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
-NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
-NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.{file_field}.")
+NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
+NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
 # Keyed by name, since the client is slow to import.
 HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
@@ -80,7 +80,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
     named = reference.model_copy(update={"revision": reference.revision or DEFAULT_REVISION})
 
     def resolve() -> str:
-        with _silence_hub_client():
+        with silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
 
     return ask_hub(named, resolve, setting)
@@ -92,7 +92,7 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
     from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
     def download() -> str:
-        with _silence_hub_client():
+        with silence_hub_client():
             return hf_hub_download(reference.id, name, revision=reference.revision)
 
     return Path(ask_hub(reference, download, setting))
@@ -104,7 +104,7 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
     from huggingface_hub import snapshot_download
 
     def download() -> str:
-        with _silence_hub_client():
+        with silence_hub_client():
             return snapshot_download(
                 reference.id, revision=reference.revision, allow_patterns=patterns
             )
@@ -117,7 +117,7 @@ def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
     from huggingface_hub import HfApi
 
     # A cached model needs no hub.
-    with suppress(KilnError), translate_hub_errors(model), _silence_hub_client():
+    with suppress(KilnError), translate_hub_errors(model), silence_hub_client():
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
 
@@ -191,11 +191,15 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
 
     error = _hub_cause(error)
     name = reference.id
+    id_setting = _id_setting(reference, setting)
     if explanation := HUB_ERRORS.get(type(error).__name__):
         kind, sentence = explanation
-        file_field = "weight_name" if hasattr(reference, "weight_name") else "id"
+        is_named = hasattr(reference, "weight_name")
         explained = sentence.format(
-            revision=reference.revision, setting=setting, file_field=file_field
+            revision=reference.revision,
+            setting=setting,
+            id_setting=id_setting,
+            file_setting=f"{setting}.weight_name" if is_named else id_setting,
         )
         return kind(f"{name}: {explained}")
     if isinstance(error, errors.HfHubHTTPError):
@@ -212,11 +216,17 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
     unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
     if unreachable or _is_network_error(error):
         return TryAgain(
-            f"{name}: the hub could not be reached. Run again, or set {setting}.id to a local path."
+            f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )
     if isinstance(error, OSError):
         return BadInput(f"{name}: {error_reason(error)}. Choose another model.")
     return None
+
+
+def _id_setting(reference: HubReference, setting: str) -> str:
+    """The setting that holds the id; of a model in one file, that of its configuration."""
+    is_configuration = setting == "model" and type(reference) is HubReference
+    return "model.config" if is_configuration else f"{setting}.id"
 
 
 def _hub_cause(error: Exception) -> Exception:
@@ -238,7 +248,7 @@ def _is_network_error(error: Exception) -> bool:
 
 
 @contextmanager
-def _silence_hub_client() -> Iterator[None]:
+def silence_hub_client() -> Iterator[None]:
     """Keep the client's progress bars and retry warnings off the terminal."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import (

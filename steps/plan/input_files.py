@@ -71,8 +71,12 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
     """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    digests = "".join(map(_file_digest, files))
-    return hashlib.sha256(digests.encode()).hexdigest()
+    return combine_digests(map(_file_digest, files))
+
+
+def combine_digests(digests: Iterable[str]) -> str:
+    """One hash of those of files, in order."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, ...]:

@@ -1,31 +1,20 @@
 """How long a job takes: on one GPU, and on as many as it may have.
 
-Exactly by its plan; before there is one, by the rows that the footers of its files declare.
+Exactly by its plan; before there is one, by the number of rows of its prompts.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
 from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
 from imagekiln.steps.plan.batch_sizes import tuning_source
-from imagekiln.steps.plan.source_files import expand_pattern
-from imagekiln.steps.plan.template_count import count_prompts, load_recipes
+from imagekiln.steps.plan.row_count import count_rows
 from imagekiln.steps.runtime.figures import format_duration, format_number, pluralize
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.object_store import open_filesystem
-from imagekiln.steps.storage.uri import resolve_path
 
-HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU, or set shard.seconds_per_image"
+HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
 # Where the runs before are not looked for.
 HOW_TO_KNOW = f"{HOW_TO_MEASURE}; where the job has run before, `imagekiln estimate JOB` knows"
-READERS = 16
 HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
 # The columns by which a row takes more or less time than the job's defaults.
@@ -116,29 +105,28 @@ def run_time(figure: TimeFigure, work: float, shards: int | None = None) -> RunT
 def estimate_by_rows(job: Job) -> RunTime | None:
     """The time of a job as if all its rows had its defaults; None where no figure is known.
 
-    Nothing is read where no figure is known, else the tuning file and the footers of the prompts.
+    Nothing is read where no figure is known, else the tuning file and what counts the prompts.
     Raises Missing, BadInput, TryAgain.
     """
     size, figure = default_figure(job)
     if figure is None:
         return None
-    rows, columns = _count_rows(job)
+    counted = count_rows(job)
     width, height = size
-    images = rows * job.defaults.images_per_prompt
+    images = counted.rows * job.defaults.images_per_prompt
     by_rows = run_time(figure, images * width * height * job.defaults.steps)
     names = job.columns.model_dump()
-    has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
+    has_own_work = any(names[column] in counted.columns for column in WORK_COLUMNS)
     has_default_work = not has_own_work and not job.skip_existing
     return replace(by_rows, has_default_work=has_default_work, images=images)
 
 
 def count_images(job: Job) -> int:
-    """The images of the job's rows by their files' footers, as if all had its defaults.
+    """The images of the job's rows, as if all had its defaults.
 
     Raises Missing, BadInput, TryAgain.
     """
-    rows, _ = _count_rows(job)
-    return rows * job.defaults.images_per_prompt
+    return count_rows(job).rows * job.defaults.images_per_prompt
 
 
 def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
@@ -178,40 +166,3 @@ def _fastest_entry(job: Job) -> TuningEntry | None:
 
 def _seconds_per_work(entry: TuningEntry) -> float:
     return entry.seconds_per_image / (entry.width * entry.height * entry.steps)
-
-
-def _count_rows(job: Job) -> tuple[int, set[str]]:
-    """The rows of the job's prompts, and the names of their columns."""
-    settings = job.prompts
-    if not isinstance(settings, PromptTemplate):
-        return _count_file_rows(job.prompt_patterns)
-    rows, columns = 1, set[str]()
-    if settings.table_patterns:
-        rows, columns = _count_file_rows(settings.table_patterns)
-    count = count_prompts(settings, load_recipes(settings), rows)
-    swept = {getattr(job.columns, name) for name in settings.sweep.values}
-    return count.prompts, columns | swept
-
-
-def _count_file_rows(patterns: tuple[str, ...]) -> tuple[int, set[str]]:
-    uris: list[str] = []
-    for pattern in patterns:
-        names = expand_pattern(pattern)
-        if not names:
-            raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
-        uris += names
-    with ThreadPoolExecutor(READERS) as pool:
-        footers = list(pool.map(_read_footer, uris))
-    rows = sum(footer.num_rows for footer in footers)
-    columns = {name for footer in footers for name in footer.schema.to_arrow_schema().names}
-    return rows, columns
-
-
-def _read_footer(uri: str) -> pq.FileMetaData:
-    try:
-        with translate_errors(uri):
-            filesystem, path = open_filesystem(resolve_path(uri))
-            with filesystem.open(path, "rb") as file:
-                return pq.read_metadata(file)
-    except pa.ArrowException as error:
-        raise BadInput(f"{uri}: its rows cannot be counted ({error}).") from error

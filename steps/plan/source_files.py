@@ -135,7 +135,8 @@ def _describe_absence(pattern: str) -> str:
         return "no such file or bucket. Check `prompts`."
     path = resolve_path(pattern.removeprefix("file://"))
     if Path(path).is_absolute():
-        return "no such file. Check `prompts`."
+        place = f" as {path}" if pattern.startswith("~") else ""
+        return f"no such file{place}. Check `prompts`."
     return (
         f"no such file as {Path(path).absolute()}. Check `prompts`: "
         "it is relative to the working directory, not to the job file."

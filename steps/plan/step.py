@@ -26,6 +26,7 @@ from imagekiln.steps.plan.budget import (
 )
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
+from imagekiln.steps.plan.input_changes import describe_input_change
 from imagekiln.steps.plan.input_files import (
     find_unused_columns,
     guessed_prompt_columns,
@@ -88,7 +89,8 @@ class PlanResult:
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `space` is what the images need on the disk of the output; None for a plan that
     existed. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
-    little to refuse the job. `made_prompts` says how many prompts templates made, and of what.
+    little to refuse the job. `made_prompts` says how many prompts templates made, and of what,
+    `input_change` that the input of a named run has changed since.
     """
 
     plan: Plan
@@ -102,6 +104,7 @@ class PlanResult:
     space: SpaceNeeded | None = None
     over_budget: str | None = None
     made_prompts: str | None = None
+    input_change: str | None = None
 
 
 def make_plan(
@@ -130,7 +133,9 @@ def make_plan(
         existing = _read_plan(store)
         if existing is not None:
             planned_model = resolve_model(job, existing.revisions)
-            return _adopt_plan(store, existing, job, planned_model, terms)
+            adopted = _adopt_plan(store, existing, job, planned_model, terms)
+            change = None if must_exist else describe_input_change(job, existing)
+            return replace(adopted, input_change=change)
     model = resolve_model(job)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
@@ -226,8 +231,11 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 def _refuse_file(output: str) -> None:
     path = local_path(output)
     with translate_errors(output):
-        if path.is_file():
-            raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+    if file == path:
+        raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
+    if file is not None:
+        raise BadInput(f"output: {output} is below {file}, which is a file. Name another folder.")
 
 
 def _store_input_image(store: Store, digest: str, content: bytes) -> None:

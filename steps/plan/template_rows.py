@@ -6,7 +6,7 @@ reads any file. What is drawn follows from the row and the job's seed, not from 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptT
 from imagekiln.steps.plan.column_readers import read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
+    combine_digests,
     find_unused_columns,
     input_fingerprint,
     iter_file_columns,
@@ -70,8 +71,7 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
-    digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
-    source = SourceFile(TEMPLATE_SETTING, path, digest)
+    source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
     (file,) = read_footers((source,), job.columns, job.read_columns)
     file = replace(
         file,
@@ -79,6 +79,20 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
         made_prompts=count.description,
     )
     return (file,)
+
+
+def fingerprint_templates(job: Job, settings: PromptTemplate, folder: Path) -> str:
+    """The fingerprint of what `read_prompts` would read now, without making the prompts.
+
+    Raises BadInput, Missing, TryAgain.
+    """
+    recipes = load_recipes(settings)
+    table = read_template_table(job, settings, recipes, folder)
+    return combine_digests([_digest_prompts(recipes, table)])
+
+
+def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:
+    return _hash_content(VERSION, recipes.digest, input_fingerprint(table))
 
 
 @dataclass(frozen=True, slots=True)

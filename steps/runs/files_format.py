@@ -8,7 +8,7 @@ stored is committed from the sidecars, and nothing is drawn again.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,15 +22,17 @@ import pyarrow.compute as pc
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
-from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import IMAGES_PREFIX, folder_metadata_key, image_key, index_key
 from imagekiln.steps.runs.parts import (
     ImageRecord,
     Part,
     commit_part,
+    emptied_outcome,
     image_records,
     index_to_parquet,
+    is_to_be_emptied,
     join_outcome,
     outcome_table,
     parse_part_index,
@@ -156,6 +158,33 @@ class FilesFormat:
             )
             return sum(results, CheckResult(images))
 
+    def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
+        """Replace the index, then the sidecars of the images with these ids; remove their files."""
+        is_emptied = False
+        if store.exists(part.key):
+            outcomes = parse_part_index(store.read(part.key), part, store.uri_of(part.key))
+            is_emptied = is_to_be_emptied(outcomes.table, image_ids)
+            if is_emptied:
+                outcome = emptied_outcome(outcomes.table, image_ids)
+                store.replace(part.key, _index_of(part, outcome))
+
+        nothing = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)])
+        files = self.object_keys(part)
+        sidecars = _image_keys(part, SIDECAR_SUFFIX)
+        ids = part.rows["image_id"].to_pylist()
+        for index, image_id in enumerate(ids):
+            if image_id not in image_ids:
+                continue
+            if store.exists(sidecars[index]):
+                row = part.rows.slice(index, 1)
+                table = join_outcome(row, nothing)
+                (line,) = sidecar_lines(table)
+                store.replace(sidecars[index], line)
+            if store.exists(files[index]):
+                store.remove(files[index])
+                is_emptied = True
+        return is_emptied
+
     def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """What Hugging Face's `imagefolder` reads: for each folder, its images by file name."""
         is_ok = pc.equal(manifest["status"], "ok")
@@ -243,8 +272,11 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
 
 
 def _commit_index(store: Store, part: Part, outcome: pa.Table) -> bool:
+    return commit_part(store, part.key, part.rows, _index_of(part, outcome))
+
+
+def _index_of(part: Part, outcome: pa.Table) -> bytes:
     # Each image begins at the first byte of its file.
     sizes = outcome["byte_size"].to_pylist()
     offsets = [None if size is None else 0 for size in sizes]
-    index = index_to_parquet(part.rows, outcome, offsets)
-    return commit_part(store, part.key, part.rows, index)
+    return index_to_parquet(part.rows, outcome, offsets)

@@ -19,6 +19,8 @@ takes and gives an object's whole `bytes`. A library that needs a path gets a te
      may differ. That object stays, so read it back, and build the index from what it holds, not
      from the images that you were given. For `recover`, which has no images at all, the object must
      say which images it holds. `parts.py` has what writes and reads an index.
+   - `empty` alone replaces objects, for `forget`. Whatever is killed, called again it does the
+     rest: `tests/steps/maintain/test_forget.py` kills it before each access.
    - Import a library that not every format needs in `__post_init__`, and raise NotInstalled where
      it is missing, as `steps/imaging/c2pa.py` does. The class is also made whenever shards are
      read, but planning does not notice: check it there, too, before anything is drawn. Add the
@@ -37,7 +39,7 @@ takes and gives an object's whole `bytes`. A library that needs a path gets a te
 6. Describe it in `docs/job.md`, `docs/dataset.md` and `CHANGELOG.md`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ClassVar, Protocol
@@ -94,6 +96,12 @@ class PartFormat(Protocol):
 
     def check(self, store: Store, part: Part) -> CheckResult:
         """Read the whole part, and decode each of its images. Raises TryAgain."""
+
+    def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
+        """Replace a part without the bytes of the images with these ids; False where none is there.
+
+        Called again after it was killed, it does what is left. Raises BadInput on damage, TryAgain.
+        """
 
     def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The tables beside a shard's images, each with its key, from the shard's manifest."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -12,8 +12,11 @@ from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS as INPUT_IMAGE_COLUMNS
 
 ID_COLUMNS = ("image_id", "id", "image_index")
-ImageStatus = Literal["ok", "blank", "filtered", "failed"]
+ImageStatus = Literal["ok", "blank", "filtered", "failed", "forgotten"]
 MISSING_STATUS = "missing"  # in the manifest: a planned image that is in no part
+FORGOTTEN_STATUS: Final = (
+    "forgotten"  # an image that was taken down: it is neither stored nor made again
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The image index of a run: the ids of its images that are ok, in chunks beside the manifest.
 
+Those that were taken down are in it, too, so that no later run makes them.
+
 Later plans match their own ids with it, to omit images that exist. Each chunk has a few megabytes,
 covers an equal range of ids and is sorted, so that memory stays flat for any number of images. The
 number of chunks follows from the plan, and is in the metadata of each.
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import image_ids_key
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage.failures import translate_errors
@@ -155,9 +158,9 @@ class RunImageIds:
         self._folder.cleanup()
 
     def add(self, manifest: pa.Table) -> None:
-        """Add the images of one shard. Raises TryAgain where the disk is full."""
-        is_ok = pc.equal(manifest["status"], "ok")
-        images = manifest.filter(is_ok)
+        """Add the images of one shard that no later run is to make. Raises TryAgain."""
+        is_listed = pc.is_in(manifest["status"], pa.array(["ok", FORGOTTEN_STATUS]))
+        images = manifest.filter(is_listed)
         ids = ids_from_hex(images[ID_COLUMN])
         self._buckets.add(ids.view(ID_RECORD_DTYPE))
 

@@ -24,6 +24,7 @@ CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
 TURNS_FOLDER = "turns"
+REPORT_FOLDER = "report"
 PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
 MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
@@ -50,6 +51,7 @@ RUN_KEY_PATTERN = re.compile(
       | inputs/[0-9a-f]{64}
       | work/\d{5,}(?:-\d{4,})?
       | stats/\d{5,}\.json
+      | forgotten/\d{6,}\.parquet
       | (?:account|exported|turns)/\d{6,}\.json
       | (?:preview/)?summary\.json
       | (?:preview/)?report/(?:index\.html|[a-z-]+\.png)
@@ -126,6 +128,11 @@ def claims_key(number: int) -> str:
 def turn_key(number: int) -> str:
     """An entry on a process that began to replace objects of a run, numbered from 0."""
     return f"{TURNS_FOLDER}/{number:06d}.json"
+
+
+def forgotten_key(number: int) -> str:
+    """A table of images that were taken down, numbered from 0: of a run, or of an export."""
+    return f"forgotten/{number:06d}.parquet"
 
 
 def manifest_key(shard_number: int) -> str:

@@ -7,16 +7,16 @@ an image without a Parquet reader. The object commits the part, so a killed writ
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, is_lossless
-from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.parts import (
@@ -24,20 +24,35 @@ from imagekiln.steps.runs.parts import (
     ImageRecord,
     Part,
     commit_part,
+    emptied_outcome,
     image_records,
+    is_to_be_emptied,
     join_outcome,
     matches_rows,
     offsets_metadata,
     outcome_table,
     read_offsets,
 )
-from imagekiln.steps.runs.tables import IMAGE_FIELD, parquet_options, parse_parquet
+from imagekiln.steps.runs.tables import (
+    IMAGE_FIELD,
+    OUTCOME_SCHEMA,
+    parquet_options,
+    parse_parquet,
+    read_whole,
+)
 from imagekiln.steps.storage.store import Store
 
 # Hugging Face datasets reads this to decode the column as images.
 HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
 IMAGE_LEAVES = ("image.bytes", "image.path")
 CHECK_BATCH_ROWS = 4  # a check holds the bytes of so many images beside those of the part
+
+
+class StoredFile(TypedDict):
+    """An image as the column `image` has it: the bytes of its file, and its name."""
+
+    bytes: bytes
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,24 @@ class ParquetFormat:
         except BadInput as error:
             return check_failure(error, images)
 
+    def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
+        """Replace the part without the bytes of the images with these ids."""
+        if not store.exists(part.key):
+            return False
+        with parse_parquet(store.read(part.key), store.uri_of(part.key)) as parquet:
+            files = _read_files(parquet)
+            outcomes = read_whole(parquet, ["image_id", *OUTCOME_SCHEMA.names])
+        if not is_to_be_emptied(outcomes, image_ids):
+            return False
+
+        outcome = emptied_outcome(outcomes, image_ids)
+        statuses = outcome["status"].to_pylist()
+        for index, status in enumerate(statuses):
+            if status == FORGOTTEN_STATUS:
+                files[index] = None
+        store.replace(part.key, _write_part(part.rows, outcome, files))
+        return True
+
     def metadata_tables(
         self,
         manifest: pa.Table,  # noqa: ARG002  # as in every format
@@ -119,37 +152,53 @@ class ParquetFormat:
 def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
-    table = _part_table(rows, ordered)
-    options = _part_options(table.schema)
+    image_ids = rows["image_id"].to_pylist()
+    files: list[StoredFile | None] = []
+    for image_id, image in zip(image_ids, ordered, strict=True):
+        if image.content is None:
+            files.append(None)
+        else:
+            files.append({"bytes": image.content, "path": f"{image_id}{image.suffix}"})
+    return _write_part(rows, outcome_table(ordered), files)
+
+
+def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | None]) -> bytes:
+    outcomes = join_outcome(rows, outcome)
+    columns = [pa.array(files, IMAGE_FIELD.type), *outcomes.columns]
+    table = pa.Table.from_arrays(columns, schema=image_table_schema(outcomes.schema))
+    options = image_table_options(table.schema)
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
         if table.num_rows:  # some readers fail at a row group without rows
             writer.write_table(table, row_group_size=one_row_group)
-        offsets = list(_find_offsets(sink.getvalue(), ordered))
+        offsets = list(_find_offsets(sink.getvalue(), files))
         writer.add_key_value_metadata(offsets_metadata(offsets))
     return sink.getvalue()
 
 
-def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
-    image_ids = rows["image_id"].to_pylist()
-    files: list[dict[str, object] | None] = []
-    for image_id, image in zip(image_ids, images, strict=True):
-        if image.content is None:
-            files.append(None)
-        else:
-            files.append({"bytes": image.content, "path": f"{image_id}{image.suffix}"})
+def image_column(contents: Sequence[bytes], names: Sequence[str]) -> pa.Array:
+    """Images as a column: the bytes of each file, and its name."""
+    columns = [
+        pa.array(contents, pa.binary()),
+        pa.array(names, pa.string()),
+    ]
+    return pa.StructArray.from_arrays(
+        columns,
+        fields=list(IMAGE_FIELD.type),
+    )
 
-    outcomes = join_outcome(rows, outcome_table(images))
-    schema = pa.schema(
-        [IMAGE_FIELD, *outcomes.schema],
+
+def image_table_schema(rows: pa.Schema) -> pa.Schema:
+    """The schema of a table with an image beside each of these rows."""
+    return pa.schema(
+        [IMAGE_FIELD, *rows],
         metadata={"huggingface": HUGGINGFACE_METADATA},
     )
-    columns = [pa.array(files, IMAGE_FIELD.type), *outcomes.columns]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _part_options(schema: pa.Schema) -> dict[str, object]:
+def image_table_options(schema: pa.Schema) -> dict[str, object]:
+    """The writer's options for a table with images, whose bytes stay as they are."""
     others = [name for name in schema.names if name != IMAGE_FIELD.name]
     compression = dict.fromkeys(others, "zstd")
     compression |= dict.fromkeys(IMAGE_LEAVES, "none")
@@ -160,16 +209,16 @@ def _part_options(schema: pa.Schema) -> dict[str, object]:
     }
 
 
-def _find_offsets(written: bytes, images: Sequence[EncodedImage]) -> Iterator[int | None]:
+def _find_offsets(written: bytes, files: Sequence[StoredFile | None]) -> Iterator[int | None]:
     """The offset of each image in what the writer has written so far."""
     position = 0
-    for image in images:
-        if image.content is None:
+    for file in files:
+        if file is None:
             yield None
             continue
-        position = written.index(image.content, position)
+        position = written.index(file["bytes"], position)
         yield position
-        position += len(image.content)
+        position += len(file["bytes"])
 
 
 def _has_plain_images(parquet: pq.ParquetFile) -> bool:
@@ -183,6 +232,17 @@ def _has_plain_images(parquet: pq.ParquetFile) -> bool:
             if is_image and column.compression != "UNCOMPRESSED":
                 return False
     return True
+
+
+def _read_files(parquet: pq.ParquetFile) -> list[StoredFile | None]:
+    files: list[StoredFile | None] = []
+    for batch in parquet.iter_batches(
+        CHECK_BATCH_ROWS,
+        columns=[IMAGE_FIELD.name],
+        use_threads=False,
+    ):
+        files += batch[IMAGE_FIELD.name].to_pylist()
+    return files
 
 
 def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:

@@ -6,7 +6,7 @@ the other formats it is the index of images that lie in objects of their own.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
 from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
@@ -69,6 +69,27 @@ def outcome_table(images: Sequence[EncodedImage]) -> pa.Table:
     ordered = sorted(images, key=lambda image: image.index_in_part)
     outcomes = [_outcome(image) for image in ordered]
     return pa.Table.from_pylist(outcomes, schema=OUTCOME_SCHEMA)
+
+
+def is_to_be_emptied(outcomes: pa.Table, image_ids: Container[str]) -> bool:
+    """Whether a part, of which this has ids and statuses, holds one of these images."""
+    ids = outcomes["image_id"].to_pylist()
+    statuses = outcomes["status"].to_pylist()
+    return any(
+        image_id in image_ids and status != FORGOTTEN_STATUS
+        for image_id, status in zip(ids, statuses, strict=True)
+    )
+
+
+def emptied_outcome(outcomes: pa.Table, image_ids: Container[str]) -> pa.Table:
+    """The outcomes of a part, of which nothing but the status is left of the images named."""
+    (forgotten,) = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)]).to_pylist()
+    ids = outcomes["image_id"].to_pylist()
+    rows = outcomes.select(OUTCOME_SCHEMA.names).to_pylist()
+    emptied = [
+        forgotten if image_id in image_ids else row for image_id, row in zip(ids, rows, strict=True)
+    ]
+    return pa.Table.from_pylist(emptied, schema=OUTCOME_SCHEMA)
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:

@@ -17,10 +17,10 @@ from imagekiln.steps.job.columns import (
     PROMPT_COLUMNS,
 )
 from imagekiln.steps.models.loras import parse_loras
-from imagekiln.steps.runs.image import MISSING_STATUS
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS
 from imagekiln.steps.runs.keys import IMAGE_OBJECT_PATTERN
 
-STATUSES = ("ok", "blank", "filtered", "failed", MISSING_STATUS)
+STATUSES = ("ok", "blank", "filtered", "failed", MISSING_STATUS, FORGOTTEN_STATUS)
 MAX_IMAGE_BYTES = 2**31 - 1  # of a value in a Parquet page
 MAX_OFFSET = 2**62
 IMAGE_ID_PATTERN = "^[0-9a-f]{32}$"

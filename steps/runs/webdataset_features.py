@@ -14,11 +14,14 @@ Feature = dict[str, object]
 
 def sample_features(rows: pa.Schema, encoding: Encoding) -> list[Feature]:
     """The features of the samples of a run with these image rows."""
-    extension = file_suffix(encoding).removeprefix(".")
-    columns = [_named_feature(field) for field in (*rows, *OUTCOME_SCHEMA)]
+    return column_features(pa.schema([*rows, *OUTCOME_SCHEMA]), file_suffix(encoding))
+
+
+def column_features(columns: pa.Schema, suffix: str) -> list[Feature]:
+    """The features of samples whose JSON has these columns, and whose images have this suffix."""
     return [
-        {"name": extension, "dtype": "image"},
-        {"name": "json", "struct": columns},
+        {"name": suffix.removeprefix("."), "dtype": "image"},
+        {"name": "json", "struct": [_named_feature(field) for field in columns]},
         {"name": "txt", "dtype": "string"},
         {"name": "__key__", "dtype": "string"},
         {"name": "__url__", "dtype": "string"},

@@ -7,7 +7,7 @@ without its index is committed from that member, and nothing is drawn again.
 
 import io
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +23,10 @@ from imagekiln.steps.runs.parts import (
     Part,
     PartOutcomes,
     commit_part,
+    emptied_outcome,
     image_records,
     index_to_parquet,
+    is_to_be_emptied,
     join_outcome,
     outcome_table,
     parse_part_index,
@@ -71,10 +73,11 @@ class WebDatasetFormat:
         """Pack a part's images, in any order."""
         ordered = sorted(images, key=lambda image: image.index_in_part)
         contents = [image.content for image in ordered]
-        outcome = outcome_table(ordered)
-        table = join_outcome(part.rows, outcome)
+        return self._pack(part, outcome_table(ordered), contents)
 
-        samples = _build_samples(table, contents, self.encoding)
+    def _pack(self, part: Part, outcome: pa.Table, contents: Sequence[bytes | None]) -> PackedTar:
+        table = join_outcome(part.rows, outcome)
+        samples = build_samples(table, contents, self._suffixes(table))
         offsets = list(_content_offsets(samples))
         index = index_to_parquet(part.rows, outcome, offsets)
         return PackedTar(
@@ -115,10 +118,35 @@ class WebDatasetFormat:
 
         # The rest of the tar follows from its index: a tar built again differs where this one does.
         contents = _image_contents(outcomes, tar)
-        samples = _build_samples(outcomes.table, contents, self.encoding)
+        samples = build_samples(outcomes.table, contents, self._suffixes(outcomes.table))
         if _build_tar(samples, index) != tar:
             result += check_failure(f"{where}: differs from its index")
         return result
+
+    def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
+        """Replace the tar without the bytes of the images with these ids, then the index."""
+        key = tar_key(part.key)
+        if not store.exists(key):
+            return False
+        tar = store.read(key)
+        index = _extract_index(tar, store.uri_of(key))
+        outcomes = parse_part_index(index, part, store.uri_of(key))
+        is_emptied = is_to_be_emptied(outcomes.table, image_ids)
+        if is_emptied:
+            outcome = emptied_outcome(outcomes.table, image_ids)
+            ids = part.rows["image_id"].to_pylist()
+            contents = [
+                None if image_id in image_ids else content
+                for image_id, content in zip(ids, _image_contents(outcomes, tar), strict=True)
+            ]
+            packed = self._pack(part, outcome, contents)
+            store.replace(key, packed.content)
+            index = packed.index
+        # The tar has an index of its own: that beside it may be older, or not committed at all.
+        if store.exists(part.key) and store.read(part.key) != index:
+            store.replace(part.key, index)
+            return True
+        return is_emptied
 
     def metadata_tables(
         self,
@@ -126,6 +154,9 @@ class WebDatasetFormat:
     ) -> Iterator[tuple[str, pa.Table]]:
         """None: readers find everything in the tars."""
         return iter(())
+
+    def _suffixes(self, rows: pa.Table) -> list[str]:
+        return [file_suffix(self.encoding)] * rows.num_rows
 
 
 def _read_index_member(store: Store, part: Part, *, lossless: bool) -> bytes:
@@ -175,16 +206,16 @@ def _image_contents(outcomes: PartOutcomes, tar: bytes) -> list[bytes | None]:
     return contents
 
 
-def _build_samples(
-    table: pa.Table, contents: Sequence[bytes | None], encoding: Encoding
+def build_samples(
+    table: pa.Table, contents: Sequence[bytes | None], suffixes: Sequence[str]
 ) -> list[bytes | None]:
     """The members of each image, its bytes first. None without an image: readers expect one."""
     image_ids = table["image_id"].to_pylist()
     prompts = table["prompt"].to_pylist()
     lines = sidecar_lines(table)
-    suffix = file_suffix(encoding)
     samples: list[bytes | None] = []
-    for image_id, prompt, line, content in zip(image_ids, prompts, lines, contents, strict=True):
+    columns = zip(image_ids, suffixes, prompts, lines, contents, strict=True)
+    for image_id, suffix, prompt, line, content in columns:
         if content is None:
             samples.append(None)
             continue

@@ -41,14 +41,23 @@ class SingleFlightCache(Generic[K, V]):
         self._lock = Lock()
 
     def __call__(self, key: K) -> V:
-        """The result of `work` for `key`. Whatever it raises reaches all callers that wait."""
+        """The result of `work` for `key`. Whatever it raises reaches all callers that wait.
+
+        A later call runs it again.
+        """
         result, is_first = self._reserve(key)
         if is_first:
             try:
                 result.set_result(self._work(key))
             except BaseException as error:  # noqa: BLE001  # raised below, here and for who waits
+                self._forget(key, result)
                 result.set_exception(error)
         return result.result()
+
+    def _forget(self, key: K, result: Future[V]) -> None:
+        with self._lock:
+            if self._results.get(key) is result:
+                del self._results[key]
 
     def _reserve(self, key: K) -> tuple[Future[V], bool]:
         """The result for `key`, and whether the caller must compute it."""

@@ -240,7 +240,7 @@ class ObjectStore:
                 key = f"{folder}/{name}" if folder else name
                 is_folder = entry["type"] == "directory"
                 size = int(entry.get("size") or 0)
-                yield ObjectInfo(key, is_folder, size, _modification_time(entry))
+                yield ObjectInfo(key, is_folder, size, modification_time(entry))
 
     def remove_folder(self, folder: str) -> None:
         """Do nothing: a folder is only part of the names of its objects."""
@@ -356,7 +356,7 @@ def _iter_listing(
         request = request | {"ContinuationToken": token}
 
 
-def _modification_time(entry: dict[str, Any]) -> float | None:
+def modification_time(entry: dict[str, Any]) -> float | None:
     """When an object was written, in seconds since 1970. Each file system has its own key."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = entry.get(name)

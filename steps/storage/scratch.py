@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -22,15 +23,23 @@ RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
 class Database:
     """Tables for the time of one step. Raises TryAgain where disk or memory run out."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open an empty database that spills into `folder`."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        file: str = ":memory:",
+        memory_limit: str = MEMORY_LIMIT,
+        max_threads: int = MAX_THREADS,
+    ) -> None:
+        """Open an empty database that spills into `folder`, or has its tables in a file there."""
         self._connection = duckdb.connect(
+            file if file == ":memory:" else folder / file,
             config={
-                "memory_limit": MEMORY_LIMIT,
-                "threads": min(MAX_THREADS, os.cpu_count() or 1),
+                "memory_limit": memory_limit,
+                "threads": min(max_threads, os.cpu_count() or 1),
                 "temp_directory": str(folder / "spill"),
                 "autoload_known_extensions": False,
-            }
+            },
         )
         # In a notebook without ipywidgets, DuckDB can neither draw a bar nor be told not to.
         with suppress(duckdb.InvalidInputException):
@@ -49,6 +58,21 @@ class Database:
         """Run a statement that returns no rows."""
         with _translate_duckdb_errors():
             self._connection.execute(sql).fetchall()
+
+    def insert(self, sql: str, name: str, rows: pa.Table) -> None:
+        """Run a statement that reads these rows under this name. One thread at a time may."""
+        with _translate_duckdb_errors():
+            self._connection.register(name, rows)
+            self._connection.execute(sql)
+            self._connection.unregister(name)
+
+    def fetch_rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query with values for its question marks. Any thread may ask at any time.
+
+        They must fit in memory.
+        """
+        with _translate_duckdb_errors(), self._connection.cursor() as cursor:
+            return cursor.execute(sql, list(parameters)).fetchall()
 
     def fetch_table(self, sql: str) -> pa.Table:
         """The rows of a query, which must fit in memory."""
@@ -69,7 +93,7 @@ def _translate_duckdb_errors() -> Iterator[None]:
         message = first_line(str(error))
         if message.startswith(RESOURCE_ERRORS):
             raise TryAgain(
-                f"planning ran out of disk or memory ({message}). "
+                f"DuckDB ran out of disk or memory ({message}). "
                 "Free some and run the command again."
             ) from error
         raise RuntimeError(message) from error

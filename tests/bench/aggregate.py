@@ -6,6 +6,7 @@ Example: python tests/bench/aggregate.py --images 1_000_000 10_000_000
 import argparse
 import hashlib
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -44,8 +45,8 @@ METADATA = [*IMAGE_ROW_SCHEMA.names, *ORIGIN_SCHEMA.names, *OUTCOME_SCHEMA.names
 HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share of copy", "peak MiB")
 
 
-def write_run(folder: Path, images: int) -> None:
-    """Plan `images` rows and write their parts as pods would, with tiny pictures.
+def write_run(folder: Path, images: int, write: Callable[[str, int], None] | None = None) -> None:
+    """Plan `images` rows and write their parts as pods would: `write`, or with tiny pictures.
 
     A few rows are invalid, so the run has slightly fewer images.
     """
@@ -67,7 +68,7 @@ def write_run(folder: Path, images: int) -> None:
     with ProcessPoolExecutor() as pool:
         list(
             pool.map(
-                write_shard,
+                write or write_shard,
                 [planned.uri] * len(planned.plan.shards),
                 range(len(planned.plan.shards)),
             )

@@ -11,9 +11,10 @@ print(result.uri, result.summary.ok)
 
 `plan`, `generate` and `aggregate` are the steps of `run`, as a cluster's pods run them. `runs`
 lists the runs under an output; `verify`, `retry`, `reproduce`, `diff` and `gc` work on runs that
-have ended, and `dataset` reads their images. `imagekiln.cluster` submits jobs to Argo Workflows,
-`imagekiln.checks` is for quality checks of your own, `imagekiln.settings` has the groups of a
-job's settings, and `imagekiln.results` names what the functions return.
+have ended, `dataset` reads their images, and `export` copies them into larger files.
+`imagekiln.cluster` submits jobs to Argo Workflows, `imagekiln.checks` is for quality checks of your
+own, `imagekiln.settings` has the groups of a job's settings, and `imagekiln.results` names what the
+functions return.
 
 Functions that take a job take a `Job`, or the path or URI of its file; functions that take a run
 take the path or URI of its folder. What fails raises a `KilnError`, whose message says what to do.
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
         dataset,
         diff,
         estimate,
+        export,
+        forget,
         gc,
         generate,
         job,
         plan,
         preview,
+        push,
         read_job,
         reproduce,
         retry,
@@ -78,6 +82,9 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "reproduce",
     "diff",
     "gc",
+    "export",
+    "push",
+    "forget",
     "dataset",
     "tune",
     "KilnError",

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
         Dataset,
         Diff,
         Estimate,
+        ExportResult,
+        ForgetResult,
         GcResult,
         PlanResult,
         Preview,
+        PushResult,
         ReproduceResult,
         RetryResult,
         RewriteResult,
@@ -328,6 +331,79 @@ def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "
     from imagekiln.steps.maintain.gc import gc as collect_garbage
 
     return collect_garbage(fspath(output), older_than, remove=remove)
+
+
+@explain_failures
+def export(
+    source: PathOrUri,
+    destination: PathOrUri,
+    *,
+    format: str = "parquet",  # noqa: A002  # as jobs call it
+    file_size: str | int = "500MB",
+    partition_by: str | None = None,
+    columns: Sequence[str] | None = None,
+    progress: bool | None = None,
+) -> "ExportResult":
+    """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
+
+    `format` is parquet or webdataset, `file_size` the most that a file has, in bytes or as
+    "1GB", `partition_by` a column whose values become folders, and `columns` are those to export.
+    Called again, it resumes. Raises BadInput where an image is damaged, or the destination holds
+    something else; Missing where there is no run; Incomplete where one was never aggregated.
+    """
+    from imagekiln.steps.export.settings import read_settings
+    from imagekiln.steps.export.step import export as export_images
+
+    settings = read_settings(format, file_size, partition_by, columns)
+    with _progress(progress) as reporter:
+        return export_images(fspath(source), fspath(destination), settings, reporter)
+
+
+@explain_failures
+def push(
+    export: PathOrUri,
+    repository: str,
+    *,
+    version: str | None = None,
+    public: bool = False,
+    progress: bool | None = None,
+) -> "PushResult":
+    """Upload a complete export to `hf://datasets/USER/NAME`, and tag it as `version`.
+
+    The token is that in HF_TOKEN. A dataset that does not exist is made, private unless `public`.
+    Called again, it resumes. Raises BadInput where the hub or the export is not as it has to be,
+    TryAgain where the hub is not reached.
+    """
+    from imagekiln.steps.export.push import push as push_export
+
+    with _progress(progress) as reporter:
+        return push_export(fspath(export), repository, version, public=public, progress=reporter)
+
+
+@explain_failures
+def forget(
+    source: PathOrUri,
+    *,
+    ids: Sequence[str] = (),
+    prompt_contains: Sequence[str] = (),
+    prompt_sha256: Sequence[str] = (),
+    exports: Sequence[PathOrUri] = (),
+    remove: bool = False,
+) -> "ForgetResult":
+    """Count images of a run or of a job's output; with `remove`, take them down for good.
+
+    `ids` are those of images or of rows, `prompt_contains` texts in prompts, in whatever case, and
+    `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
+    makes them again; their rows stay, with their prompts. They are also removed from `exports`.
+
+    Raises BadInput where a run or an export is not finished, Missing where there is none.
+    """
+    from imagekiln.steps.maintain.forget import ForgetSelection
+    from imagekiln.steps.maintain.forget import forget as forget_images
+
+    selection = ForgetSelection(tuple(ids), tuple(prompt_contains), tuple(prompt_sha256))
+    names = [fspath(name) for name in exports]
+    return forget_images(fspath(source), selection, names, remove=remove)
 
 
 @explain_failures

@@ -3,9 +3,12 @@
 from imagekiln.steps.aggregate.preview import Preview
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.dataset.dataset import Dataset
+from imagekiln.steps.export.push import PushResult
+from imagekiln.steps.export.step import ExportResult
 from imagekiln.steps.job.tuning_file import TuningResult
 from imagekiln.steps.local import RunResult
 from imagekiln.steps.maintain.diff import Diff
+from imagekiln.steps.maintain.forget import ForgetResult
 from imagekiln.steps.maintain.gc import GcResult
 from imagekiln.steps.maintain.reproduce import ReproduceResult
 from imagekiln.steps.maintain.retry import RetryResult
@@ -22,9 +25,12 @@ __all__ = [
     "Dataset",
     "Diff",
     "Estimate",
+    "ExportResult",
+    "ForgetResult",
     "GcResult",
     "PlanResult",
     "Preview",
+    "PushResult",
     "ReproduceResult",
     "RetryResult",
     "RewriteResult",

@@ -20,6 +20,7 @@ from imagekiln.workflows.cli.options import (
 from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
 
 UNHEALTHY_EXIT_CODE = 2
+CLUSTER_DOCS = "https://github.com/imagekiln/imagekiln/blob/main/docs/cluster.md#your-own-overlay"
 VERDICTS: Final[tuple[CheckVerdict, ...]] = get_args(CheckVerdict)
 VERDICT_WIDTH = 9
 
@@ -47,9 +48,10 @@ def manifests(folder: Path, *, monitoring: bool) -> None:
     base = folder / "base"
     overlays = folder / "overlays"
     print_text(
-        f"Wrote {folder}. Fill in a copy of secrets.example.yaml in {base}. Your values for "
-        f"artifacts.yaml and defaults.yaml there go into an overlay, {overlays / 'mine'}, as "
-        f"docs/cluster.md shows. Next: kubectl apply -k {overlays / 'mine'}"
+        f"Wrote {folder}. Copy {base / 'secrets.example.yaml'} to where no repository has it, fill "
+        "it in, set `namespace:` in it, and apply it. Your own endpoint, bucket and quota go into "
+        f"an overlay of yours: {CLUSTER_DOCS}. "
+        f"Next: kubectl apply -k {overlays / 'whole-cluster'}, or your overlay"
     )
 
 
@@ -149,15 +151,12 @@ def submit(
 ) -> None:
     """Submit a job as a workflow; submitted twice, it runs once."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.status import (
-        following,
-        print_silence,
-        print_status,
-        print_until_ended,
-    )
+    from imagekiln.workflows.cli.following import following, print_silence
+    from imagekiln.workflows.cli.status import print_status, print_until_ended
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.client.next_commands import next_command
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
     # Mistakes in the job come first, whether or not the cluster can be reached.
@@ -171,6 +170,8 @@ def submit(
         statuses = client.watch(status.name, status.namespace, argo, report=print_silence)
         with following("watching", status.name, status.namespace):
             print_until_ended(statuses, output_format)
+    elif not status.ended:
+        print_note(f"{next_command('watch', status.name, status.namespace)} follows it.")
 
 
 @cloup.command(epilog=examples("imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln"))
@@ -185,13 +186,15 @@ def watch(
     its input was rejected, else 3. It is 75 where the cluster does not answer at the start, or
     later for 10 minutes; the workflow goes on.
     """
-    from imagekiln.workflows.cli.status import following, print_silence, print_until_ended
-    from imagekiln.workflows.client import client
-    from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.cli.following import following, print_silence
 
-    argo = connect(server, context)
-    statuses = client.watch(name, namespace, argo, report=print_silence)
     with following("watching", name, namespace):
+        from imagekiln.workflows.cli.status import print_until_ended
+        from imagekiln.workflows.client import client
+        from imagekiln.workflows.client.connect import connect
+
+        argo = connect(server, context)
+        statuses = client.watch(name, namespace, argo, report=print_silence)
         print_until_ended(statuses, output_format)
 
 
@@ -210,13 +213,14 @@ def wait(
     output_format: str,
 ) -> None:
     """Wait without output until a workflow ends, with its exit code."""
-    from imagekiln.workflows.cli.status import exit_with_status, following, print_status
-    from imagekiln.workflows.client import client
-    from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.cli.following import following
 
-    argo = connect(server, context)
     with following("waiting", name, namespace):
-        status = client.wait(name, namespace, seconds, argo)
+        from imagekiln.workflows.cli.status import exit_with_status, print_status
+        from imagekiln.workflows.client import client
+        from imagekiln.workflows.client.connect import connect
+
+        status = client.wait(name, namespace, seconds, connect(server, context))
     print_status(status, output_format)
     exit_with_status(status)
 
@@ -265,15 +269,16 @@ def logs(
     follow: bool,
 ) -> None:
     """Print the logs of a workflow's pods."""
-    from imagekiln.steps.runtime.sanitize import sanitize_line
-    from imagekiln.workflows.cli.status import following
-    from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.client import logs as pod_logs
-    from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.cli.following import following
 
-    lines = pod_logs.logs(name, namespace, shard, connect(server, context), follow=follow)
     with following("following the logs", name, namespace):
-        for line in lines:
+        from imagekiln.steps.runtime.sanitize import sanitize_line
+        from imagekiln.workflows.cli.terminal import print_text
+        from imagekiln.workflows.client import logs as pod_logs
+        from imagekiln.workflows.client.connect import connect
+
+        argo = connect(server, context)
+        for line in pod_logs.logs(name, namespace, shard, argo, follow=follow):
             print_text(sanitize_line(line))
 
 
@@ -289,15 +294,17 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
     from imagekiln.workflows.client.connect import connect
     from imagekiln.workflows.client.next_commands import next_command
 
+    resume = f"{next_command('resubmit', name, namespace)} resumes it."
     consequence = {
-        "stopping": "is stopping.",
+        "stopping": f"is stopping. {resume}",
         "terminated": (
             "was stopping already, and is terminated: its exit handler does not run, so nobody is "
-            "notified of its end. What is committed is kept."
+            f"notified of its end. What is committed is kept. {resume}"
         ),
-        "ended": "had ended before.",
+        "ended": f"had ended before. {resume}",
+        "succeeded": "has succeeded: there is nothing to stop or to resume.",
     }[stopping.stop(name, namespace, connect(server, context))]
-    print_text(f"{name} {consequence} {next_command('resubmit', name, namespace)} resumes it.")
+    print_text(f"{name} {consequence}")
 
 
 @cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))

@@ -69,6 +69,9 @@ def init(prompts: str, to: Path, model: str) -> None:
     if missing_extra := describe_missing_extra(prompts):
         print_note(sanitize_line(missing_extra))
     write_starter_job(to, prompts, model, columns)
+    if columns is not None and columns.prompt_setting is not None:
+        sentence = f"No column of {prompts} has a name that says prompt. Write which one does"
+        print_note(sanitize_line(f"{sentence} into {to}, such as {columns.prompt_setting}"))
     if columns is not None and columns.carry:
         names = sanitize_line(", ".join(columns.carry))
         print_note(
@@ -254,6 +257,9 @@ def estimate(
 
     estimated_job = resolve_job(_job_request(job, settings, date, timezone))
     profile = load_profile(estimated_job.cluster.profile)
+    if profile.names_gpus and estimated_job.device == "auto":
+        # What a run took on this machine's CPU says nothing of the profile's GPUs.
+        estimated_job = estimated_job.model_copy(update={"device": "cuda"})
     result = estimate_job(
         estimated_job,
         price,

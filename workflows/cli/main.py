@@ -12,7 +12,15 @@ from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
-from imagekiln.workflows.cli import cluster, local, maintain, schedules, simulate, steps
+from imagekiln.workflows.cli import (
+    cluster,
+    local,
+    maintain,
+    publish,
+    schedules,
+    simulate,
+    steps,
+)
 from imagekiln.workflows.cli.terminal import print_failure, print_note
 
 SECTIONS = (
@@ -66,9 +74,11 @@ SECTIONS = (
             maintain.retry,
             maintain.reproduce,
             maintain.diff,
+            maintain.gallery,
             maintain.gc,
         ),
     ),
+    cloup.Section("Datasets", (publish.export, publish.push, publish.forget)),
     cloup.Section(
         "Steps that pods run",
         (

@@ -13,6 +13,7 @@ from imagekiln.workflows.cli.options import (
     output_argument,
     run_argument,
 )
+from imagekiln.workflows.cli.terminal import print_note
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -96,7 +97,6 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
     """
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
-    from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_reproduction, print_result
 
     result = reproduce_image(run, image_id, to, report=print_note)
@@ -141,3 +141,30 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
     from imagekiln.workflows.cli.text import format_garbage, print_result
 
     print_result(collect_garbage(folder, older_than, remove=remove), output_format, format_garbage)
+
+
+@cloup.command(epilog=examples("imagekiln gallery images", "imagekiln gallery s3://bucket/images"))
+@output_argument
+@cloup.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="The port to serve at; 0 for any that is free.",
+)
+@cloup.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to serve at. Any other than this one lets others see the images.",
+)
+def gallery(folder: str, port: int, host: str) -> None:
+    """Show the images of runs in a browser, and trends over nights.
+
+    The page searches prompts, filters by any column and sorts by any number. OUTPUT may also be one
+    run. Until Ctrl-C, the page is served to this machine, from an index of the manifests in TMPDIR:
+    a gigabyte for ten million images.
+    """
+    from imagekiln.steps.gallery.server import serve_gallery
+
+    serve_gallery(folder, host, port, print_note)

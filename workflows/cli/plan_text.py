@@ -1,5 +1,6 @@
 """What the commands print of a job before it is carried out: its plan, estimate and batch sizes."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import cut_name
@@ -45,7 +46,9 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
 
 
 def print_plan_warnings(result: "PlanResult") -> None:
-    """Print what may go wrong: budget or disk may not do, or checks are not tried."""
+    """Print what may go wrong: the input is another, budget or disk may not do, checks fail."""
+    if result.input_change is not None:
+        print_note(sanitize_line(result.input_change))
     if result.over_budget is not None:
         print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
     print_short_space(result)
@@ -117,7 +120,11 @@ def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> s
     if result.time is None or not result.plan.counts.images:
         return ""
     if cluster_gpus is None:
-        sentence = result.time.describe(gpus)
+        # Here, devices share the parts of a shard.
+        plan = result.plan
+        parts = sum(plan.part_count(shard) for shard in range(len(plan.shards)))
+        device = "cpu" if plan.job.device == "cpu" else result.time.device
+        sentence = replace(result.time, shards=parts, device=device).describe(gpus)
     else:
         sentence = result.time.describe_both(cluster_gpus)
     return f"\n{sanitize_line(sentence)}"
@@ -199,13 +206,18 @@ def format_estimate(result: "Estimate") -> str:
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
         "images": f"{result.images:,} ({omitted} omitted)",
-        "truncated": pluralize(result.truncated_prompts, "prompt"),
+        "truncated": _format_truncated(result.truncated_prompts),
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "size": _format_estimated_size(result),
     }
     lines |= _time_lines(result)
     table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
     return f"{table}{_format_causes(result)}{_format_columns(result)}"
+
+
+def _format_truncated(prompts: int) -> str:
+    truncated = pluralize(prompts, "prompt")
+    return f"{truncated}, which have more tokens than the model reads" if prompts else truncated
 
 
 def _format_estimated_size(result: "Estimate") -> str:
@@ -240,7 +252,7 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
     noun = device_noun(result.device)
     unit = f"{noun}-hours"
     if result.gpu_hours is None or result.hours is None or result.gpus is None:
-        lines = {unit: f"unknown; {HOW_TO_MEASURE}"}
+        lines = {unit: f"unknown; {HOW_TO_MEASURE}; or run a sample of the rows under this output"}
         if result.price_per_hour is not None:
             lines["cost"] = f"unknown without the {unit}"
         return lines

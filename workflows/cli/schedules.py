@@ -57,7 +57,9 @@ def schedule(
     argo = connect(server, context)
     name = client.schedule(scheduled_job, cron, timezone, argo, report=print_note)
     suspension = next_command("suspend", name, scheduled_job.cluster.namespace)
-    print_text(f"Applied CronWorkflow {name}. {suspension} suspends it.")
+    start = client.find_next_start([cron], timezone)
+    due = f", due next at {start}" if start else ""
+    print_text(f"Applied CronWorkflow {name}{due}. {suspension} suspends it.")
 
 
 @cloup.command(epilog=examples("imagekiln schedules", "imagekiln schedules -n images"))

@@ -27,19 +27,35 @@ OBVIOUS_NAMES = {
     "images": ("images", "num_images_per_prompt"),
     "strength": ("strength", "denoising_strength"),
 }
+# What else the name of a column of prompts may have in it: not enough to read it unasked.
+PROMPT_PATTERN = re.compile(r"prompt|caption|text|desc|title", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class StarterColumns:
-    """The values of a job's `columns` and `carry`."""
+    """The values of a job's `columns` and `carry`.
+
+    `prompt_example` is a column that may hold the prompts, where `names` has none that does.
+    """
 
     names: dict[str, str]
     carry: list[str]
+    prompt_example: str | None = None
+
+    @property
+    def prompt_setting(self) -> str | None:
+        """The setting that the user has to write, with an example; None where there is one."""
+        if "prompt" in self.names:
+            return None
+        return f"columns: {_to_flow({'prompt': self.prompt_example or 'NAME', **self.names})}"
 
     def to_yaml(self) -> str:
         """The settings as lines of a job file, each with a comment."""
         lines = []
-        if self.names:
+        if self.prompt_setting is not None:
+            lines.append("# No column has a name that says prompt. Name the one that holds them:")
+            lines += (f"# {line}" for line in self.prompt_setting.splitlines())
+        elif self.names:
             lines.append("# Your columns that are read:")
             lines.append(f"columns: {_to_flow(self.names)}")
         lines.append("# Those that are kept in the dataset, without effect on the images:")
@@ -75,7 +91,9 @@ def choose_columns(schema: pa.Schema) -> StarterColumns:
             names[ours] = theirs
     read = {*names.values(), *ColumnNames.model_fields}
     others = [name for name in usable if name not in read and _can_be_carried(schema, name)]
-    return StarterColumns(names, others)
+    texts = [name for name in others if pa.types.is_string(schema.field(name).type)]
+    likely = [name for name in texts if PROMPT_PATTERN.search(name)]
+    return StarterColumns(names, others, next(iter([*likely, *texts]), None))
 
 
 def _choose_alias(names: list[str], ours: str, aliases: tuple[str, ...]) -> str | None:

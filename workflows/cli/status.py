@@ -2,26 +2,24 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import click
 
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.runtime.sanitize import sanitize_line
-from imagekiln.steps.runtime.signals import Stopped
-from imagekiln.workflows.cli.terminal import print_failure, print_text
+from imagekiln.workflows.cli.terminal import print_text
 from imagekiln.workflows.cli.text import print_result
-from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.schedules import Night, ScheduleStatus
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
 from imagekiln.workflows.client.step_failures import StepFailure
-from imagekiln.workflows.client.waits import STARTING, StepWait
+from imagekiln.workflows.client.waits import STARTING, UNFIT_CAUSES, StepWait
 
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
+FIT_REMEDY = "`imagekiln doctor JOB` says whether any node can"
 MAX_REASON_CHARS = 300  # of what a pod waits for
 
 
@@ -48,29 +46,6 @@ def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) ->
             replaceable = line if _fits_terminal(line) else ""
             print_text(line, err=output_format == "json", nl=not replaceable)
             previous = line
-
-
-@contextmanager
-def following(verb: str, name: str, namespace: str) -> Iterator[None]:
-    """End the command as any that is interrupted, and say that the workflow is not."""
-    try:
-        yield
-    except Stopped:
-        watch = next_command("watch", name, namespace)
-        stop = next_command("stop", name, namespace)
-        sentence = f"No longer {verb}. {name} goes on: {watch} shows it, {stop} ends it."
-        print_failure(_below_status(sentence), TryAgain.exit_code)
-        click.get_current_context().exit(TryAgain.exit_code)
-
-
-def print_silence(sentence: str) -> None:
-    """Print that the cluster does not answer, below the status on a terminal."""
-    print_text(_below_status(sentence), err=True)
-
-
-def _below_status(sentence: str) -> str:
-    """The sentence on a line of its own: on a terminal, the status may end without a line feed."""
-    return f"\n{sentence}" if sys.stdout.isatty() else sentence
 
 
 def exit_with_status(status: WorkflowStatus) -> None:
@@ -146,12 +121,14 @@ def _progress_parts(status: WorkflowStatus) -> list[str]:
 
 
 def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
-    """What is waited for, with the message of Argo or Kubernetes unless other pods run."""
+    """What is waited for; unless other pods run, with what Argo or Kubernetes says of it."""
     pods = f" ({wait.pods} pods)" if wait.pods > 1 else ""
     text = f"{wait.step}{pods} waits: {wait.cause}"
-    says_more = wait.message not in ("", wait.cause) and wait.cause != STARTING
-    if says_more and not status.pods.running:
-        text += f" ({wait.message})"
+    if not status.pods.running:
+        if wait.cause in UNFIT_CAUSES:
+            text += f", {FIT_REMEDY}"
+        if wait.message not in ("", wait.cause) and wait.cause != STARTING:
+            text += f" ({wait.message})"
     return sanitize_line(text)[:MAX_REASON_CHARS]
 
 
@@ -187,6 +164,8 @@ def _schedule_line(schedule: ScheduleStatus) -> str:
         parts.append("suspended")
     last = f"last started {schedule.last_started}" if schedule.last_started else "never started"
     parts.append(last)
+    if schedule.next_start:
+        parts.append(f"next start {schedule.next_start}")
     if schedule.running:
         parts.append(f"running: {', '.join(schedule.running)}")
     return sanitize_line("; ".join(parts))

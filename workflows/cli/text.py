@@ -23,8 +23,11 @@ from imagekiln.workflows.cli.terminal import print_json, print_text
 if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
+    from imagekiln.steps.export.push import PushResult
+    from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
+    from imagekiln.steps.maintain.forget import ForgetResult
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
     from imagekiln.steps.maintain.retry import RetryResult
@@ -218,8 +221,11 @@ def format_runs(runs: "list[RunOverview]") -> str:
 
 def _format_run_overview(run: "RunOverview") -> str:
     if run.ok is None:
-        planned = f"{pluralize(run.images, 'image')} planned"
-        return ", ".join([run.state, planned, *_cost_parts(run.device_hours, run.cost)])
+        images = pluralize(run.images, "image")
+        done = (
+            f"{images} planned" if run.committed is None else f"{run.committed:,} of {images} made"
+        )
+        return ", ".join([run.state, done, *_cost_parts(run.device_hours, run.cost)])
     state: str = run.state
     if run.exceeded_gates:
         noun = "gate" if len(run.exceeded_gates) == 1 else "gates"
@@ -241,13 +247,61 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     return parts
 
 
+def format_export(result: "ExportResult") -> str:
+    """A complete export, in a few lines."""
+    images = pluralize(result.images, "image")
+    files = pluralize(result.files, "file")
+    runs = pluralize(result.runs, "run")
+    lines = [
+        f"{images} of {runs}, {format_bytes(result.bytes)}, in {files}.",
+        f"Export:  {sanitize_line(result.uri)}",
+    ]
+    if not result.written:
+        lines.insert(0, "Already exported; nothing to do.")
+    return "\n".join(lines)
+
+
+def format_push(result: "PushResult") -> str:
+    """What a hub has now, and how to load it."""
+    name = result.repository.removeprefix("hf://datasets/")
+    version = "" if result.version is None else f", revision={result.version!r}"
+    return (
+        f"{pluralize(result.files, 'file')} in {result.repository} at {result.commit[:12]}.\n"
+        f"Load it:  datasets.load_dataset({name!r}{version}, split='train')"
+    )
+
+
+def format_forgotten(result: "ForgetResult") -> str:
+    """What was selected in each run and each export, a line each, and what to do."""
+    verb = "forgotten" if result.removed else "selected"
+    lines = [
+        f"{sanitize_line(place.uri)}: {pluralize(place.images, 'image')} {verb}"
+        + (f", {place.images - place.new:,} of them before" if place.new < place.images else "")
+        for place in (*result.runs, *result.exports)
+        if place.images
+    ]
+    if not lines:
+        return "No image is selected."
+    if not result.removed:
+        lines.append("To remove them for good, add --remove.")
+    return "\n".join(lines)
+
+
 def format_garbage(result: "GcResult") -> str:
     """What can be or was removed, a line each, and the sum."""
+    recent = _format_recent_runs(result.recent_runs)
     if not result.found:
-        return "Nothing to remove."
+        return f"Nothing to remove.{recent}"
     verb = "Removed" if result.removed else "To remove with --remove"
     lines = [_format_run_garbage(garbage) for garbage in result.found]
-    return "\n".join([*lines, f"{verb}: {format_bytes(result.bytes)}"])
+    return "\n".join([*lines, f"{verb}: {format_bytes(result.bytes)}{recent}"])
+
+
+def _format_recent_runs(runs: int) -> str:
+    if not runs:
+        return ""
+    stay = pluralize(runs, "unfinished run is", "unfinished runs are")
+    return f"\n{stay} younger than --older-than (7 days by default): 0 lists all."
 
 
 def _format_run_garbage(garbage: "Garbage") -> str:

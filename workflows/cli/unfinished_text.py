@@ -3,6 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.sanitize import format_command, quote_shell_word, sanitize_line
 from imagekiln.workflows.cli.terminal import print_note
 
@@ -28,8 +29,8 @@ def print_unfinished_run(result: "PlanResult", verb: str, request: "JobRequest")
 
 def format_unfinished_run(run: "UnfinishedRun", verb: str, request: "JobRequest") -> str:
     """How far the run is, by which settings it differs, and the command that resumes it."""
-    differences = ", ".join(map(_describe_difference, run.differences))
-    cause = differences or "other input or another model"
+    differences = [*map(_describe_difference, run.differences), *_describe_input(run)]
+    cause = ", ".join(differences) or "other files of the model"
     changes = {
         change.partition("=")[0].strip(): change.partition("=")[2] for change in request.settings
     }
@@ -41,6 +42,15 @@ def format_unfinished_run(run: "UnfinishedRun", verb: str, request: "JobRequest"
         f"This is a new run. {run.run_id} is unfinished ({run.done:,} of {run.images:,} images); "
         f"planned with {cause}. To resume that one: {command}"
     )
+
+
+def _describe_input(run: "UnfinishedRun") -> list[str]:
+    planned, current = run.input, run.current_input
+    if planned.sha256 == current.sha256:
+        return []
+    if planned.rows == current.rows:
+        return ["other input"]
+    return [f"other input ({pluralize(planned.rows, 'row')}, now {current.rows:,})"]
 
 
 def _describe_difference(difference: "ChangedSetting") -> str:

@@ -83,11 +83,15 @@ def submit(
     workflow = build_workflow(job, profile, date, timezone)
     if not retry:
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
+        from imagekiln.steps.plan.input_changes import find_input_change
         from imagekiln.workflows.client.deadline import check_deadline
         from imagekiln.workflows.client.rewrites import check_rewritten
 
-        check_rewritten(fill_date(job, date, timezone), report)
-        report(check_deadline(fill_date(job, date, timezone), profile))
+        dated_job = fill_date(job, date, timezone)
+        check_rewritten(dated_job, report)
+        report(check_deadline(dated_job, profile))
+        if change := find_input_change(dated_job):
+            report(change)
         report_downloads(job, profile, report)
 
     is_new = register_template(job, argo)

@@ -22,6 +22,8 @@ MIB_PER_GIB = 1024
 PLANNING_MIB_ONE_SHAPE = 279
 PLANNING_MIB_SEVERAL_SHAPES = 531
 SPARE_DISK = 1.3  # for longer prompts than those that were measured
+# Where rows are not counted here, or have settings of their own.
+BUDGET_LATER = " The budget is not checked here, but by planning and by each pod."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +55,33 @@ def check_deadline(job: Job, profile: Profile) -> str:
     Raises BadInput where it cannot end in time, or exceeds its budget by the rows of its prompts.
     """
     terms = terms_of(job)
+    later = BUDGET_LATER if terms.budget.is_limited else ""
     try:
         time = estimate_by_rows(job)
     except KilnError as error:
-        return f"How long it takes is unknown from here: {error}"
+        return f"How long it takes is unknown from here: {error}{later}"
     if time is None:
-        return f"How long it takes is unknown: {HOW_TO_KNOW}."
-    if terms.budget.is_limited and time.has_default_work:
+        return f"How long it takes is unknown: {HOW_TO_KNOW}.{later}"
+    if time.has_default_work:
         require_within_budget(job, time, terms, gpu=profile.gpu_name, spot=profile.spot)
+        later = ""
     expected = _judge(time, profile, job.cluster.parallelism)
     if expected.remedy is not None:
         raise BadInput(f"job {job.name}: {expected.says} {expected.remedy}")
-    small_disk = _explain_small_disk(time, profile)
-    return f"{expected.says} {small_disk}" if small_disk else expected.says
+    return f"{expected.says}{_explain_small_disk(time, profile)}{later}"
 
 
-def _explain_small_disk(time: RunTime, profile: Profile) -> str | None:
-    """That the pod that plans may run out of disk, and the number to set; None where it has it."""
+def _explain_small_disk(time: RunTime, profile: Profile) -> str:
+    """That the pod that plans may run out of disk, and the number to set; empty where it has it."""
     disk = profile.steps.disk
     if time.images is None or disk is None:
-        return None
+        return ""
     per_million = PLANNING_MIB_ONE_SHAPE if time.has_default_work else PLANNING_MIB_SEVERAL_SHAPES
     need = time.images / 1e6 * per_million / MIB_PER_GIB
     if need <= disk:
-        return None
+        return ""
     return (
-        f"Planning {time.images:,} images takes up to {format_number(need)} GiB of disk, and "
+        f" Planning {time.images:,} images takes up to {format_number(need)} GiB of disk, and "
         f"profile {profile.name} gives it {disk:g}: set "
         f"`steps: {{disk: {ceil(need * SPARE_DISK)}}}` in a profile of your own."
     )

@@ -1,7 +1,7 @@
 """The logs of a workflow's pods, once or followed until the workflow ends."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from imagekiln.steps.errors import BadInput, Missing, first_line
 from imagekiln.steps.runtime.figures import pluralize
@@ -41,23 +41,24 @@ def logs(
     """
     argo = argo or connect()
     printed: set[str] = set()
+    deleted: list[str] = []
     while True:
         workflow = argo.get("Workflow", namespace, name)
         ended = read_available_status(workflow).ended
-        for pod in _select_pods(workflow, shard):
-            is_waiting = pod.phase == "Pending" and follow and not ended
-            if is_waiting or pod.pod in printed:
-                continue
+        for pod in _select_pods(workflow, shard, printed, with_waiting=ended or not follow):
             printed.add(pod.pod)
-            label = ""
-            if shard is None:
-                label = _pod_label(pod)
-            for line in _pod_lines(pod, name, namespace, argo, follow=follow):
-                yield label + line
+            label = _pod_label(pod) if shard is None else ""
+            try:
+                for line in _pod_lines(pod, name, namespace, argo, follow=follow):
+                    yield label + line
+            except _LogDeleted:
+                deleted.append(pod.pod)
         if ended or not follow:
             break
         time.sleep(every)
 
+    if deleted:
+        yield _describe_deleted(deleted)
     if not printed:
         _require_shard(shard, name, workflow)
         pods = "pod" if shard is None else f"pod of shard {shard}"
@@ -74,20 +75,35 @@ def _require_shard(shard: int | None, name: str, workflow: Json) -> None:
         )
 
 
-def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
-    """Every attempt at every pod, or at those of one shard, in the order in which they started."""
+def _select_pods(
+    workflow: Json, shard: int | None, printed: Collection[str], *, with_waiting: bool
+) -> list[PodAttempt]:
+    """Every attempt at every pod, or at those of one shard, in the order in which they started.
+
+    Without those that are printed and, unless `with_waiting`, those that have not started.
+    """
     pods: list[PodAttempt] = []
     for attempts in pod_attempts(workflow):
         pods += attempts
     if shard is not None:
         pods = [pod for pod in pods if pod.shard == shard]
+    if not with_waiting:
+        pods = [pod for pod in pods if pod.phase != "Pending"]
+    pods = [pod for pod in pods if pod.pod not in printed]
     return sorted(pods, key=lambda pod: pod.started or "~")
+
+
+class _LogDeleted(Exception):
+    """A pod succeeded, and its log went with it."""
 
 
 def _pod_lines(
     pod: PodAttempt, workflow: str, namespace: str, argo: ArgoApi, *, follow: bool
 ) -> Iterator[str]:
-    """The lines of one pod's log; where there is none, one line that says why."""
+    """The lines of one pod's log; where there is none, one line that says why.
+
+    Raises _LogDeleted where that is the same for every pod.
+    """
     is_empty = True
     has_executor_lines = False
     try:
@@ -108,12 +124,21 @@ def _pod_lines(
 
 
 def _describe_absence(pod: PodAttempt, *, has_executor_lines: bool) -> str:
-    """Why an ended pod has no lines of ours. One that failed may never have existed."""
+    """Why an ended pod has no lines of ours. One that failed may never have existed.
+
+    Raises _LogDeleted where it succeeded.
+    """
     if pod.phase == "Succeeded" and not has_executor_lines:
-        return f"pod {pod.pod} has no log any more: {NOT_ARCHIVED}"
+        raise _LogDeleted
     absence = "wrote nothing to its log" if has_executor_lines else "has no log"
     details = [pod.phase, first_line(pod.message)]
     return f"pod {pod.pod} {absence}. Argo says of it: {', '.join(filter(None, details))}"
+
+
+def _describe_deleted(pods: Sequence[str]) -> str:
+    """Why these pods have no log any more."""
+    label = f"pod {pods[0]} has" if len(pods) == 1 else f"{len(pods)} pods have"
+    return f"{label} no log any more: {NOT_ARCHIVED}"
 
 
 def _pod_label(pod: PodAttempt) -> str:

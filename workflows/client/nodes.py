@@ -15,8 +15,8 @@ from imagekiln.workflows.templates.metrics import SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
-
-
+# What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
+UNREAD_PROGRESS = 1
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
 
 
@@ -24,6 +24,7 @@ ENDED_PHASES = ("Succeeded", "Failed", "Error")
 class PodAttempt:
     """One pod of a step. `shard` is None unless the step is generate.
 
+    `images` are those that it is to make, as far as Argo has read its progress: 0 before that.
     `next_attempt` is what Argo says of the next one where this one failed and another will come.
     """
 
@@ -35,6 +36,7 @@ class PodAttempt:
     started: str | None
     finished: str | None = None
     images_done: int = 0
+    images: int = 0
     next_attempt: str | None = None
 
     @property
@@ -160,10 +162,10 @@ def _exit_code(node: Json) -> str:
 
 def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
     step = str(node.get("templateName", ""))
-    images_done = 0
+    images_done, images = 0, 0
     if step == "generate" and node["type"] == "Pod":
-        done, _, _ = str(node.get("progress", "0/0")).partition("/")
-        images_done = int(done)
+        done, _, total = str(node.get("progress", "0/0")).partition("/")
+        images_done, images = int(done), int(total)
     shard = _parameters(node, "inputs").get("shard")
 
     # Argo names a pod by its workflow, its template and the hash that ends its node's id.
@@ -177,6 +179,7 @@ def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
         started=cast("str | None", node.get("startedAt")),
         finished=cast("str | None", node.get("finishedAt")),
         images_done=images_done,
+        images=0 if images == UNREAD_PROGRESS else images,
     )
 
 

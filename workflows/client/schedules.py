@@ -1,6 +1,6 @@
 """A job on a schedule: register, list, suspend, resume and delete it, backfill past days."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -24,7 +24,7 @@ from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.cron import fire_times
+from imagekiln.workflows.templates.cron import fire_times, next_fire_time
 from imagekiln.workflows.templates.workflow import build_cron_workflow, cron_workflow_name
 
 MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
@@ -65,7 +65,8 @@ def schedule(
 class ScheduleStatus:
     """A schedule: its cron lines, when it last started a workflow, and which of them still run.
 
-    `last_started` is a time in UTC, None where the schedule has never started a workflow.
+    `last_started` is a time in UTC, None where the schedule has never started a workflow, and so is
+    `next_start`, None where it is suspended.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ScheduleStatus:
     suspended: bool
     last_started: str | None
     running: tuple[str, ...]
+    next_start: str | None = None
 
 
 def list_schedules(namespace: str, argo: ArgoApi | None = None) -> list[ScheduleStatus]:
@@ -90,15 +92,30 @@ def _read_schedule_status(namespace: str, cron_workflow: Json) -> ScheduleStatus
     status = cast("Json", cron_workflow.get("status") or {})
     active = cast("list[dict[str, str]]", status.get("active") or [])
     last_started = status.get("lastScheduledTime")
+    crons = tuple(cast("list[str]", spec["schedules"]))
+    timezone = str(spec.get("timezone") or "UTC")
+    suspended = bool(spec.get("suspend"))
     return ScheduleStatus(
         name=str(object_metadata(cron_workflow)["name"]),
         namespace=namespace,
-        crons=tuple(cast("list[str]", spec["schedules"])),
-        timezone=str(spec.get("timezone") or "UTC"),
-        suspended=bool(spec.get("suspend")),
+        crons=crons,
+        timezone=timezone,
+        suspended=suspended,
         last_started=str(last_started) if last_started else None,
         running=tuple(workflow["name"] for workflow in active),
+        next_start=None if suspended else find_next_start(crons, timezone),
     )
+
+
+def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
+    """When a schedule starts a workflow next, in UTC as Kubernetes writes it.
+
+    None where that is never, or somebody else wrote what cannot be read.
+    """
+    with suppress(BadInput):
+        moment = next_fire_time(crons, timezone, datetime.now(UTC))
+        return None if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    return None
 
 
 def unschedule(name: str, namespace: str, argo: ArgoApi | None = None) -> None:

@@ -21,7 +21,7 @@ from imagekiln.workflows.client.nodes import (
 )
 from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
 from imagekiln.workflows.client.step_failures import STOPPED, StepFailure, failure_cause
-from imagekiln.workflows.client.waits import StepWait, find_cause, find_waits
+from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.templates.metrics import COST
 
@@ -88,7 +88,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     """
     metadata = object_metadata(workflow)
     state = cast("Json", workflow.get("status") or {})
-    phase = str(state.get("phase") or "Pending")
+    phase = _phase(workflow)
     message = str(state.get("message") or "")
     finished = cast("str | None", state.get("finishedAt"))
 
@@ -145,9 +145,17 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
 
 def has_ended(workflow: Json) -> bool:
     """Whether a workflow has ended, by its phase alone: its nodes are not needed."""
+    return _phase(workflow) in ENDED_PHASES
+
+
+def has_succeeded(workflow: Json) -> bool:
+    """Whether a workflow has ended well, by its phase alone."""
+    return _phase(workflow) == "Succeeded"
+
+
+def _phase(workflow: Json) -> str:
     state = cast("Json", workflow.get("status") or {})
-    phase = state.get("phase")
-    return phase in ENDED_PHASES
+    return str(state.get("phase") or "Pending")
 
 
 def _count_sample(
@@ -184,8 +192,9 @@ def _without_first(shards: Sequence[Attempts]) -> list[Attempts]:
 def _count_images(
     shards: Sequence[Attempts], outputs: Mapping[str, str], sample: int | None
 ) -> int:
-    """How many images the pods of generate have made; each makes an equal share of the run.
+    """How many images the pods of generate have made, by what Argo has read of their progress.
 
+    A pod that is done, and of which it has read none, has made its share of what the others leave.
     The first one makes a sample where it is a canary. A child workflow has a pod for these images
     too, which finds them made.
     """
@@ -198,18 +207,22 @@ def _count_images(
     else:
         shards = _without_first(shards)
         pods -= 1
-    images_per_pod = (images - sample) / max(1, pods)
-    return round(sample + sum(_images_done(attempts, images_per_pod) for attempts in shards))
+    sizes = list(filter(None, map(_pod_images, shards)))
+    images_left = max(0, images - sample - sum(sizes))
+    share = images_left / max(1, pods - len(sizes))
+    made = sample + sum(_images_done(attempts, share) for attempts in shards)
+    return min(images, round(made))
 
 
-def _images_done(attempts: Attempts, images_per_pod: float) -> float:
-    """How many images a pod has made: its own progress, or a pod's whole share once it is done.
-
-    The progress that Argo fills in for a pod without any is no count of images: 0/1, then 1/1.
-    """
+def _images_done(attempts: Attempts, share: float) -> float:
+    """How many images a pod has made: its own progress, or all its images once it is done."""
     if attempts[-1].phase == "Succeeded":
-        return images_per_pod
+        return _pod_images(attempts) or share
     return _progress(attempts)
+
+
+def _pod_images(attempts: Attempts) -> int:
+    return max(attempt.images for attempt in attempts)
 
 
 def _progress(attempts: Attempts) -> int:
@@ -286,8 +299,21 @@ def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWai
     for workflow in workflows:
         latest += pending_groups(workflow)
     waits = find_waits(latest)
-    whole = _workflow_wait(workflows[0])
+    whole = _workflow_wait(workflows[0]) or _last_pods_wait(workflows[0], waits)
     return (whole, *waits) if whole else waits
+
+
+def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | None:
+    """That a workflow which was stopped waits for pods that may never start; None if it does not.
+
+    They are those of its exit handler.
+    """
+    spec = cast("Json", workflow.get("spec") or {})
+    if spec.get("shutdown") != "Stop" or all(wait.cause == STARTING for wait in waits):
+        return None
+    metadata = object_metadata(workflow)
+    again = next_command("stop", str(metadata["name"]), str(metadata["namespace"]))
+    return StepWait("workflow", 0, f"it is stopping; {again} again terminates it", "")
 
 
 def _workflow_wait(workflow: Json) -> StepWait | None:

@@ -10,18 +10,19 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.next_commands import next_command
-from imagekiln.workflows.client.status import has_ended
+from imagekiln.workflows.client.status import has_ended, has_succeeded
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 
-Stopping = Literal["stopping", "terminated", "ended"]
+Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
 
 
 def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     """Stop a workflow and its child workflows: pods finish their part; a resubmission resumes.
 
     A workflow that is stopping already is terminated: its exit handler, which reports how it
-    ended, does not run. Returns which of both was done; "ended" where nothing was to be done.
+    ended, does not run. Returns which of both was done; "ended" or "succeeded" where nothing
+    was to be done.
     """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
@@ -30,7 +31,7 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     running = [] if has_ended(workflow) else [workflow]
     running += running_children(name, namespace, argo)
     if not running:
-        return "ended"
+        return "succeeded" if has_succeeded(workflow) else "ended"
     is_second = is_stopping(running[0])
     for member in running:
         member_name = str(object_metadata(member)["name"])

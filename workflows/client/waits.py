@@ -31,6 +31,8 @@ CAUSES = (
     (re.compile(r"CreateContainerConfigError"), "a Secret or ConfigMap is missing"),
     (re.compile(r"FailedCreatePodSandBox|FailedScheduling"), "Kubernetes cannot start it"),
 )
+# Causes that may pass, or never will: Kubernetes' message does not tell them apart.
+UNFIT_CAUSES = ("no GPU is free", "no node has room", "no node fits the profile")
 UNSAID = ("", "ContainerCreating", "PodInitializing")  # messages that explain nothing
 STARTING = "it is being started"
 # Warnings about DNS: the pod starts nevertheless.

@@ -210,6 +210,15 @@ class Profile(Settings):
                 return label.values[0]
         return self.generate.node_selector.get(GPU_LABEL)
 
+    @property
+    def names_gpus(self) -> bool:
+        """Whether its nodes are chosen by their GPU, of one model or of several."""
+        pods = self.generate
+        if GPU_LABEL in pods.node_selector:
+            return True
+        keys = [label.key for label in pods.labels]
+        return GPU_LABEL in keys
+
 
 class ProfileFile(Profile):
     """A profile as a file has it."""

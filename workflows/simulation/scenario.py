@@ -110,9 +110,9 @@ def seconds_per_image(job: Job) -> float:
 
 
 def count_job_images(job: Job) -> int:
-    """The images of the job's prompts, by the footers of their files.
+    """The images of the job's prompts, as if all rows had the job's defaults.
 
-    Raises BadInput where these are no Parquet files, or have no rows; Missing, TryAgain.
+    Raises BadInput where the rows cannot be counted, or there are none; Missing, TryAgain.
     """
     try:
         images = count_images(job)

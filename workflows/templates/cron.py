@@ -4,8 +4,9 @@ Argo accepts any text as a schedule, and never fires one that it cannot read.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import islice
 
 from cronsim import CronSim, CronSimError
 
@@ -49,6 +50,16 @@ def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[da
         if moment >= end:
             return
         yield moment.astimezone(UTC)
+
+
+def next_fire_time(crons: Iterable[str], timezone: str, after: datetime) -> datetime | None:
+    """When a schedule of these lines fires next, in UTC; None where no line ever does again."""
+    start = after.astimezone(parse_time_zone(timezone))
+    times: list[datetime] = []
+    for cron in crons:
+        check_cron(cron)
+        times += islice(CronSim(cron, start), 1)
+    return min(times).astimezone(UTC) if times else None
 
 
 def _cron_error(cron: str, why: str) -> BadInput:

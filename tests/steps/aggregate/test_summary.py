@@ -16,6 +16,7 @@ from imagekiln.steps.aggregate.summary import (
 )
 from imagekiln.steps.aggregate.throughput import DeviceUsage
 from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
@@ -36,6 +37,19 @@ def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
     return sums.build(
         planned_run.plan, stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour)
     )
+
+
+@pytest.mark.parametrize(
+    ("took", "estimated", "error"),
+    [(59, 20, None), (61, 20, 61 / 20 - 1), (20, 80, 20 / 80 - 1), (80, 0, None)],
+)
+def test_estimates_of_less_than_a_minute_are_not_compared(
+    planned_run: PlanResult, took: float, estimated: float, error: float | None
+) -> None:
+    fill(planned_run)
+    expected = Expectation(estimated / 3600, "a figure", None)
+    summary = replace(_summary(planned_run), device_hours=took / 3600, expected=expected)
+    assert summary.estimate_error == (None if error is None else pytest.approx(error))
 
 
 def _shard_stats(shard: int, images: int, device: str, *seconds: float) -> ShardStats:

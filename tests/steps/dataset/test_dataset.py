@@ -106,6 +106,10 @@ def test_a_filter_selects_rows_by_any_column(output: str) -> None:
 def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
     with pytest.raises(Missing, match="neither a run nor a folder with finished runs"):
         imagekiln.dataset(tmp_path)
+    file = tmp_path / "prompts.csv"
+    file.write_text("prompt")
+    with pytest.raises(BadInput, match=f"^{file}: is a file. Name the folder of a run, or the"):
+        imagekiln.dataset(file)
     with pytest.raises(BadInput, match="has no column 'nope'"):
         imagekiln.dataset(output, columns=["nope"])
     with pytest.raises(BadInput, match="Correct the filter"):

@@ -237,6 +237,15 @@ def test_an_encoder_encodes_the_picture_of_its_row(tmp_path: Path) -> None:
     assert (read(found.content or b"").parameters or "").startswith("of this row\nSteps: 2")
 
 
+def test_nothing_is_stored_of_a_forgotten_image(tmp_path: Path) -> None:
+    planned = jobs.plan(tmp_path, {"prompt": ["a"]})
+    row = image_row("taken down", 3)
+    encode = OutputEncoder(load_plan(open_store(planned.uri)), [row.image_id])
+    assert encode(picture(3), row) == EncodedImage(3, "forgotten")
+    other = image_row("another one", 4)
+    assert encode(picture(4), other).status == "ok"
+
+
 def _rgb(height: int, width: int) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
     return np.random.default_rng(7).integers(0, 256, (height, width, 3), dtype=np.uint8)
 

@@ -1,14 +1,15 @@
 """Which workers a run gets on this machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.worker_environments import choose_environments, gpu_environments
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job
-from imagekiln.steps.local import run
+from imagekiln.steps.local import preview, run
 from imagekiln.steps.runtime.cpus import available_cpus
 
 
@@ -48,11 +49,24 @@ def test_more_gpus_than_there_are_is_a_mistake(monkeypatch: pytest.MonkeyPatch) 
         choose_environments(_job("auto"), 3)
 
 
-def test_cuda_without_a_gpu_is_a_mistake_before_anything_is_planned(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda", r"no GPU is visible here\. Set device: auto or cpu"),
+        ("mps", r"device 'mps' (cannot be used|is not there)"),
+    ],
+)
+@pytest.mark.parametrize("command", [run, preview])
+def test_device_that_is_not_here_is_a_mistake_before_anything_is_planned(
+    command: Callable[[Job], object],
+    device: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    job = read_job("bundled:demo.yaml", ["device=cuda", f"output={tmp_path / 'out'}"])
-    with pytest.raises(BadInput, match=r"no GPU is visible here\. Set device: auto or cpu"):
-        run(job)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    job = read_job("bundled:demo.yaml", [f"device={device}", f"output={tmp_path / 'out'}"])
+    with pytest.raises((BadInput, TryAgain), match=message):
+        command(job)
     assert not (tmp_path / "out").exists()

@@ -62,6 +62,7 @@ def test_all_choices_are_listed_where_none_is_near() -> None:
 def test_setting_of_another_group_is_reported_with_its_path() -> None:
     assert _message(width=512) == "width is not a setting; write defaults.width."
     assert _message(steps=5) == "steps is not a setting; write defaults.steps."
+    assert _message(stpes=5) == "stpes is not a setting; write defaults.steps."
     assert _message(guidance=5) == "guidance is not a setting; write defaults.guidance."
     assert _message(seed="noise") == ("seed is not a setting; write columns.seed.")
     assert _message(**{"failed-share": 0.1}) == (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.steps.models.facts import load_model_facts
@@ -29,6 +30,10 @@ def _error_message(kind: type[KilnError], name: str, revision: str | None = OTHE
     with pytest.raises(kind) as caught:
         download_configuration(ModelSettings(id=name, revision=revision))
     assert type(caught.value) is kind
+    with pytest.raises(kind) as caught_of_config:  # of a model in one file
+        download_configuration(HubReference(id=name, revision=revision))
+    expected = str(caught.value).replace("model.id", "model.config")
+    assert str(caught_of_config.value) == expected
     return str(caught.value)
 
 

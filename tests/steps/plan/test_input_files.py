@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
@@ -326,6 +327,8 @@ def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> Non
     with pytest.raises(Missing) as caught:
         plan(tmp_path, prompts=[f"{tmp_path}/prompts.parquet", f"{tmp_path}/{name}"])
     assert str(caught.value) == f"{tmp_path}/{name}: no such file. Check `prompts`."
+    with pytest.raises(Missing, match=f"^~/{re.escape(name)}: no such file as {Path.home()}/no"):
+        plan(tmp_path, prompts=f"~/{name}")
 
 
 def test_files_may_differ_in_columns_and_types(tmp_path: Path) -> None:

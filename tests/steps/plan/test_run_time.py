@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.run_time import RunTime, estimate_by_rows
-from tests.jobs import job, plan
+from tests.jobs import job, plan, write
 from tests.tuned import entry, tuned_file
 
 ROWS = {"prompt": [f"p{number}" for number in range(36)]}
@@ -92,10 +94,34 @@ def test_nothing_is_read_where_no_figure_is_known() -> None:
     assert estimate_by_rows(validate_job(values | {"model": {"id": "bundled:shapes"}})) is None
 
 
+def test_rows_of_every_format_are_counted_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = pa.table({"prompt": ["a", "b, c"]})
+    (tmp_path / "p.csv").write_text('prompt,steps\n"a\nb",1\nc,2\n')
+    (tmp_path / "p.tsv").write_text("prompt\na, b\nc\n")
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n\n{"prompt": "b"}\n')
+    (tmp_path / "empty.csv").touch()
+    feather.write_feather(prompts, tmp_path / "p.arrow")
+    feather.write_feather(prompts, tmp_path / "misnamed.parquet")
+    write(tmp_path / "misnamed.csv", prompts)
+    write(tmp_path / "p.parquet", prompts)
+    everything = job(tmp_path, prompts=str(tmp_path), **MEASURED)
+
+    time = estimate_by_rows(everything)
+    assert time is not None
+    assert time.images == 2 * 7
+    assert not time.has_default_work  # by the column of the CSV file
+
+    monkeypatch.setattr("imagekiln.steps.plan.row_count.MAX_READ_BYTES", 100)
+    with pytest.raises(BadInput, match=r"read up to 100 bytes in all .* `imagekiln estimate JOB`"):
+        estimate_by_rows(everything)
+
+
 def test_files_that_cannot_be_counted_are_named(tmp_path: Path) -> None:
     measured = job(tmp_path, **MEASURED)
     with pytest.raises(Missing, match=r"prompts\.parquet: no such file"):
         estimate_by_rows(measured)
     (tmp_path / "prompts.parquet").write_text("prompt\na\n")
-    with pytest.raises(BadInput, match=r"prompts\.parquet: its rows cannot be counted"):
+    with pytest.raises(BadInput, match=r"prompts\.parquet: is text, not Parquet\. End its name in"):
         estimate_by_rows(measured)

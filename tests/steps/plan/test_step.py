@@ -10,7 +10,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan import step
+from imagekiln.steps.plan import input_changes, step
 from imagekiln.steps.plan.catalog import MAX_SHAPES
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, shard_key
@@ -140,9 +140,39 @@ def test_plan_that_is_there_is_adopted_and_left_as_it_is(tmp_path: Path, store_u
 
 def test_named_run_is_adopted_even_if_the_input_has_changed_or_gone(tmp_path: Path) -> None:
     one = plan(tmp_path, {"prompt": ["a"]}, run_id="nightly")
-    assert plan(tmp_path, {"prompt": ["b"]}, run_id="nightly").plan == one.plan
+    same, changed, grown = (
+        plan(tmp_path, {"prompt": prompts}, run_id="nightly")
+        for prompts in (["a"], ["b"], ["a", "b"])
+    )
     (tmp_path / "prompts.parquet").unlink()
-    assert plan(tmp_path, run_id="nightly").plan == one.plan
+    gone = plan(tmp_path, run_id="nightly")
+    assert all(again.plan == one.plan for again in (same, changed, grown, gone))
+
+    assert (one.input_change, same.input_change) == (None, None)
+    name = tmp_path / "prompts.parquet"
+    remedy = "What changed is not in the run. Set another run_id or --date to plan it."
+    assert changed.input_change == f"{name}: has changed since this run was planned. {remedy}"
+    assert grown.input_change == (
+        f"{name}: has changed (1 row then, 2 now) since this run was planned. {remedy}"
+    )
+    assert str(gone.input_change).startswith(
+        f"The input cannot be compared with that of the plan: {name}: no such file"
+    )
+
+
+def test_a_large_input_of_a_named_run_is_compared_by_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_changes, "MAX_READ_BYTES", 0)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
+    night = job(tmp_path, {"prompt": ["a"]}, run_id="night")
+    make_plan(night)
+    assert make_plan(night).input_change is None  # the time of the plan is not a real one
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    os.utime(tmp_path / "prompts.parquet", (999_999_999, 999_999_999))
+    assert make_plan(night).input_change is None
+    os.utime(tmp_path / "prompts.parquet", (1_000_000_100, 1_000_000_100))
+    assert "has been written again (2001-09-09 01:48 UTC)" in str(make_plan(night).input_change)
 
 
 def test_output_written_otherwise_adopts_all_the_same(

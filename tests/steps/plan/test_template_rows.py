@@ -20,6 +20,7 @@ from imagekiln.steps.plan import template_rows
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.run_time import count_images
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
 from tests.jobs import Columns, image_rows, job, plan, rejected, write
@@ -376,3 +377,17 @@ def test_run_is_named_by_the_files_that_a_template_reads(tmp_path: Path) -> None
     first = fingerprint(FILES)
     assert fingerprint(FILES | {"animal": "cow\n"}) == first
     assert fingerprint(FILES | {"color": COLORS + "gold\n"}) != first
+
+
+def test_named_run_says_that_a_wildcard_file_has_changed(tmp_path: Path) -> None:
+    def change(files: Mapping[str, str]) -> str | None:
+        templates = _job(tmp_path, files, template="__color__", table=table)
+        night = templates.model_copy(update={"run_id": "night"})
+        return make_plan(night).input_change
+
+    table = write(tmp_path / "table.parquet", {"prompt": ["a"]})
+    assert change(FILES) is None
+    assert change(FILES | {"animal": "cow\n"}) is None
+    sentence = change(FILES | {"color": COLORS + "gold\n"})
+    assert sentence is not None
+    assert "table.parquet and 1 more: has changed since this run was planned" in sentence

@@ -171,8 +171,9 @@ def test_plan_needs_neither_the_model_nor_a_second_rewrite(tmp_path: Path) -> No
     shutil.rmtree(folder)
     uri = make_plan(job).uri
     assert make_plan(job, rewriter=prompt_rewriter()).uri == uri
-    (tmp_path / "prompts.parquet").unlink()
     named = job.model_copy(update={"run_id": uri.rpartition("/")[2]})
+    assert make_plan(named).input_change is None
+    (tmp_path / "prompts.parquet").unlink()
     assert make_plan(named, rewriter=prompt_rewriter()).adopted
 
 

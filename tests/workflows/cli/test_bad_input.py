@@ -545,6 +545,9 @@ def test_garbage_is_collected_in_an_output_alone() -> None:
 def test_file_where_the_output_should_be() -> None:
     Path("out").write_bytes(b"")
     assert _refused("plan", _job(PROMPTS)) == "output: out is a file. Name a folder for the runs."
+    assert _refused("plan", _job(PROMPTS, output="out/sub/a")) == (
+        "output: out/sub/a is below out, which is a file. Name another folder."
+    )
 
 
 @pytest.mark.parametrize("setting", ["output", "prompts"])

@@ -37,6 +37,7 @@ def name(argo: Memory, tmp_path: Path) -> str:
     done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--format", "json"])
     assert done.exit_code == 0, done.output
     found = str(json.loads(done.stdout)["name"])
+    assert done.stderr.endswith(f"\n`imagekiln watch {found} -n images` follows it.\n")
     assert ("Workflow", NAMESPACE, found) in argo.objects
     return found
 
@@ -101,7 +102,11 @@ def test_second_stop_terminates_and_says_so(argo: Memory, name: str) -> None:
     assert f"`imagekiln stop {name} -n {NAMESPACE}` terminates it" in refused.stderr
     assert "is terminated" in kiln("stop", name).stdout
     argo.end(name, "Failed")
-    assert f"{name} had ended before." in kiln("stop", name).stdout
+    assert f"{name} had ended before. `imagekiln resubmit " in kiln("stop", name).stdout
+    argo.end(name, "Succeeded")
+    assert kiln("stop", name).stdout == (
+        f"{name} has succeeded: there is nothing to stop or to resume.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,11 +118,12 @@ def test_interrupted_command_says_that_the_workflow_goes_on(
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(argo, "get", interrupt)
-    done = kiln(command, name)
-    assert done.exit_code == 75
-    assert done.stderr.startswith(f"No longer {verb}")
-    assert f"{name} goes on: `imagekiln watch {name} -n images` shows it" in done.stderr
+    for place, function in ((argo, "get"), (connect, "connect")):  # at work, while it starts
+        monkeypatch.setattr(place, function, interrupt)
+        done = kiln(command, name)
+        assert done.exit_code == 75
+        assert done.stderr.startswith(f"No longer {verb}")
+        assert f"{name} goes on: `imagekiln watch {name} -n images` shows it" in done.stderr
 
 
 @pytest.mark.usefixtures("argo")

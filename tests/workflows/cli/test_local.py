@@ -11,14 +11,16 @@ import pytest
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.models.performance import COMPUTED_SOURCE
 from imagekiln.steps.plan import estimate
 from imagekiln.steps.plan.estimate import Estimate
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_estimate
+from imagekiln.workflows.cli.plan_text import format_estimate, format_plan
 from tests.runs import write_prompts
-from tests.workflows.cli.commands import kiln, parse_json, plan_run
+from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
 
 
 def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) -> None:
@@ -39,11 +41,26 @@ def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) ->
     assert [json.loads(line)["done"] for line in progress][-1] == 6
 
 
-def test_run_again_has_nothing_to_do(job: str) -> None:
+def test_run_again_has_nothing_to_do_and_says_where_its_input_has_changed(
+    job: str, tmp_path: Path
+) -> None:
     first = kiln("run", job)
     again = kiln("run", job)
     assert again.exit_code == 0
     assert again.stdout == f"Already finished; nothing to do.\n{first.stdout}"
+
+    prompts = write_prompts(tmp_path / "prompts.parquet", ROWS[1:])
+    run_id = first.stdout.partition(":")[0]
+    named = kiln("run", job, "--set", f"run_id={run_id}")
+    assert (named.exit_code, named.stdout) == (0, again.stdout)
+    assert f"{prompts}: has changed (6 rows then, 5 now) since" in named.stderr
+
+
+def test_estimate_does_not_take_what_a_cpu_took_for_a_profile_of_named_gpus(job: str) -> None:
+    kiln("run", job)
+    anywhere = ("estimate", job, "--set", "device=auto")
+    assert ", 6 images, on cpu)" in kiln(*anywhere).stdout
+    assert "GPU-hours:   unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
 
 
 def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str) -> None:
@@ -61,9 +78,22 @@ def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str)
     assert resumed.stdout == f"Reused the plan of 6 images in 2 shards: {unfinished}\n"
 
 
+def test_another_run_says_that_its_input_is_another(job: str, tmp_path: Path) -> None:
+    kiln("generate", plan_run(job), "--shard", "0")
+    write_prompts(tmp_path / "prompts.parquet", ROWS[1:])
+    assert "planned with other input (6 rows, now 5). To resume" in kiln("plan", job).stderr
+
+
+def test_plan_that_devices_share_says_how_long_all_of_them_take(job: str) -> None:
+    settings = ("part.images=1", "shard.images=100", "shard.seconds_per_image=1200", "device=cpu")
+    result = make_plan(read_job(job, settings))
+    assert len(result.plan.shards) == 1
+    assert "About 60 min on 2 devices at once (2 device-hours" in format_plan(result, 2)
+
+
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
     found = parse_json(kiln("run", job, "--format", "json"))
-    assert set(found) == {"uri", "summary", "before"}
+    assert set(found) == {"uri", "summary", "before", "input_change"}
     assert found["before"] is False
     assert found["summary"] == json.loads(open_store(str(found["uri"])).read(SUMMARY_KEY))
 
@@ -95,8 +125,8 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "truncated:    0 prompts",
         "shards:       2 (2 parts in all)",
         "size:         about 2.3 kB",
-        "device-hours: unknown; run `imagekiln tune JOB` on its GPU, or set "
-        "shard.seconds_per_image",
+        "device-hours: unknown; run `imagekiln tune JOB` on its GPU or CPU, or set "
+        "shard.seconds_per_image; or run a sample of the rows under this output",
     ]
     assert not (tmp_path / "out").exists()
 
@@ -208,7 +238,7 @@ def test_computed_estimate_says_so_and_names_other_gpus() -> None:
         rejected_rows=0,
         duplicate_images=0,
         existing_images=0,
-        truncated_prompts=0,
+        truncated_prompts=2,
         images=1,
         shards=1,
         parts=1,
@@ -219,7 +249,9 @@ def test_computed_estimate_says_so_and_names_other_gpus() -> None:
         gpus=16,
         time_source=COMPUTED_SOURCE,
     )
-    *_, total, time, others = format_estimate(computed).splitlines()
+    lines = format_estimate(computed).splitlines()
+    assert "truncated:   2 prompts, which have more tokens than the model reads" in lines
+    *_, total, time, others = lines
     assert total.startswith("GPU-hours:   100.00 (computed, not measured: ")
     assert time == (
         "time:        about 4.2 days on 1 GPU, "

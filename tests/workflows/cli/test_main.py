@@ -29,7 +29,8 @@ COMMANDS = {
         "resubmit", "apply", "render", "simulate",
     ],
     "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
-    "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gc"],
+    "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gallery", "gc"],
+    "Datasets": ["export", "push", "forget"],
     "Steps that pods run": ["plan", "generate", "aggregate", "fetch", "outcome", "publish"],
 }  # fmt: skip
 ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]

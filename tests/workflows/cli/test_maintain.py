@@ -117,7 +117,10 @@ def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     fill(there)
     before = files(tmp_path / "out")
-    assert kiln("gc", str(tmp_path / "out")).stdout == "Nothing to remove.\n"
+    assert kiln("gc", str(tmp_path / "out")).stdout == (
+        "Nothing to remove.\n"
+        "1 unfinished run is younger than --older-than (7 days by default): 0 lists all.\n"
+    )
     done = kiln("gc", str(tmp_path / "out"), "--older-than", "0")
     assert f"{there.uri}: unfinished, {len(before)} objects" in done.stdout
     assert "To remove with --remove" in done.stdout
@@ -158,9 +161,9 @@ def test_runs_says_when_each_run_was_planned_and_how_it_ended(
     fill(bad, {3: not_ok(3)})
     assert kiln("aggregate", bad.uri).exit_code == 3
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    planned(tmp_path, str(output), run_id="c-old")
+    fill(planned(tmp_path, str(output), run_id="c-old"))
     lines = kiln("runs", str(output)).stdout.splitlines()
-    assert lines[0] == "c-old   2023-11-14 22:13 UTC  unfinished, 20 images planned"
+    assert lines[0] == "c-old   2023-11-14 22:13 UTC  unfinished, 20 of 20 images made"
     assert lines[1].startswith("a-good  2027-01-15 08:00 UTC  succeeded, 20 of 20 images ok")
     assert lines[2].startswith("b-bad   2027-01-15 08:00 UTC  incomplete, 19 of 20 images ok")
     states = [
@@ -201,4 +204,4 @@ def test_run_that_was_aggregated_before_it_was_drawn_is_unfinished(
     aggregated = kiln("aggregate", uri)
     assert aggregated.exit_code == 3
     assert f"imagekiln generate {uri} --shard 0 && " in aggregated.stderr
-    assert "unfinished, 6 images planned" in kiln("runs", str(tmp_path / "out")).stdout
+    assert "unfinished, 0 of 6 images made" in kiln("runs", str(tmp_path / "out")).stdout

@@ -1,6 +1,7 @@
 """What a new user starts from: `init` and `manifests`."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,6 +84,25 @@ def test_init_reads_the_names_that_others_give_to_settings(
     assert tuple(row[name] for name in ours) == values
 
 
+@pytest.mark.parametrize(
+    ("names", "example"), [(("sku", "description"), "description"), (("a", "b"), "a")]
+)
+def test_init_says_that_no_column_looks_like_the_prompt(
+    names: tuple[str, str], example: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    prompts = _write_prompts(tmp_path / "p.csv", dict.fromkeys(names, "a cat"))
+    done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
+    setting = f"columns: {{prompt: {example}}}"
+    assert done.stderr.splitlines()[0] == (
+        f"No column of {prompts} has a name that says prompt. Write which one does into {file}, "
+        f"such as {setting}"
+    )
+    file.write_text(file.read_text().replace(f"\n# {setting}", f"\n{setting}"))
+    planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
+    assert (planned.exit_code, planned.stdout[:15]) == (0, "Planned 1 image")
+
+
 def test_init_does_not_guess_between_two_columns(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     columns = {"prompt": "a cat", "cfg": 4, "guidance_scale": 5}
@@ -162,7 +182,9 @@ def test_manifests_are_those_of_the_package(tmp_path: Path) -> None:
     done = kiln("manifests", str(folder))
     assert done.exit_code == 0, done.output
     overlay = folder / "overlays" / "whole-cluster"
-    assert f"Next: kubectl apply -k {folder / 'overlays' / 'mine'}" in done.stdout
+    assert f"Next: kubectl apply -k {overlay}, or your overlay" in done.stdout
+    written = "".join(file.read_text() for file in folder.rglob("*.yaml"))
+    assert not re.search(r"workflows/cluster|tests/", written)
     resources = yaml.safe_load((overlay / "kustomization.yaml").read_text())["resources"]
     assert all((overlay / resource).exists() for resource in resources)
     assert kiln("manifests", str(folder)).exit_code == 2

@@ -29,9 +29,19 @@ def test_plan_says_where_shards_are_larger_than_asked_for(job: str) -> None:
     assert "Shards have up to 4 images, not 3: whole parts of 4 images" in done.stdout
 
 
-def test_plan_finds_its_own_plan_again(job: str) -> None:
-    kiln("plan", job)
-    assert kiln("plan", job).stdout.startswith("Reused the plan of 6 images in 2 shards: ")
+def test_plan_finds_its_own_plan_again(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = ("plan", job, "--set", "run_id=night")
+    kiln(*night)
+    again = kiln(*night)
+    assert again.stdout.startswith("Reused the plan of 6 images in 2 shards: ")
+    assert again.stderr == ""
+    write_prompts(tmp_path / "prompts.parquet", ROWS[1:])
+    monkeypatch.setenv("IMAGEKILN_LOG", "json")  # as in a pod
+    event = json.loads(kiln(*night).stderr)
+    assert event["event"] == "note"
+    assert "has changed (6 rows then, 5 now) since this run was planned" in event["message"]
 
 
 def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> None:
@@ -86,6 +96,7 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
         "over_budget",
         "space",
         "made_prompts",
+        "input_change",
     }
     assert found["adopted"] is False
     assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))

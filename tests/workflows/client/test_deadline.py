@@ -6,12 +6,14 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.client.deadline import forecast
 from imagekiln.workflows.client.schedules import schedule
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
+from tests.jobs import job as planned_job
 from tests.jobs import write
 from tests.workflows.client.postcards import postcards
 from tests.workflows.memory import Memory
@@ -37,6 +39,20 @@ def test_submitting_reports_the_time_at_the_job_s_parallelism(
     assert reported == [
         "About 5 h 0 min on 16 GPUs at once (80 GPU-hours, by the job's shard.seconds_per_image)."
     ]
+
+
+def test_submitting_reports_that_the_input_of_a_planned_run_has_changed(
+    argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    uris = {"prompts": f"{s3_bucket}/p.parquet", "output": f"{s3_bucket}/out"}
+    night = planned_job(tmp_path, run_id="night", **uris)
+    reported: list[str] = []
+    for prompts in (["a"], ["a", "b"]):
+        file = Path(write(tmp_path / "p.parquet", {"prompt": prompts}))
+        open_store(s3_bucket).replace("p.parquet", file.read_bytes())
+        make_plan(night)
+    submit(night, argo=argo, report=reported.append)
+    assert "has changed (1 row then, 2 now) since this run was planned." in reported[-1]
 
 
 @pytest.mark.parametrize(("columns", "need"), [({}, "0.272"), ({"width": [64] * 100}, "0.519")])
@@ -69,15 +85,36 @@ def test_job_that_cannot_end_in_time_is_refused_with_the_numbers_to_set(
     assert not argo.objects
 
 
+BUDGET = {"budget": {"cost": 100}, "price_per_hour": 2.0}
+
+
 def test_job_that_exceeds_its_budget_is_refused_before_anything_is_created(
     argo: Memory, s3_bucket: str, tmp_path: Path
 ) -> None:
-    hours = _job(s3_bucket, tmp_path, 0.8)
-    values = hours.model_dump() | {"budget": {"cost": 100}, "price_per_hour": 2.0}
-    excess = r"cost 160\.00, where budget\.cost is 100\.00"
-    with pytest.raises(BadInput, match=excess):
-        submit(Job.model_validate(values), argo=argo)
+    parquet = _job(s3_bucket, tmp_path, 0.8).model_dump() | BUDGET
+    open_store(s3_bucket).create("p.csv", b"prompt\n" + b"a circle\n" * 100)
+    for prompts in ("p.parquet", "p.csv"):
+        values = parquet | {"prompts": f"{s3_bucket}/{prompts}"}
+        with pytest.raises(BadInput, match=r"cost 160\.00, where budget\.cost is 100\.00"):
+            submit(Job.model_validate(values), argo=argo)
     assert not argo.objects
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prompts": "s3://none/p.parquet"},
+        {"shard": {}},
+        {"skip_existing": True},
+    ],
+)
+def test_budget_that_is_not_checked_before_planning_is_said_to_be_checked_later(
+    settings: dict[str, object], argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    values = _job(s3_bucket, tmp_path, 0.8).model_dump() | BUDGET | settings
+    reported: list[str] = []
+    submit(Job.model_validate(values), argo=argo, report=reported.append)
+    assert reported[0].endswith("The budget is not checked here, but by planning and by each pod.")
 
 
 def test_numbers_to_set_suffice(s3_bucket: str, tmp_path: Path) -> None:
@@ -120,7 +157,7 @@ def test_time_that_nobody_knows_stops_no_job(argo: Memory) -> None:
     reported: list[str] = []
     submit(postcards(), argo=argo, report=reported.append)
     assert reported == [
-        "How long it takes is unknown: run `imagekiln tune JOB` on its GPU, "
+        "How long it takes is unknown: run `imagekiln tune JOB` on its GPU or CPU, "
         "or set shard.seconds_per_image; where the job has run before, `imagekiln estimate JOB` "
         "knows."
     ]

@@ -42,20 +42,22 @@ def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> Non
         list(logs(name, NAMESPACE, 9, argo))
 
 
-def test_log_that_went_with_its_pod_is_explained(argo: Memory) -> None:
+@pytest.mark.parametrize(("gone", "says"), [(1, "pod {0}-generate-0 has"), (2, "2 pods have")])
+def test_logs_that_went_with_their_pods_are_explained_once(
+    argo: Memory, gone: int, says: str
+) -> None:
     name = submit(postcards(), argo=argo).name
-    nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in (0, 1)}
+    pods = range(gone + 1)
+    nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in pods}
     argo.end(name, "Succeeded", nodes=nodes)
     # Argo's server sends nothing; Kubernetes knows no such pod.
     remains: tuple[dict[str, list[str]], ...] = ({f"{name}-generate-0": []}, {})
     for remaining in remains:
-        argo.logged = remaining | {f"{name}-generate-1": ["drawn"]}
-        gone, drawn = logs(name, NAMESPACE, argo=argo)
-        assert gone.startswith(
-            f"generate 0: pod {name}-generate-0 has no log any more: Argo deletes"
-        )
-        assert "archive_logs: true" in gone
-        assert drawn == "generate 1: drawn"
+        argo.logged = remaining | {f"{name}-generate-{gone}": ["drawn"]}
+        drawn, explanation = logs(name, NAMESPACE, argo=argo)
+        assert drawn == f"generate {gone}: drawn"
+        assert explanation.startswith(says.format(name) + " no log any more: Argo deletes")
+        assert "archive_logs: true" in explanation
 
 
 OUT_OF_MEMORY = "OOMKilled (exit code 137)"

@@ -1,5 +1,6 @@
 """A job on a schedule: registered, suspended, resumed and backfilled."""
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -7,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.workflows.cli.status import night_table
+from imagekiln.workflows.cli.status import night_table, schedule_table
 from imagekiln.workflows.client.client import apply
 from imagekiln.workflows.client.schedules import (
     backfill,
@@ -149,8 +150,11 @@ def test_schedule_is_suspended_and_resumed(argo: Memory) -> None:
 
 def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
     name = schedule(postcards(), "30 1 * * *", "Europe/Berlin", argo)
+    (status,) = list_schedules(NAMESPACE, argo)
+    assert re.search(r"; never started; next start \S+T0[01]:30:00Z$", schedule_table([status]))
     suspend(name, NAMESPACE, argo)
     (status,) = list_schedules(NAMESPACE, argo)
+    assert status.next_start is None
     assert (status.crons, status.timezone) == (("30 1 * * *",), "Europe/Berlin")
     assert status.suspended
     assert status.last_started is None

@@ -10,6 +10,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.cli.status import status_line, status_text
 from imagekiln.workflows.client.status import PodCounts, read_status
 from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.waits import UNFIT_CAUSES
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
@@ -57,14 +58,32 @@ def pod(phase: str, progress: str = "0/1", **more: object) -> Json:
     return {"phase": phase, "progress": progress, "startedAt": HOUR, **more}
 
 
-def test_images_are_the_progress_of_running_pods_and_the_share_of_done_pods() -> None:
-    status = read_status(
-        workflow(
-            plan(90, 3), *shard(0, pod("Succeeded", "1/1")), *shard(1, pod("Running", "12/30"))
-        )
+DONE = ("64/64", "44/44", "1/1")
+
+
+@pytest.mark.parametrize(
+    ("progress", "made"),
+    [
+        (["64/64", "64/64", "64/64", "64/64"], 256),
+        (["64/64", "64/64", "1/1", "44/44"], 64 + 64 + 64 + 44),  # Argo never read the third
+        (["64/64", "1/1", "1/1", "12/64"], 64 + 2 * 172 / 3 + 12),
+        (["1/1", "1/1", "1/1", "0/1"], 180),
+        (["64/64", "64/64", "64/64", "44/44", "64/64"], 300),
+        (["1/1", "1/1", "1/1", "1/1", "1/1"], 300),
+    ],
+)
+def test_images_are_those_of_the_pods_progress_and_the_share_of_others(
+    progress: list[str], made: float
+) -> None:
+    nodes: list[Json] = []
+    for number, counts in enumerate(progress):
+        nodes += shard(number, pod("Succeeded" if counts in DONE else "Running", counts))
+    status = read_status(workflow(plan(300, 5), *nodes))
+    assert (status.run, status.images, status.made) == ("s3://out/run", 300, round(made))
+    running = len(progress) - sum(counts in DONE for counts in progress)
+    assert status.pods == PodCounts(
+        waiting=0, running=running, done=len(progress) - running, failed=0
     )
-    assert (status.run, status.images, status.made) == ("s3://out/run", 90, 42)
-    assert status.pods == PodCounts(waiting=0, running=1, done=1, failed=0)
 
 
 def aggregate(number: int, figures: str) -> Json:
@@ -138,6 +157,8 @@ def test_waiting_pods_are_counted_by_what_they_wait_for(message: str, cause: str
     assert (wait.step, wait.pods, wait.cause, wait.message) == ("generate", 2, cause, message)
     says_more = message not in (cause, "PodInitializing")
     detail = f" ({message})" if says_more else ""
+    if cause in UNFIT_CAUSES:
+        detail = f", `imagekiln doctor JOB` says whether any node can{detail}"
     assert status_line(status).endswith(f"; generate (2 pods) waits: {cause}{detail}")
 
 
@@ -193,6 +214,12 @@ def test_whole_workflow_may_wait() -> None:
     )
     suspended = {**workflow(), "spec": {"suspend": True}}
     assert "waits: it is suspended" in status_line(read_status(suspended))
+    report = step("report", "Pending", message="Unschedulable: 0/1 nodes: 1 Insufficient cpu.")
+    stopping = workflow(report, plan(60, 2)) | {"spec": {"shutdown": "Stop"}}
+    assert (
+        "report; 0 of 60 images; workflow waits: it is stopping; `imagekiln stop postcards-1 -n "
+        "images` again terminates it; report waits: no node has room, "
+    ) in status_line(read_status(stopping))
     untouched: Json = {"metadata": {"name": "a", "namespace": "b", "creationTimestamp": HOUR}}
     assert "controller has not started it" in status_line(read_status(untouched))
 

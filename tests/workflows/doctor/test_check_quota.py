@@ -32,8 +32,9 @@ def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> DoctorCheck:
     return check_limit_range(kube.view(), GPU)
 
 
-def test_shipped_quota_has_room_for_the_default_parallelism(kube: Kube) -> None:
-    finding = check_resource_quota(kube.view(), GPU, 16, [])
+@pytest.mark.parametrize("profile", ["gpu", "h100", "h200", "b200"])
+def test_shipped_quota_has_room_for_the_default_parallelism(kube: Kube, profile: str) -> None:
+    finding = check_resource_quota(kube.view(), load_profile(profile), 16, [])
     assert finding.verdict == "ok"
     assert finding.says == "Room for 16 GPU pods at once."
 

@@ -1,11 +1,11 @@
 """When a schedule fires, and what Argo would not read as one."""
 
-from datetime import date
+from datetime import UTC, date, datetime
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.templates.cron import check_cron, fire_times
+from imagekiln.workflows.templates.cron import check_cron, fire_times, next_fire_time
 
 
 def moments(cron: str, zone: str, first: date, last: date) -> list[str]:
@@ -23,6 +23,15 @@ def test_midnight_belongs_to_the_day_it_begins() -> None:
     assert moments("0 0 * * *", "UTC", date(2026, 11, 1), date(2026, 11, 1)) == [
         "2026-11-01T00:00:00+00:00"
     ]
+
+
+def test_next_moment_is_the_first_of_all_lines_that_is_still_to_come() -> None:
+    lines = ("30 1 * * *", "0 13 * * 6")
+    saturday = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)  # when the first line fires in Berlin
+    assert next_fire_time(lines, "Europe/Berlin", saturday) == datetime(
+        2026, 11, 21, 12, tzinfo=UTC
+    )
+    assert next_fire_time((), "UTC", saturday) is None
 
 
 def test_clocks_that_change_move_the_moment() -> None:

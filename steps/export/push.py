@@ -1,0 +1,213 @@
+"""A complete export as a version of a dataset on a hub: uploaded in commits, then tagged.
+
+Files that the hub has are not sent again: it knows by their hashes what is committed, and what was
+uploaded before a break. The manifest and the card come with the last commit.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
+from imagekiln.steps.export.plan import load_export_plan
+from imagekiln.steps.models.hub import BUSY_STATUSES, silence_hub_client
+from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
+from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
+VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
+COMMIT_FILES = 50
+MAX_REPOSITORY_FILES = 100_000  # more than the hub recommends make a repository slow
+DENIED_STATUSES = (401, 403)
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """A pushed export: the hub's name of it, the commit that has all of it, and its files.
+
+    `version` is the tag of that commit.
+    """
+
+    repository: str
+    commit: str
+    version: str | None
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Repository:
+    """A dataset on the hub, and the client that writes to it."""
+
+    api: "HfApi"
+    name: str
+
+    def commit(self, additions: Sequence["CommitOperationAdd"], deleted: Sequence[str] = ()) -> str:
+        """Commit uploaded files, without those that are as they were. Returns the commit."""
+        from huggingface_hub import CommitOperationDelete
+
+        deletions = [CommitOperationDelete(path) for path in deleted]
+        info = self.api.create_commit(
+            self.name,
+            [*additions, *deletions],
+            commit_message="Export from Imagekiln",
+            repo_type="dataset",
+        )
+        return info.oid
+
+    def upload(self, store: Store, key: str) -> "CommitOperationAdd":
+        """Upload a file, unless the hub has it, to be committed later."""
+        from huggingface_hub import CommitOperationAdd
+
+        addition = CommitOperationAdd(key, store.read(key))
+        self.api.preupload_lfs_files(self.name, [addition], repo_type="dataset", num_threads=1)
+        return addition
+
+    def outdated_files(self, keys: set[str]) -> list[str]:
+        """What an earlier export left there, and this one has not."""
+        entries = self.api.list_repo_tree(self.name, recursive=True, repo_type="dataset")
+        paths = [entry.path for entry in entries if hasattr(entry, "size")]
+        folders = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
+        return [path for path in paths if path.startswith(folders) and path not in keys]
+
+    def find_version(self, version: str) -> str | None:
+        """The commit of a tag."""
+        tags = self.api.list_repo_refs(self.name, repo_type="dataset").tags
+        commits = {tag.name: tag.target_commit for tag in tags}
+        return commits.get(version)
+
+
+def push(
+    export: str,
+    repository: str,
+    version: str | None = None,
+    *,
+    public: bool = False,
+    progress: Progress | None = None,
+) -> PushResult:
+    """Upload the complete export at a URI to `hf://datasets/USER/NAME`, and tag it as `version`.
+
+    A repository that does not exist is made, private unless `public`. Called again, it resumes.
+    Raises Missing where there is no export, BadInput where it is not complete, the name is wrong,
+    the hub refuses access or has the version with other files, TryAgain where it is not reached.
+    """
+    name = _read_name(repository, version)
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token:
+        raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
+    store = open_store(export)
+    data, others = _list_files(store)
+    from huggingface_hub import HfApi  # slow to import
+
+    with _translate_errors(repository), silence_hub_client():
+        api = HfApi(token=token)
+        api.create_repo(name, repo_type="dataset", private=not public, exist_ok=True)
+        target = _Repository(api, name)
+        commit = _upload_all(target, store, data, others, progress or NoProgress())
+        if version is not None:
+            _tag(target, version, commit)
+    return PushResult(repository, commit, version, len(data) + len(others))
+
+
+def _read_name(repository: str, version: str | None) -> str:
+    match = REPOSITORY_PATTERN.fullmatch(repository)
+    if match is None:
+        raise BadInput(f"{repository}: is no dataset of the hub. Write hf://datasets/USER/NAME.")
+    if version is not None and VERSION_PATTERN.fullmatch(version) is None:
+        raise BadInput(
+            f"version {version!r}: cannot be a tag. Write letters, digits, dots, dashes."
+        )
+    return match[1]
+
+
+def _list_files(store: Store) -> tuple[list[str], list[str]]:
+    """The data files of an export, and what comes with the last commit."""
+    plan = load_export_plan(store)
+    if not store.exists(SUCCESS_KEY):
+        raise BadInput(f"{store.uri}: is not complete. Run the command that exports it again.")
+    chunks = count_entries(store, manifest_chunk_key)
+    others = [*map(manifest_chunk_key, range(chunks)), CARD_KEY]
+    data = [file.key for file in plan.files]
+    if len(data) + len(others) > MAX_REPOSITORY_FILES:
+        raise BadInput(
+            f"{store.uri}: has {len(data):,} files, and the hub takes {MAX_REPOSITORY_FILES:,}. "
+            "Export it with a larger file size."
+        )
+    return data, others
+
+
+def _upload_all(
+    target: _Repository,
+    store: Store,
+    data: Sequence[str],
+    others: Sequence[str],
+    progress: Progress,
+) -> str:
+    """Upload and commit some files at a time; the commit that has all is the last."""
+    progress.start(len(data))
+    for start in range(0, len(data), COMMIT_FILES):
+        additions = []
+        for key in data[start : start + COMMIT_FILES]:
+            additions.append(target.upload(store, key))
+            progress.add_drawn(1)
+        target.commit(additions)
+        progress.add_committed(len(additions))
+    outdated = target.outdated_files({*data, *others})
+    commit = target.commit([target.upload(store, key) for key in others], outdated)
+    progress.close()
+    return commit
+
+
+def _tag(target: _Repository, version: str, commit: str) -> None:
+    existing = target.find_version(version)
+    if existing is None:
+        target.api.create_tag(target.name, tag=version, revision=commit, repo_type="dataset")
+    elif existing != commit:
+        raise BadInput(
+            f"{target.name}: version {version} is there, with other files. Choose another version."
+        )
+
+
+@contextmanager
+def _translate_errors(repository: str) -> Iterator[None]:
+    """Turn what the hub's client raises into a sentence, without any of its headers."""
+    try:
+        yield
+    except KilnError:
+        raise
+    except Exception as error:
+        explained = _explain(repository, error)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def _explain(repository: str, error: Exception) -> KilnError | None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    causes = [error, error.__cause__]
+    for cause in causes:
+        if isinstance(cause, HfHubHTTPError) and cause.response is not None:
+            status = cause.response.status_code
+            if status in DENIED_STATUSES:
+                return BadInput(
+                    f"{repository}: the hub refused access ({status}). "
+                    f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
+                )
+            if status in BUSY_STATUSES:
+                return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
+            reason = first_line(str(cause))
+            return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
+        if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
+            return TryAgain(f"{repository}: the hub could not be reached. Run the command again.")
+    return None

@@ -1,0 +1,141 @@
+"""Removing images from a complete export: its files are written again without them.
+
+The ids are written down first; then the export is not complete until every file that held one, the
+manifest and the card are replaced. The manifest keeps a row of each, with the status `forgotten`.
+The plan stays as it was: it has their prompts, and no pixels.
+"""
+
+import io
+import math
+import tarfile
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.export.card import render_export_card
+from imagekiln.steps.export.copying import file_columns
+from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
+from imagekiln.steps.export.manifest import iter_manifest
+from imagekiln.steps.export.plan import ExportPlan, load_export_plan, read_file_rows
+from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
+from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.parquet_format import image_table_options
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error, parse_parquet, to_parquet
+from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE
+from imagekiln.steps.storage.store import Store
+
+
+def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tuple[int, int]:
+    """Count the images of an export with these ids, and those that are new; remove them if asked.
+
+    Called again after it was killed, it does what is left. Raises Missing where there is no export,
+    BadInput where it is not complete, TryAgain.
+    """
+    plan = load_export_plan(store)
+    earlier = read_forgotten_ids(store)
+    if not store.exists(SUCCESS_KEY) and not len(earlier):
+        raise BadInput(
+            f"{store.uri}: is not complete, so nothing can be removed from it yet. "
+            "Run the command that exports it again first."
+        )
+    ids, left = _find_images(store, plan, image_ids, earlier)
+    is_new = pc.invert(pc.is_in(ids, earlier))
+    new = ids.filter(is_new).unique()
+    if not remove or (not len(new) and _is_complete(store, left)):
+        return len(ids), len(new)
+    if len(new):
+        add_forgotten(store, new)
+
+    with suppress(Missing):
+        store.remove(SUCCESS_KEY)
+    forgotten = pa.concat_arrays([earlier, new])
+    _replace_files(store, plan, forgotten)
+    _replace_derived(store, plan, forgotten)
+    return len(ids), len(new)
+
+
+def _is_complete(store: Store, images: int) -> bool:
+    """Whether an export was completed with so many images: not when it still had more."""
+    try:
+        return store.read(SUCCESS_KEY) == success_marker(images)
+    except Missing:
+        return False
+
+
+def _find_images(
+    store: Store, plan: ExportPlan, image_ids: pa.Array, earlier: pa.Array
+) -> tuple[pa.Array, int]:
+    """The ids of these images in the plan, and how many images `earlier` removals left."""
+    selected = [pa.array([], pa.string())]
+    left = 0
+    for number in range(len(plan.files)):
+        rows = read_file_rows(store, plan, number)
+        ids = rows["image_id"].combine_chunks()
+        selected.append(ids.filter(pc.is_in(ids, image_ids)))
+        is_removed = pc.is_in(ids, earlier)
+        left += len(ids) - is_removed.true_count
+    return pa.concat_arrays(selected), left
+
+
+def _replace_files(store: Store, plan: ExportPlan, forgotten: pa.Array) -> None:
+    for number, file in enumerate(plan.files):
+        rows = read_file_rows(store, plan, number)
+        is_removed = pc.is_in(rows["image_id"], forgotten)
+        if not pc.any(is_removed).as_py():
+            continue
+        content = store.read(file.key)
+        where = store.uri_of(file.key)
+        if plan.settings.format == "parquet":
+            rest = _parquet_without(content, where, forgotten)
+        else:
+            rest = _tar_without(content, where, frozenset(forgotten.to_pylist()))
+        if rest != content:
+            store.replace(file.key, rest)
+
+
+def _parquet_without(content: bytes, where: str, forgotten: pa.Array) -> bytes:
+    sink = io.BytesIO()
+    with parse_parquet(content, where) as parquet:
+        schema = parquet.schema_arrow
+        with pq.ParquetWriter(sink, schema, **image_table_options(schema)) as writer:
+            for group in range(parquet.num_row_groups):
+                table = parquet.read_row_group(group, use_threads=False)
+                is_left = pc.invert(pc.is_in(table["image_id"], forgotten))
+                rest = table.filter(is_left)
+                if rest.num_rows:  # some readers fail at a row group without rows
+                    writer.write_table(rest.combine_chunks())
+    return sink.getvalue()
+
+
+def _tar_without(content: bytes, where: str, forgotten: frozenset[str]) -> bytes:
+    sink = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for member in archive:
+                image_id, _, _ = member.name.partition(".")
+                blocks = math.ceil(member.size / tarfile.BLOCKSIZE)
+                end = member.offset_data + blocks * tarfile.BLOCKSIZE
+                if image_id not in forgotten:
+                    sink.write(content[member.offset : end])
+    except (tarfile.TarError, *DAMAGE_ERRORS) as error:
+        raise damage_error(where, error) from error
+    sink.write(END_OF_ARCHIVE)
+    return sink.getvalue()
+
+
+def _replace_derived(store: Store, plan: ExportPlan, forgotten: pa.Array) -> None:
+    """Write manifest and card again, and then the success marker."""
+    images = 0
+    size = 0
+    for number, chunk in enumerate(iter_manifest(store, plan, forgotten)):
+        store.replace(manifest_chunk_key(number), to_parquet(chunk))
+        images += chunk["file"].length() - chunk["file"].null_count
+        size += pc.sum(chunk["byte_size"]).as_py() or 0
+    rows = read_file_rows(store, plan, 0)
+    columns = rows.select(file_columns(plan, rows)).schema
+    card = render_export_card(plan, columns, images, size)
+    store.replace(CARD_KEY, card.encode(errors="replace"))
+    store.create(SUCCESS_KEY, success_marker(images))

@@ -1,0 +1,176 @@
+"""The images of a run, or of all runs of an output, copied into files of a wanted size.
+
+The plan is frozen first, then its files are written in order, each once and whole, then the
+manifest, the card, and the success marker last. Nothing is listed or renamed: what is there is not
+written again, so that a killed export resumes, and several at once do no harm.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from imagekiln.steps.dataset.dataset import Dataset, open_dataset
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.export.card import render_export_card
+from imagekiln.steps.export.copying import ExportSource, file_columns, make_file
+from imagekiln.steps.export.cutting import write_partition
+from imagekiln.steps.export.layout import EXPORT_KEY, manifest_chunk_key, success_marker
+from imagekiln.steps.export.manifest import iter_manifest
+from imagekiln.steps.export.plan import (
+    EXPORT_PLAN_TYPE_ADAPTER,
+    EXPORT_VERSION,
+    ExportedRun,
+    ExportFile,
+    ExportPlan,
+    find_export_plan,
+    freeze_export_plan,
+    read_file_rows,
+    require_settings,
+)
+from imagekiln.steps.export.selection import exported_columns, iter_partitions
+from imagekiln.steps.export.settings import ExportSettings, read_settings
+from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, forgotten_key, registry_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """A complete export: its images with the sum of their bytes, its files, and its runs.
+
+    `written` is the number of files that this call wrote.
+    """
+
+    uri: str
+    images: int
+    bytes: int
+    files: int
+    runs: int
+    written: int
+
+
+def export(
+    source: str,
+    destination: str,
+    settings: ExportSettings | None = None,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Copy the images that are ok of the run or output at `source` to `destination`.
+
+    What was planned first stays: an export that was interrupted resumes, whatever runs came since.
+    Raises Missing where there are no images, BadInput where settings, source or destination must be
+    corrected or an image is damaged, Incomplete where a run was not aggregated, TryAgain.
+    """
+    settings = settings or read_settings()
+    store = open_store(destination)
+    source_uri, _ = resolve_run(source.rstrip("/") or source)
+    plan = find_export_plan(store)
+    if plan is None:
+        _require_free(store)
+        plan = freeze_export_plan(store, _make_plan(source_uri, store, settings))
+        content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
+        require_conditional_writes(store, EXPORT_KEY, content)
+    require_settings(store, plan, settings)
+    written = 0
+    if not store.exists(SUCCESS_KEY):
+        _require_no_removal(store)
+        export_source = _open_source(source_uri, plan)
+        written = _write_export(export_source, store, progress or NoProgress())
+    return ExportResult(
+        uri=store.uri,
+        images=plan.images,
+        bytes=plan.bytes,
+        files=len(plan.files),
+        runs=len(plan.runs),
+        written=written,
+    )
+
+
+def _require_free(store: Store) -> None:
+    for key in (PLAN_KEY, registry_key(0)):
+        if store.exists(key):
+            raise BadInput(
+                f"{store.uri}: holds a run, or the runs of a job. Choose another destination."
+            )
+
+
+def _require_no_removal(store: Store) -> None:
+    if store.exists(forgotten_key(0)):
+        raise BadInput(
+            f"{store.uri}: images were being removed from this export. "
+            "Run the command that forgets them again."
+        )
+
+
+def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPlan:
+    """Write the rows of each file, and return the plan that names them."""
+    all_columns = open_dataset(source, settings.columns).columns
+    columns = exported_columns(all_columns, settings.columns)
+    dataset = open_dataset(source, columns)
+    runs = tuple(_exported_runs(dataset))
+    run_ids = [run.run_id for run in runs]
+
+    files = list[ExportFile]()
+    for partition in iter_partitions(dataset, run_ids, settings.partition_by):
+        files += write_partition(store, partition, settings, len(files))
+    if not files:
+        raise BadInput(f"{source}: has no image that is ok, so there is nothing to export.")
+    return ExportPlan(
+        schema_version=EXPORT_VERSION,
+        settings=settings,
+        is_run=open_store(source).exists(PLAN_KEY),
+        runs=runs,
+        files=tuple(files),
+    )
+
+
+def _exported_runs(dataset: Dataset) -> Iterator[ExportedRun]:
+    for run in dataset.runs:
+        plan = load_plan(open_store(run.uri))
+        yield ExportedRun(plan.run_id, run.suffix)
+
+
+def _open_source(uri: str, plan: ExportPlan) -> ExportSource:
+    """The source of an export. Raises BadInput where its images come from another one."""
+    store = open_store(uri)
+    first = plan.runs[0].run_id
+    folder = store if plan.is_run else open_store(f"{store.uri}/{first}")
+    if folder.exists(PLAN_KEY) and load_plan(folder).run_id == first:
+        return ExportSource(store, plan)
+    kind = "run" if plan.is_run else "output with run"
+    raise BadInput(
+        f"{store.uri}: is not the {kind} {first} that was exported before. "
+        "Name that, or another destination."
+    )
+
+
+def _write_export(source: ExportSource, store: Store, progress: Progress) -> int:
+    """Write what is missing, and return how many files those were."""
+    plan = source.plan
+    progress.start(plan.images)
+    written = 0
+    for number, file in enumerate(plan.files):
+        if store.exists(file.key):
+            progress.add_existing(file.images)
+            continue
+        content = make_file(source, store, number)
+        progress.add_drawn(file.images)
+        written += store.create(file.key, content)
+        progress.add_committed(file.images)
+
+    for number, chunk in enumerate(iter_manifest(store, plan)):
+        create_once(store, manifest_chunk_key(number), to_parquet(chunk))
+    _write_card(store, plan)
+    create_once(store, SUCCESS_KEY, success_marker(plan.images))
+    progress.close()
+    return written
+
+
+def _write_card(store: Store, plan: ExportPlan) -> None:
+    rows = read_file_rows(store, plan, 0)
+    columns = rows.select(file_columns(plan, rows)).schema
+    card = render_export_card(plan, columns, plan.images, plan.bytes)
+    create_once(store, CARD_KEY, card.encode(errors="replace"))

@@ -1,0 +1,215 @@
+"""A gallery: the runs, their index, and what the page asks of both."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from threading import BoundedSemaphore, Thread
+
+from imagekiln.steps.gallery.columns import ColumnKind
+from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
+from imagekiln.steps.gallery.index import GalleryIndex
+from imagekiln.steps.gallery.queries import (
+    OPERATORS,
+    Condition,
+    Operator,
+    PageQuery,
+    Tile,
+    count_images,
+    find_neighbors,
+    find_page,
+    find_position,
+    mean_by_run,
+)
+from imagekiln.steps.gallery.runs import GalleryRuns, find_gallery_runs
+from imagekiln.steps.maintain.run_list import RunOverview, describe_run
+from imagekiln.steps.runs.row_checks import STATUSES
+from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
+from imagekiln.steps.storage.local import temporary_folder
+
+FIRST_ROWS_SECONDS = 30.0
+QUERIES = 2  # at once: each uses all of DuckDB's threads
+READERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """A column that the page offers, and what it may be asked."""
+
+    name: str
+    kind: ColumnKind
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """A run that the page offers."""
+
+    run_id: str
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryState:
+    """What there is to choose from, and how much is indexed."""
+
+    uri: str
+    runs: tuple[RunChoice, ...]
+    columns: tuple[ColumnChoice, ...]
+    statuses: tuple[str, ...]
+    flags: tuple[str, ...]
+    images: int
+    indexed: int
+    is_complete: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDetails:
+    """An image with its row, and the images that look most like it."""
+
+    number: int
+    row: GalleryRow
+    neighbors: list[Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class NightFigures:
+    """A run in the trends. `rate` is in images that are ok per device-hour, `mean` of a column."""
+
+    run_id: str
+    job: str
+    state: str
+    created_at: datetime
+    images: int
+    ok: int | None
+    rate: float | None
+    elapsed_seconds: float | None
+    device_hours: float | None
+    cost: float | None
+    mean: float | None
+
+
+class Gallery:
+    """Answers the page. Threads may share it."""
+
+    def __init__(self, runs: GalleryRuns, index: GalleryIndex) -> None:
+        """Take the runs, and their index, which may still be filled."""
+        self._runs = runs
+        self._index = index
+        self._images = GalleryImages(runs)
+        self._queries = BoundedSemaphore(QUERIES)
+        self._overviews = SingleFlightCache(self._read_overviews, 1)
+
+    def state(self) -> GalleryState:
+        """What there is to choose from."""
+        progress = self._index.progress
+        flags = dict.fromkeys(
+            flag for run in self._runs.runs for flag in run.run.plan.job.gates.marking_gates
+        )
+        return GalleryState(
+            uri=self._runs.uri,
+            runs=tuple(
+                RunChoice(run.run_id, sum(run.source.shard_images)) for run in self._runs.runs
+            ),
+            columns=tuple(
+                ColumnChoice(column.name, column.kind, OPERATORS[column.kind])
+                for column in self._index.columns.values()
+            ),
+            statuses=STATUSES,
+            flags=tuple(flags),
+            images=progress.images,
+            indexed=progress.indexed,
+            is_complete=progress.is_complete,
+            problems=tuple(progress.problems),
+        )
+
+    def wait(self) -> GalleryState:
+        """What there is to choose from, once all is indexed that can be."""
+        self._index.wait()
+        return self.state()
+
+    def page(self, query: PageQuery) -> list[Tile]:
+        """A page of images. Raises BadInput where the query fits no column."""
+        self._index.wait_for_rows(FIRST_ROWS_SECONDS)
+        with self._queries:
+            return find_page(self._index, query)
+
+    def count(self, where: tuple[Condition, ...]) -> int:
+        """How many images of those that are indexed fulfill the conditions."""
+        with self._queries:
+            return count_images(self._index, where)
+
+    def details(self, run_id: str, image_id: str, number: int | None) -> ImageDetails:
+        """An image with its neighbors. `number` says where to look first. Raises Missing."""
+        row_number, position = find_position(self._index, run_id, image_id, number)
+        row = self._images.read_row(position, image_id)
+        with self._queries:
+            neighbors = find_neighbors(self._index, row_number)
+        return ImageDetails(row_number, row, neighbors)
+
+    def file(self, run_id: str, image_id: str, number: int | None) -> ImageFile:
+        """The stored file of an image. Raises Missing, BadInput, TryAgain."""
+        _, position = find_position(self._index, run_id, image_id, number)
+        return self._images.read_file(position, image_id)
+
+    def thumbnail(self, run_id: str, image_id: str, number: int | None) -> ImageFile:
+        """A small JPEG of an image. Raises Missing, BadInput, TryAgain."""
+        _, position = find_position(self._index, run_id, image_id, number)
+        return self._images.read_thumbnail(position, image_id)
+
+    def trends(self, column: str | None) -> list[NightFigures]:
+        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput."""
+        means: dict[str, float] = {}
+        if column is not None:
+            with self._queries:
+                means = mean_by_run(self._index, column)
+        return [_night(overview, means.get(overview.run_id)) for overview in self._overviews(0)]
+
+    def _read_overviews(self, _: int) -> list[RunOverview]:
+        oldest_first = self._runs.runs[::-1]
+
+        def describe(index: int) -> RunOverview:
+            return describe_run(oldest_first[index].run)
+
+        overviews = map_ordered(describe, len(oldest_first), READERS)
+        return list(overviews)
+
+
+@contextmanager
+def open_gallery(uri: str) -> Iterator[Gallery]:
+    """The gallery of a run or an output, whose index is filled in a thread during the block.
+
+    Raises Missing where there are no runs, BadInput, TryAgain.
+    """
+    runs = find_gallery_runs(uri)
+    with temporary_folder("imagekiln-gallery-") as folder:
+        index = GalleryIndex(runs, Path(folder))
+        thread = Thread(target=index.fill, name="gallery-index", daemon=True)
+        thread.start()
+        try:
+            yield Gallery(runs, index)
+        finally:
+            index.stop()
+            thread.join()
+            index.close()
+
+
+def _night(run: RunOverview, mean: float | None) -> NightFigures:
+    rate = None
+    if run.ok is not None and run.device_hours:
+        rate = run.ok / run.device_hours
+    return NightFigures(
+        run_id=run.run_id,
+        job=run.job,
+        state=run.state,
+        created_at=run.created_at,
+        images=run.images,
+        ok=run.ok,
+        rate=rate,
+        elapsed_seconds=run.elapsed_seconds,
+        device_hours=run.device_hours,
+        cost=run.cost,
+        mean=mean,
+    )

@@ -1,0 +1,117 @@
+"""One image of a gallery: its row, its bytes and its thumbnail, by its place in a manifest."""
+
+from dataclasses import dataclass
+from threading import BoundedSemaphore
+
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.gallery.index import Position
+from imagekiln.steps.gallery.runs import GalleryRuns
+from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
+from imagekiln.steps.job.output import mime_type
+from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
+from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
+from imagekiln.steps.runtime.concurrency import SingleFlightCache
+from imagekiln.steps.runtime.sanitize import format_command, truncate_text
+
+LOCATION_COLUMNS = ("image_id", "status", "part", "byte_offset", "byte_size", "sha256")
+CACHED_MANIFESTS = 4  # the images of a page are mostly of one shard
+THUMBNAIL_SIDE = 320
+DECODERS = 2  # at once, since an image may have 16 million pixels
+MAX_VALUE_CHARS = 20_000
+THUMBNAIL_TYPE = "image/jpeg"
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryRow:
+    """The row of an image in its manifest, as text, and the command that draws it again."""
+
+    run: str
+    image_id: str
+    status: str
+    values: dict[str, str | None]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """The bytes of an image file, and their media type."""
+
+    content: bytes
+    media_type: str
+
+
+class GalleryImages:
+    """Reads images of runs by their positions. Threads may share it."""
+
+    def __init__(self, runs: GalleryRuns) -> None:
+        """Begin without any manifest in memory."""
+        self._runs = runs
+        self._locations = SingleFlightCache(self._read_locations, CACHED_MANIFESTS)
+        self._decoders = BoundedSemaphore(DECODERS)
+
+    def read_row(self, position: Position, image_id: str) -> GalleryRow:
+        """The whole row. Raises BadInput where the manifest is another one or damaged, TryAgain."""
+        run = self._runs.runs[position.run]
+        images = run.source.shard_images[position.shard]
+        manifest = read_manifest(run.run.store, position.shard, images)
+        row = _take_row(manifest, position, image_id)
+        values = {
+            name: None if value is None else truncate_text(_format_value(value), MAX_VALUE_CHARS)
+            for name, value in row.items()
+        }
+        return GalleryRow(
+            run=run.run_id,
+            image_id=image_id,
+            status=str(row["status"]),
+            values=values,
+            command=format_command("reproduce", run.run.store.uri, image_id),
+        )
+
+    def read_file(self, position: Position, image_id: str) -> ImageFile:
+        """The stored file of an image that is ok. Raises as `read_row` does."""
+        run = self._runs.runs[position.run]
+        location = self._find_location(position, image_id)
+        content = read_image_bytes(run.run.store, location)
+        encoding = run.run.plan.job.encoding
+        return ImageFile(content, mime_type(encoding))
+
+    def read_thumbnail(self, position: Position, image_id: str) -> ImageFile:
+        """A small JPEG of an image that is ok. Raises as `read_row` does."""
+        store = self._runs.runs[position.run].run.store
+        location = self._find_location(position, image_id)
+        content = read_image_bytes(store, location)
+        with self._decoders:
+            try:
+                pixels = decode_image(content)
+            except DAMAGE_ERRORS as error:
+                raise damage_error(store.uri_of(str(location["part"])), error) from error
+            return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), THUMBNAIL_TYPE)
+
+    def _find_location(self, position: Position, image_id: str) -> dict[str, object]:
+        manifest = self._locations((position.run, position.shard))
+        row = _take_row(manifest, position, image_id)
+        if row["status"] != "ok":
+            raise BadInput(f"{image_id}: has no file, since its status is {row['status']}.")
+        return row
+
+    def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
+        run_number, number = shard
+        run = self._runs.runs[run_number]
+        images = run.source.shard_images[number]
+        return read_manifest_columns(run.run.store, number, images, LOCATION_COLUMNS)
+
+
+def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:
+    (row,) = manifest.slice(position.row, 1).to_pylist()
+    if row["image_id"] != image_id:
+        raise BadInput("The run was aggregated again meanwhile. Start the gallery again.")
+    return dict(row)
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,185 @@
+"""An index of manifests on this disk, which a thread fills while the page is already shown.
+
+Manifests are read as all commands read them, by the storage layer and with its checks, wherever
+they are. What the index lacks, such as hashes, is read from the manifest of the one image.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.gallery.columns import ID_COLUMN, IndexColumn, index_columns, manifest_columns
+from imagekiln.steps.gallery.runs import GalleryRun, GalleryRuns
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.manifest import read_manifest_columns
+from imagekiln.steps.runs.row_checks import IMAGE_ID_PATTERN
+from imagekiln.steps.runs.tables import damage_error
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage.scratch import Database
+
+MEMORY_LIMIT = "512MiB"
+MAX_THREADS = 2
+READERS = 4  # each holds the columns of one manifest
+ROWS_AT_ONCE = 122_880  # a row group of DuckDB's, which is then written once
+MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the manifest row of an image is: the number of its run, its shard, and its place."""
+
+    run: int
+    shard: int
+    row: int
+
+
+@dataclass(slots=True)
+class IndexProgress:
+    """How much is indexed, and sentences on the manifests that cannot be."""
+
+    images: int
+    indexed: int = 0
+    is_complete: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+class GalleryIndex:
+    """The rows of all manifests, newest run first, in the order of the runs."""
+
+    def __init__(self, runs: GalleryRuns, folder: Path) -> None:
+        """Begin with no row, in a file in `folder`."""
+        self.runs = runs
+        self.columns = index_columns(runs.columns)
+        images = sum(sum(run.source.shard_images) for run in runs.runs)
+        self.progress = IndexProgress(images, problems=list(runs.problems))
+        self._stopped = Event()
+        self._has_rows = Event()
+        self._ended = Event()
+        self._read_columns = manifest_columns(self.columns)
+        self._database = Database(
+            folder, file="gallery.duckdb", memory_limit=MEMORY_LIMIT, max_threads=MAX_THREADS
+        )
+        fields = [f"{column.field} {column.sql_type}" for column in self.columns.values()]
+        self._database.execute(
+            f"CREATE TABLE images ({', '.join(fields)}, shard INTEGER, shard_row INTEGER)"
+        )
+
+    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query of the table `images`, from any thread."""
+        return self._database.fetch_rows(sql, parameters)
+
+    def wait_for_rows(self, seconds: float) -> None:
+        """Wait until there are rows, or no more can come, but no longer than this."""
+        self._has_rows.wait(seconds)
+
+    def wait(self) -> None:
+        """Wait until no more rows can come."""
+        self._ended.wait()
+
+    def stop(self) -> None:
+        """Have `fill` end soon."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Release the file."""
+        self._database.close()
+
+    def fill(self) -> None:
+        """Index all manifests. One that cannot be read costs its rows, and a sentence."""
+        try:
+            for number, run in enumerate(self.runs.runs):
+                for rows in self._iter_batches(number, run):
+                    self._append(rows)
+                    self._has_rows.set()
+                    if self._stopped.is_set():
+                        return
+            self.progress.is_complete = True
+        except KilnError as error:
+            self.add_problem(f"The index is not complete: {error}")
+        finally:
+            self._has_rows.set()
+            self._ended.set()
+
+    def add_problem(self, sentence: str) -> None:
+        """Show a sentence on the page; of very many, the first."""
+        if len(self.progress.problems) < MAX_PROBLEMS:
+            self.progress.problems.append(sentence)
+
+    def _iter_batches(self, number: int, run: GalleryRun) -> Iterator[pa.Table]:
+        """The rows of a run: few at first, so that there is a page soon."""
+        pending: list[pa.Table] = []
+        read = self._shard_reader(number, run)
+        for table in map_ordered(read, len(run.source.shard_images), READERS):
+            if isinstance(table, KilnError):
+                self.add_problem(str(table))
+                continue
+            pending.append(table)
+            rows = sum(table.num_rows for table in pending)
+            if rows >= min(ROWS_AT_ONCE, self.progress.indexed):
+                yield pa.concat_tables(pending)
+                pending = []
+        if pending:
+            yield pa.concat_tables(pending)
+
+    def _shard_reader(self, number: int, run: GalleryRun) -> Callable[[int], pa.Table | KilnError]:
+        schema = run.source.columns
+        present = [column for column in self._read_columns if column.name in schema.names]
+        expected = pa.schema(
+            [schema.field(name) for name in [ID_COLUMN, *(column.name for column in present)]]
+        )
+
+        def read(shard: int) -> pa.Table | KilnError:
+            if self._stopped.is_set():
+                return BadInput("The gallery was stopped.")
+            try:
+                table = _read_shard(run, shard, expected)
+            except KilnError as error:
+                return error
+            return _add_position(table, present, Position(number, shard, 0))
+
+        return read
+
+    def _append(self, rows: pa.Table) -> None:
+        fields = ", ".join(f'"{name}"' for name in rows.column_names)
+        values = ", ".join(
+            "CAST(image_id AS UUID)" if name == "image_id" else f'"{name}"'
+            for name in rows.column_names
+        )
+        sql = f"INSERT INTO images ({fields}) SELECT {values} FROM manifest_rows"
+        self._database.insert(sql, "manifest_rows", rows)
+        self.progress.indexed += rows.num_rows
+
+
+def _read_shard(run: GalleryRun, shard: int, expected: pa.Schema) -> pa.Table:
+    """These columns of a manifest. Raises BadInput where it cannot be the run's, TryAgain."""
+    store = run.run.store
+    images = run.source.shard_images[shard]
+    table = read_manifest_columns(store, shard, images, expected.names)
+    is_id = pc.match_substring_regex(table[ID_COLUMN], IMAGE_ID_PATTERN)
+    if not pc.all(pc.fill_null(is_id, False), min_count=0).as_py():
+        problem = ValueError("the column image_id has values that no run has")
+        raise damage_error(store.uri_of(manifest_key(shard)), problem)
+    if table.schema.types != expected.types:
+        problem = ValueError("a column has another type than in the run's shards")
+        raise damage_error(store.uri_of(manifest_key(shard)), problem)
+    return table
+
+
+def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Position) -> pa.Table:
+    """The columns by their names in SQL, with the position of each row."""
+    rows = table.num_rows
+    positions = {
+        "run": pa.repeat(pa.scalar(first.run, pa.int32()), rows),
+        "shard": pa.repeat(pa.scalar(first.shard, pa.int32()), rows),
+        "shard_row": pa.array(range(rows), pa.int32()),
+    }
+    renamed = table.rename_columns(["image_id", *(column.field for column in columns)])
+    for name, values in positions.items():
+        renamed = renamed.append_column(name, values)
+    return renamed

@@ -1,0 +1,320 @@
+"""Questions to the index: images that fulfill conditions, page by page; how many; which are alike.
+
+A page begins after the last image of the one before it, so that a late page costs no more than the
+first. Row numbers come first, and the columns that a page shows only for those.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from imagekiln.steps.errors import BadInput, Missing, cut_name
+from imagekiln.steps.gallery.columns import ID_COLUMN, RUN_COLUMN, ColumnKind, IndexColumn
+from imagekiln.steps.gallery.index import GalleryIndex, Position
+from imagekiln.steps.runs.row_checks import IMAGE_ID_PATTERN
+from imagekiln.steps.runtime.sanitize import truncate_text
+
+MAX_CONDITIONS = 16
+MAX_WORDS = 16
+MAX_PAGE_IMAGES = 200
+MAX_NEIGHBORS = 24
+MAX_TEXT_CHARS = 300
+MAX_INT64 = 2**63 - 1
+WHOLE_PATTERN = re.compile(r"[-+]?[0-9]+")
+Operator = Literal["is", "contains", "at_least", "at_most"]
+OPERATORS: dict[ColumnKind, tuple[Operator, ...]] = {
+    "text": ("contains", "is"),
+    "whole": ("is", "at_least", "at_most"),
+    "number": ("at_least", "at_most", "is"),
+    "flags": ("is",),
+    "id": ("is",),
+    "run": ("is",),
+}
+COMPARISONS = {"is": "=", "at_least": ">=", "at_most": "<="}
+ShortText = Annotated[str, Field(max_length=1000)]
+RowNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a column must fulfill. `contains` looks for each word, in small or capital letters."""
+
+    column: ShortText
+    operator: Operator
+    value: ShortText
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """A page of images: those that fulfill all conditions, after the image numbered `after`.
+
+    With `sort`, by that column, without images that have no value in it.
+    """
+
+    where: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS)] = ()
+    sort: ShortText | None = None
+    descending: bool = True
+    after: RowNumber | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_IMAGES)] = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An image on a page. `number` is its row in the index, `value` that of the sorted column.
+
+    `distance` is the number of bits by which its perceptual hash differs from another's.
+    """
+
+    number: int
+    run: str
+    image_id: str
+    status: str
+    prompt: str
+    error: str | None
+    value: str | None = None
+    distance: int | None = None
+
+
+@dataclass(slots=True)
+class Filter:
+    """Clauses of SQL that rows fulfill, and the values of their question marks."""
+
+    clauses: list[str] = field(default_factory=list)
+    values: list[object] = field(default_factory=list)
+
+    def add(self, clause: str, *values: object) -> None:
+        """Rows must fulfill this clause, too."""
+        self.clauses.append(clause)
+        self.values += values
+
+    @property
+    def sql(self) -> str:
+        """The clauses as a part of a statement."""
+        if not self.clauses:
+            return ""
+        joined = " AND ".join(self.clauses)
+        return f"WHERE {joined}"
+
+
+def find_page(index: GalleryIndex, query: PageQuery) -> list[Tile]:
+    """The images of a page, in order. Raises BadInput where a condition fits no column."""
+    selection = _select(index, query.where)
+    if query.sort is not None:
+        column = _find_numbers(index, query.sort)
+        return _find_sorted_page(index, query, column, selection)
+
+    if query.after is not None:
+        selection.add("rowid > ?", query.after)
+    # Without an order, DuckDB gives rows as they were inserted, and stops at the limit.
+    sql = f"SELECT rowid FROM images {selection.sql} LIMIT {query.limit}"
+    rows = index.fetch(sql, selection.values)
+    return _tiles(index, [number for (number,) in rows])
+
+
+def _find_sorted_page(
+    index: GalleryIndex, query: PageQuery, column: IndexColumn, selection: Filter
+) -> list[Tile]:
+    name = column.field
+    selection.add(f"{name} IS NOT NULL")
+    if query.after is not None:
+        last = _value_before(index, column, query.after)
+        comparison = "<" if query.descending else ">"
+        clause = f"({name} {comparison} ? OR ({name} = ? AND rowid > ?))"
+        selection.add(clause, last, last, query.after)
+
+    direction = "DESC" if query.descending else "ASC"
+    order = f"ORDER BY {name} {direction}, rowid LIMIT {query.limit}"
+    sql = f"SELECT rowid, {name} FROM images {selection.sql} {order}"
+    rows = index.fetch(sql, selection.values)
+    return _tiles(
+        index,
+        [number for number, _ in rows],
+        values=[str(value) for _, value in rows],
+    )
+
+
+def _value_before(index: GalleryIndex, column: IndexColumn, number: int) -> object:
+    """The value of the last image of the page before this one."""
+    rows = index.fetch(f"SELECT {column.field} FROM images WHERE rowid = ?", [number])
+    if not rows:
+        raise Missing("The page before this one is no longer in the index. Begin at the first.")
+    return rows[0][0]
+
+
+def count_images(index: GalleryIndex, where: Sequence[Condition]) -> int:
+    """How many indexed images fulfill the conditions. Raises as `find_page` does."""
+    selection = _select(index, where)
+    sql = f"SELECT count(*) FROM images {selection.sql}"
+    rows = index.fetch(sql, selection.values)
+    return int(rows[0][0])
+
+
+def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
+    """The images whose perceptual hashes differ least from that of a row, the nearest first."""
+    phash = index.columns["phash"].field
+    hashes = index.fetch(f"SELECT {phash} FROM images WHERE rowid = ?", [number])
+    if not hashes or hashes[0][0] is None:
+        return []
+    sql = f"""
+        SELECT rowid, bit_count(xor({phash}, ?)) AS distance FROM images
+        WHERE {phash} IS NOT NULL AND rowid <> ?
+        ORDER BY distance, rowid LIMIT {MAX_NEIGHBORS}
+    """
+    rows = index.fetch(sql, [hashes[0][0], number])
+    return _tiles(
+        index,
+        [neighbor for neighbor, _ in rows],
+        distances=[bits for _, bits in rows],
+    )
+
+
+def find_position(
+    index: GalleryIndex, run_id: str, image_id: str, number: int | None = None
+) -> tuple[int, Position]:
+    """The row of an image in the index, and its place in a manifest.
+
+    `number` says where to look first. Raises Missing where no indexed run has such an image.
+    """
+    of_run = Condition(RUN_COLUMN, "is", run_id)
+    of_image = Condition(ID_COLUMN, "is", image_id)
+    selection = _select(index, [of_run, of_image])
+    sql = f"SELECT rowid, run, shard, shard_row FROM images {selection.sql}"
+    rows = []
+    if number is not None:
+        rows = index.fetch(f"{sql} AND rowid = ?", [*selection.values, number])
+    if not rows:
+        rows = index.fetch(f"{sql} LIMIT 1", selection.values)
+    if not rows:
+        raise Missing(f"{run_id}: has no image {image_id} in the index. Reload the page.")
+    row, run, shard, shard_row = rows[0]
+    return row, Position(run, shard, shard_row)
+
+
+def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float]:
+    """The mean of a column of numbers, for each run that has values in it."""
+    column = _find_numbers(index, name).field
+    sql = f"SELECT run, avg({column}) FROM images WHERE {column} IS NOT NULL GROUP BY run"
+    means = {}
+    for number, mean in index.fetch(sql):
+        run = index.runs.runs[number]
+        means[run.run_id] = float(mean)
+    return means
+
+
+def find_column(index: GalleryIndex, name: str) -> IndexColumn:
+    """The column with this name. Raises BadInput."""
+    column = index.columns.get(name)
+    if column is None:
+        raise BadInput(f"There is no column {cut_name(name)!r}. Choose one that the page lists.")
+    return column
+
+
+def _find_numbers(index: GalleryIndex, name: str) -> IndexColumn:
+    column = find_column(index, name)
+    if column.kind not in ("whole", "number"):
+        raise BadInput(f"{cut_name(name)} is no column of numbers. Choose another one.")
+    return column
+
+
+def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
+    """What the conditions are in SQL. Raises BadInput where one fits no column."""
+    selection = Filter()
+    for condition in where:
+        column = find_column(index, condition.column)
+        _require_operator(column, condition.operator)
+        if condition.operator == "contains":
+            words = condition.value.lower().split()
+            for word in words[:MAX_WORDS]:
+                selection.add(f"contains(lower({column.field}), ?)", word)
+        elif column.kind == "flags":
+            selection.add(f"list_contains({column.field}, ?)", condition.value)
+        else:
+            value = _parse_value(index, column, condition.value)
+            selection.add(_comparison(column, condition.operator), value)
+    return selection
+
+
+def _require_operator(column: IndexColumn, operator: Operator) -> None:
+    operators = OPERATORS[column.kind]
+    if operator not in operators:
+        choices = " or ".join(operators)
+        raise BadInput(f"{cut_name(column.name)} cannot be asked {operator!r}. Choose {choices}.")
+
+
+def _comparison(column: IndexColumn, operator: Operator) -> str:
+    parameter = "CAST(? AS UUID)" if column.kind == "id" else "?"
+    sign = COMPARISONS[operator]
+    return f"{column.field} {sign} {parameter}"
+
+
+def _parse_value(index: GalleryIndex, column: IndexColumn, text: str) -> object:
+    """The value in a text, as the column has it. Raises BadInput."""
+    match column.kind:
+        case "run":
+            return _parse_run(index, text)
+        case "id":
+            return _parse_image_id(text)
+        case "whole" | "number":
+            return _parse_number(column, text)
+        case _:
+            return text
+
+
+def _parse_run(index: GalleryIndex, run_id: str) -> int:
+    for number, run in enumerate(index.runs.runs):
+        if run.run_id == run_id:
+            return number
+    raise Missing(f"There is no run {cut_name(run_id)!r} in this gallery. Choose another one.")
+
+
+def _parse_image_id(text: str) -> str:
+    digits = text.lower()
+    if re.fullmatch(IMAGE_ID_PATTERN, digits) is None:
+        raise BadInput(f"{cut_name(text)!r} is no image_id: those have 32 digits from 0 to f.")
+    return digits
+
+
+def _parse_number(column: IndexColumn, text: str) -> int | float:
+    name = cut_name(column.name)
+    try:
+        number = float(text)
+        whole = int(text) if WHOLE_PATTERN.fullmatch(text) else None
+    except ValueError:
+        raise BadInput(f"{name}: {cut_name(text)!r} is no number. Correct it.") from None
+    if whole is not None and abs(whole) <= MAX_INT64:
+        return whole
+    return number
+
+
+def _tiles(
+    index: GalleryIndex,
+    numbers: Sequence[int],
+    values: Sequence[str] = (),
+    distances: Sequence[int] = (),
+) -> list[Tile]:
+    """What pages show of these rows, in their order."""
+    if not numbers:
+        return []
+    fields = [index.columns[name].field for name in ("status", "prompt", "error")]
+    marks = ", ".join("?" for _ in numbers)
+    names = ", ".join(fields)
+    sql = f"SELECT rowid, run, image_id, {names} FROM images WHERE rowid IN ({marks})"
+    by_number: dict[int, tuple[Any, ...]] = {row[0]: row for row in index.fetch(sql, numbers)}
+    tiles = []
+    for place, number in enumerate(numbers):
+        _, run, image_id, status, prompt, error = by_number[number]
+        tile = Tile(
+            number=number,
+            run=index.runs.runs[run].run_id,
+            image_id=image_id.hex,
+            status=status,
+            prompt=truncate_text(prompt or "", MAX_TEXT_CHARS),
+            error=error and truncate_text(error, MAX_TEXT_CHARS),
+            value=values[place] if values else None,
+            distance=distances[place] if distances else None,
+        )
+        tiles.append(tile)
+    return tiles

@@ -1,0 +1,212 @@
+"""Serves a gallery over HTTP, to this machine alone unless the user says otherwise.
+
+No page of another origin reads anything here: not by a name that it lets lead to this machine (DNS
+rebinding), since hosts must be addresses or names of ours; not by requests of its own. No path in a
+request reaches storage: it names a run of the gallery and an image of its manifest, or nothing.
+"""
+
+import base64
+import hashlib
+import ipaddress
+import re
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.gallery.answers import Reply, answer, refuse
+from imagekiln.steps.gallery.gallery import Gallery, open_gallery
+from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.runtime.signals import Stopped
+
+IDLE_SECONDS = 60.0
+MAX_QUERY_CHARS = 16_384
+PAGE_NAME = "page.html"
+OWN_SITES = ("same-origin", "none")
+COMMON_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page, and the policy that lets it run its own script and nothing else."""
+
+    content: bytes
+    policy: str
+
+
+def load_page() -> Page:
+    """The page of this package, with the hashes of its script and its style in the policy."""
+    text = files(__package__).joinpath(PAGE_NAME).read_text(encoding="utf-8")
+    hashes = {tag: _source_hash(content) for tag, content in INLINE_PATTERN.findall(text)}
+    directives = [
+        "default-src 'none'",
+        f"script-src {hashes['script']}",
+        f"style-src {hashes['style']}",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+    return Page(text.encode(), "; ".join(directives))
+
+
+def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None]) -> None:
+    """Serve the gallery of a run or an output until the process is asked to stop.
+
+    `report` is called with a sentence once it is served. Raises BadInput where there are no runs,
+    or nothing can be served at that host and port; TryAgain where storage fails.
+    """
+    with open_gallery(uri) as gallery, GalleryServer(gallery, host, port) as server:
+        state = gallery.state()
+        try:
+            report(
+                f"{pluralize(state.images, 'image')} of {pluralize(len(state.runs), 'run')}: "
+                f"{server.url} until Ctrl-C."
+            )
+            if not is_loopback(host):
+                report(f"Whoever reaches {host} can see all of them.")
+            server.serve_forever()
+        except Stopped:
+            return
+
+
+class GalleryServer(ThreadingHTTPServer):
+    """Listens at a host and a port for the page of one gallery."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, gallery: Gallery, host: str, port: int) -> None:
+        """Listen. Raises BadInput where the port cannot be used, or the host is not this one."""
+        self.gallery = gallery
+        self.host = host
+        self.page = load_page()
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), GalleryRequest)
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BadInput(
+                f"{host}, port {port}: cannot be listened at ({reason}). "
+                "Choose another --port, or an address of this machine as --host."
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds the page."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as there
+        """Say nothing of a browser that went away; show what is a bug of ours."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class GalleryRequest(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: GalleryServer
+    protocol_version = "HTTP/1.1"
+    server_version = "imagekiln"
+    sys_version = ""
+    timeout = IDLE_SECONDS
+
+    def do_GET(self) -> None:  # as http.server calls it
+        """Answer a request, whatever it asks for."""
+        self._send(self._reply())
+
+    do_HEAD = do_GET  # noqa: N815  # likewise
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing for a request."""
+
+    def _reply(self) -> Reply:
+        path, _, query = self.path.partition("?")
+        if not is_own_host(self.headers.get("Host", ""), self.server.host):
+            sentence = "This gallery has no such name. Open it at its address."
+            return refuse(sentence, HTTPStatus.FORBIDDEN)
+        if not self._is_own_site(path):
+            return refuse("Only the gallery's own page reads it.", HTTPStatus.FORBIDDEN)
+        if len(query) > MAX_QUERY_CHARS:
+            return refuse("The query is too long. Ask for less.", HTTPStatus.BAD_REQUEST)
+        try:
+            options = {name: values[-1] for name, values in parse_qs(query).items()}
+        except ValueError:
+            return refuse("The query cannot be read. Correct it.", HTTPStatus.BAD_REQUEST)
+        return answer(self.server.gallery, self.server.page.content, path, options)
+
+    def _is_own_site(self, path: str) -> bool:
+        """Whether a request comes from no other site's page, as far as browsers say so."""
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        is_link = self.headers.get("Sec-Fetch-Mode") == "navigate" and path == "/"
+        origin = self.headers.get("Origin")
+        has_own_origin = origin is None or origin == f"http://{self.headers.get('Host')}"
+        return (site in OWN_SITES or is_link) and has_own_origin
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        headers = {
+            **COMMON_HEADERS,
+            "Content-Type": reply.content_type,
+            "Content-Length": str(len(reply.content)),
+            "Content-Security-Policy": self.server.page.policy,
+            "Cache-Control": reply.caching,
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.content)
+
+
+def is_own_host(header: str, host: str) -> bool:
+    """Whether a Host header names an address, this machine, or the name that is served.
+
+    Any address will do, such as that of a tunnel's end: only a name can be made to lead elsewhere.
+    """
+    name = _host_name(header)
+    if name in ("localhost", host.lower()):
+        return True
+    return _is_address(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach the host."""
+    if not _is_address(host):
+        return host == "localhost"
+    return ipaddress.ip_address(host).is_loopback
+
+
+def _host_name(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _source_hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

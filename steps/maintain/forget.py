@@ -1,0 +1,253 @@
+"""Takes images down: removes them from runs, and from exports that are named.
+
+The ids are written down first, and decide from then on (`runs/forgotten`). Then the run is
+unfinished; its parts are written again without the images, what shows them is removed, and it is
+aggregated again. Whatever is killed in between, the same command does the rest. A row stays where
+an image was, with its prompt and the status `forgotten`: the plan says that there was one.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.aggregate.publishing import revoke_success
+from imagekiln.steps.aggregate.step import aggregate_run
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.export.removal import remove_from_export
+from imagekiln.steps.maintain.run_list import iter_runs, require_output
+from imagekiln.steps.runs.forgotten import add_forgotten, held_images, read_forgotten
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.keys import PLAN_KEY, PREVIEW_FOLDER, REPORT_FOLDER
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
+from imagekiln.steps.runs.tables import MAX_TABLE_ROWS
+from imagekiln.steps.runs.turns import TurnStore
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.runtime.sanitize import format_command
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import error_reason
+from imagekiln.steps.storage.store import Store
+
+SHOWN_FOLDERS = ("thumbnails", "images")  # of a report: copies of images
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSelection:
+    """Which images: those with one of these ids, or of one of these prompts.
+
+    `ids` are of images or of rows. `prompt_parts` are texts that a prompt contains, in whatever
+    case, and `prompt_hashes` the SHA-256 of whole prompts in UTF-8.
+    """
+
+    ids: tuple[str, ...] = ()
+    prompt_parts: tuple[str, ...] = ()
+    prompt_hashes: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was named."""
+        return not (self.ids or any(self.prompt_parts) or self.prompt_hashes)
+
+    def select(self, rows: pa.Table) -> pa.Array:
+        """The ids of those images that are among these rows."""
+        ids = pa.array(self.ids, pa.string())
+        is_selected = pc.or_(
+            pc.is_in(rows["image_id"], ids),
+            pc.fill_null(pc.is_in(rows["id"], ids), False),
+        )
+        for text in filter(None, self.prompt_parts):
+            contains = pc.match_substring(rows["prompt"], text, ignore_case=True)
+            is_selected = pc.or_(is_selected, contains)
+        if self.prompt_hashes:
+            has_hash = [
+                _sha256(prompt) in self.prompt_hashes for prompt in rows["prompt"].to_pylist()
+            ]
+            is_selected = pc.or_(is_selected, pa.array(has_hash))
+        return rows["image_id"].filter(is_selected).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenImages:
+    """The images of a run, or of an export, that were selected, and how many of them are new."""
+
+    uri: str
+    images: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetResult:
+    """What was selected, and whether it was removed."""
+
+    runs: tuple[ForgottenImages, ...]
+    exports: tuple[ForgottenImages, ...]
+    removed: bool
+
+    @property
+    def images(self) -> int:
+        """The images that were selected, in all runs."""
+        return sum(run.images for run in self.runs)
+
+
+def read_ids(path: Path) -> tuple[str, ...]:
+    """The ids in a file of UTF-8 text, one on each line. Raises BadInput."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{path}: cannot be read as text ({error_reason(error)}). Write an id on each line."
+        ) from error
+    return tuple(filter(None, map(str.strip, lines)))
+
+
+def forget(
+    uri: str,
+    selection: ForgetSelection,
+    exports: Sequence[str] = (),
+    *,
+    remove: bool = False,
+) -> ForgetResult:
+    """Select images of the run or output at `uri`; with `remove`, take them down.
+
+    They are also removed from these exports. Raises BadInput where nothing is selected by anything,
+    or where a run is not finished, Missing where there is no run, TryAgain.
+    """
+    if selection.is_empty:
+        raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
+    runs = _open_runs(uri)
+    selected = [_select(run, selection) for run in runs]
+    known = [read_forgotten(run.store, run.plan) for run in runs]
+    counts = [
+        ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
+        for run, ids, earlier in zip(runs, selected, known, strict=True)
+    ]
+    all_ids = pa.concat_arrays([pa.array([], pa.string()), *selected]).unique()
+    if remove:
+        for run, ids, earlier in zip(runs, selected, known, strict=True):
+            _forget_in_run(run, _without(ids, earlier), pa.concat_arrays([earlier, ids]).unique())
+    removals = [remove_from_export(open_store(name), all_ids, remove=remove) for name in exports]
+    return ForgetResult(
+        runs=tuple(counts),
+        exports=tuple(
+            ForgottenImages(name, images, new)
+            for name, (images, new) in zip(exports, removals, strict=True)
+        ),
+        removed=remove,
+    )
+
+
+def _open_runs(uri: str) -> list[Run]:
+    """The runs to look through. Raises BadInput where one may still be made."""
+    store = open_store(uri)
+    if store.exists(PLAN_KEY):
+        runs = [replace(open_run(uri), round=0)]
+    else:
+        runs = list(iter_runs(store))
+        if not runs:
+            require_output(store)
+    for run in runs:
+        _require_ended(run)
+    return runs
+
+
+def _require_ended(run: Run) -> None:
+    # What was begun here and killed left the run unfinished, with ids.
+    was_begun = len(read_forgotten(run.store, run.plan)) > 0
+    if not (run.is_finished or was_begun):
+        raise BadInput(
+            f"{run.store.uri}: is not finished, so a process may still make its images. Run its "
+            f"job to the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
+        )
+    for retry_round in iter_rounds(run.store, run.plan):
+        if not retry_round.is_finished:
+            raise BadInput(
+                f"{retry_round.store.uri}: this round is not finished. First resume it: "
+                f"`{format_command('retry', run.store.uri)}`."
+            )
+
+
+def _parent(uri: str) -> str:
+    return uri.rpartition("/")[0] or "."
+
+
+def _select(run: Run, selection: ForgetSelection) -> pa.Array:
+    def select(number: int) -> pa.Array:
+        return selection.select(read_shard_rows(run.store, run.plan, number))
+
+    shards = map_ordered(select, len(run.plan.shards))
+    ids = pa.concat_arrays([pa.array([], pa.string()), *shards])
+    if len(ids) > MAX_TABLE_ROWS:
+        raise BadInput(
+            f"{run.store.uri}: {len(ids):,} images are selected, and at most {MAX_TABLE_ROWS:,} "
+            "are forgotten at a time. Select fewer, or remove the run."
+        )
+    return ids
+
+
+def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
+    return ids.filter(pc.invert(pc.is_in(ids, earlier)))
+
+
+def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
+    """Take these images down. `new` are those of them that are not written down yet."""
+    if not len(forgotten):
+        return
+    ids = frozenset(forgotten.to_pylist())
+    is_done = run.is_finished and not len(new)
+    if is_done and not any(_held_images(run, ids)):
+        return
+    turn = TurnStore(run.store)  # no aggregation that began before writes any more
+    if len(new):
+        add_forgotten(turn, new)
+    # No reader takes a run for finished whose manifest names bytes that are gone.
+    revoke_success(replace(run, store=turn))
+    part_format = format_of(run.plan.job)
+    for planned, part in _parts_with(run, ids):
+        turn.require_turn()
+        part_format.empty(planned.store, part, ids)
+    _remove_copies(turn)
+    failed_share, accepted = _accepted(run)
+    aggregate_run(run, failed_share, accepted)
+
+
+def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:
+    """The parts of the run and of its rounds that were planned with one of these images."""
+    for planned in (Round(run.store, run.plan), *iter_rounds(run.store, run.plan)):
+        for number in range(len(planned.plan.shards)):
+            for part in read_shard(planned.store, planned.plan, number):
+                if not ids.isdisjoint(part.rows["image_id"].to_pylist()):
+                    yield planned, part
+
+
+def _held_images(run: Run, ids: frozenset[str]) -> Iterator[str]:
+    for planned, part in _parts_with(run, ids):
+        yield from held_images(planned.store, part, ids)
+
+
+def _remove_copies(store: Store) -> None:
+    """Remove the copies of images in the report; it is written again. Those of a preview, too."""
+    for report in (REPORT_FOLDER, f"{PREVIEW_FOLDER}/{REPORT_FOLDER}"):
+        for folder in SHOWN_FOLDERS:
+            keys = [entry.key for entry in store.list_folder(f"{report}/{folder}")]
+            for key in keys:
+                with suppress(Missing):
+                    store.remove(key)
+
+
+def _accepted(run: Run) -> tuple[float | None, tuple[str, ...]]:
+    """What the run was accepted with: it is not finished now, but was."""
+    with suppress(Missing):
+        summary = load_summary(run.store)
+        return summary.failed_share, summary.accepted
+    return None, ()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,102 @@
+"""Images that were taken down: their ids, in numbered tables of the run that are never changed.
+
+These decide. Whatever a part holds, an image with such an id has the status `forgotten`: no reader
+gets it, no retry makes it again, and a process that makes its part again stores none of its bytes.
+"""
+
+from collections.abc import Container, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS
+from imagekiln.steps.runs.keys import forgotten_key
+from imagekiln.steps.runs.parts import Part, read_outcomes
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.tables import (
+    LOCATION_SCHEMA,
+    NEAR_DUPLICATE_SCHEMA,
+    OUTCOME_SCHEMA,
+    read_column,
+    to_parquet,
+)
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+
+ID_SCHEMA = pa.schema([pa.field("image_id", pa.string())])
+# `part` still says which part has the row.
+EMPTIED_COLUMNS = tuple(
+    field.name
+    for field in (*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA)
+    if field.name not in ("status", "part")
+)
+
+
+def read_forgotten(store: Store, plan: Plan) -> pa.Array:
+    """The ids of the images of a run that were taken down; `store` may be that of a round.
+
+    Raises BadInput where a table is damaged, TryAgain.
+    """
+    if plan.round:
+        parent, _, _ = store.uri.rpartition("/")
+        store = open_store(parent or ".")
+    return read_forgotten_ids(store)
+
+
+def read_forgotten_ids(store: Store) -> pa.Array:
+    """The ids in all tables of a folder."""
+    image_ids = pa.array([], pa.string())
+    count = count_entries(store, forgotten_key)
+    for number in range(count):
+        key = forgotten_key(number)
+        further = read_column(store, key, "image_id")
+        image_ids = pa.concat_arrays([image_ids, further])
+    return image_ids.unique()
+
+
+def add_forgotten(store: Store, image_ids: pa.Array) -> None:
+    """Write down further ids, in a table of their own. Raises TryAgain."""
+    table = pa.table([image_ids], schema=ID_SCHEMA)
+    content = to_parquet(table)
+    number = count_entries(store, forgotten_key)
+    while not store.create(forgotten_key(number), content):
+        # Where an answer was lost, a second request meets the table of the first.
+        if store.read(forgotten_key(number)) == content:
+            break
+        number += 1
+
+
+def held_images(store: Store, part: Part, image_ids: Container[str]) -> Iterator[str]:
+    """The ids of those of these images that a part still holds. Raises BadInput on damage."""
+    if not store.exists(part.key):
+        return
+    outcomes = read_outcomes(store, part.key, ["image_id", "status"]).table
+    ids = outcomes["image_id"].to_pylist()
+    statuses = outcomes["status"].to_pylist()
+    for image_id, status in zip(ids, statuses, strict=True):
+        if image_id in image_ids and status != FORGOTTEN_STATUS:
+            yield image_id
+
+
+def forget_rows(manifest: pa.Table, image_ids: pa.Array) -> pa.Table:
+    """The manifest, with nothing but the status of what became of the images with these ids."""
+    if not len(image_ids):
+        return manifest
+    is_forgotten = pc.is_in(manifest["image_id"], image_ids)
+    if not pc.any(is_forgotten).as_py():
+        return manifest
+    status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
+    manifest = _replace_column(manifest, "status", status)
+    for name in EMPTIED_COLUMNS:
+        if name in manifest.column_names:
+            column = manifest[name]
+            nulls = pa.nulls(len(column), column.type)
+            values = pc.if_else(is_forgotten, nulls, column)
+            manifest = _replace_column(manifest, name, values)
+    return manifest.combine_chunks()
+
+
+def _replace_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), values)

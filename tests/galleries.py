@@ -1,0 +1,131 @@
+"""An output with images to look at, and a gallery of it that is served on loopback."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.gallery.gallery import open_gallery
+from imagekiln.steps.gallery.server import GalleryServer
+from imagekiln.steps.imaging.measures import measure_image
+from imagekiln.steps.runs.image import EncodedImage, ImageQuality
+from tests.runs import encoded, fill, not_ok, picture, planned
+
+IMAGES = 10  # of each run
+SHARD = 4
+FAILED = 3
+HOSTILE = '<img src=x onerror="window.hacked = 1"> \'); DROP TABLE images; -- \u202e\x1b[2J %_'
+HOSTILE_COLUMN = 'x"); DROP TABLE images; -- <b>'
+
+
+def write_runs(folder: Path, output: str) -> None:
+    """Two runs with a failed image each; the columns that they carry are somebody's."""
+    for night in range(2):
+        rows = [
+            {
+                "prompt": f"night {night} number {place} {'Kettle' if place % 5 == 0 else ''}",
+                "tag": f"tag {place % 3}",
+                "score": float(place % 4) + night,
+                HOSTILE_COLUMN: HOSTILE,
+            }
+            for place in range(IMAGES)
+        ]
+        rows[1]["prompt"] = HOSTILE
+        result = planned(
+            folder / str(night),
+            output,
+            rows,
+            run_id=f"night-{night}",
+            carry=["tag", "score", HOSTILE_COLUMN],
+            shard={"images": SHARD},
+            part={"images": 2},
+            limits={"failed_share": 0.5},
+            gates={"low_contrast": {"below": 0.5}},
+        )
+        outcomes = {place: _measured(100 * night + place) for place in range(IMAGES)}
+        fill(result, outcomes | {FAILED: not_ok(0, error=HOSTILE)})
+        aggregate(result.uri)
+
+
+def _measured(place: int) -> EncodedImage:
+    """A picture of noise with its perceptual hash; every second one is marked."""
+    marks = ("low_contrast",) if place % 2 else ()
+    rgb = picture(place).rgb
+    assert rgb is not None
+    measures = measure_image(rgb)
+    return replace(encoded(place), quality=ImageQuality(marks, None, measures))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server sent."""
+
+    status: int
+    headers: dict[str, str]
+    content: bytes
+
+    @property
+    def json(self) -> object:
+        return json.loads(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Asks a server, with any header."""
+
+    server: GalleryServer
+
+    def get(
+        self,
+        path: str,
+        options: Mapping[str, object] | None = None,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
+        query = urlencode(dict(options or {}))
+        connection.request(
+            method, f"{path}?{query}" if query else path, headers=dict(headers or {})
+        )
+        response = connection.getresponse()
+        answer = Answer(response.status, dict(response.getheaders()), response.read())
+        connection.close()
+        return answer
+
+    def tiles(self, *where: tuple[str, str, str], **options: object) -> list[dict[str, object]]:
+        """A page of images."""
+        present = {name: value for name, value in options.items() if value is not None}
+        answer = self.get("/images", {"where": conditions(*where), **present})
+        assert answer.status == http.client.OK, answer.content
+        rows: list[dict[str, object]] = json.loads(answer.content)
+        return rows
+
+
+def conditions(*where: tuple[str, str, str]) -> str:
+    """Conditions as the page sends them."""
+    names = ("column", "operator", "value")
+    return json.dumps([dict(zip(names, condition, strict=True)) for condition in where])
+
+
+def image_path(noun: str, tile: dict[str, object]) -> str:
+    return f"/{noun}/{quote(str(tile['run']), safe='')}/{tile['image_id']}"
+
+
+@contextmanager
+def serving(uri: str) -> Iterator[Client]:
+    """A gallery that is served while the block runs, with all images indexed."""
+    with open_gallery(uri) as gallery, GalleryServer(gallery, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            gallery.wait()
+            yield Client(server)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,164 @@
+"""The gallery's page in a real browser: what people do with it, and what it does with texts."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser import Tab, find_browser, open_tab
+from tests.galleries import HOSTILE, HOSTILE_COLUMN, IMAGES, Client, serving, write_runs
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None, reason="no Chromium: apt-get install chromium-headless-shell"
+)
+TILES = "document.querySelectorAll('#sheet li')"
+OPEN_IMAGE = "$('detail').open && $('cells').children.length && $('detail').dataset.image"
+NO_OVERFLOW = "document.documentElement.scrollWidth <= innerWidth"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("page")
+    write_runs(folder, str(folder / "out"))
+    with serving(str(folder / "out")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with open_tab(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser: Tab, client: Client) -> Tab:
+    """The first page, on a phone, with all its thumbnails."""
+    browser.resize(360, 740, phone=True)
+    browser.open("about:blank")
+    browser.wait_for("location.href === 'about:blank'")
+    browser.events.clear()
+    browser.open(client.server.url)
+    browser.wait_for(f"{TILES}.length === {2 * IMAGES} && $('count').textContent")
+    return browser
+
+
+def test_people_search_look_and_step_with_the_keyboard_on_a_phone(tab: Tab, client: Client) -> None:
+    assert tab.evaluate("$('count').textContent") == f"{2 * IMAGES} images"
+    assert tab.wait_for(f"{TILES}[0].querySelector('img').naturalWidth > 0")
+    assert tab.evaluate(NO_OVERFLOW)
+
+    tab.evaluate("$('words').value = 'kettle'; $('words').dispatchEvent(new Event('input'))")
+    assert tab.wait_for(f"{TILES}.length === 4 && $('count').textContent") == "4 images"
+    tab.evaluate("document.querySelector('#sheet button').click()")
+    first, second = (
+        tile["image_id"] for tile in client.tiles(("prompt", "contains", "kettle"))[:2]
+    )
+    assert tab.wait_for(OPEN_IMAGE) == first
+    assert tab.wait_for("$('full').naturalWidth > 0")
+    assert tab.evaluate("$('detail').scrollWidth <= innerWidth")
+    assert f"imagekiln reproduce {client.server.gallery.state().uri}" in str(
+        tab.evaluate("$('command').textContent")
+    )
+    tab.press("ArrowRight")
+    assert tab.wait_for(f"({OPEN_IMAGE}) === '{second}'")
+    tab.press("ArrowLeft")
+    assert tab.wait_for(f"({OPEN_IMAGE}) === '{first}'")
+    assert tab.evaluate("document.querySelectorAll('#neighbors li').length") == 2 * IMAGES - 3
+    tab.evaluate("$('close').click()")
+    assert tab.complaints() == []
+
+
+def test_filters_and_order_come_back_with_the_address(tab: Tab, client: Client) -> None:
+    tab.evaluate(
+        "$('sort').value = 'score'; $('order').value = 'asc'; $('status').value = 'ok';"
+        "$('column').value = 'tag'; showOperators(); $('operator').value = 'is';"
+        "$('value').value = 'tag 1'; $('add').click()"
+    )
+    where = (("tag", "is", "tag 1"), ("status", "is", "ok"))
+    tiles = client.tiles(*where, sort="score", descending=False)
+    shown = f"tiles.length === {len(tiles)} && tiles.map((tile) => tile.image_id).join()"
+    expected = ",".join(str(tile["image_id"]) for tile in tiles)
+    assert tab.wait_for(shown) == expected
+    assert tab.evaluate(NO_OVERFLOW)
+    tab.evaluate("location.reload(); 0")
+    tab.wait_for("document.readyState === 'complete' && state && $('chips').children.length")
+    assert tab.wait_for(shown) == expected
+    assert tab.complaints() == []
+
+
+def test_texts_of_runs_stay_texts(tab: Tab) -> None:
+    assert HOSTILE in str(
+        tab.evaluate(
+            "[...document.querySelectorAll('.caption')].map((one) => one.textContent).join()"
+        )
+    )
+    tab.evaluate(
+        "[...document.querySelectorAll('#sheet button')]"
+        ".find((one) => one.textContent.includes('DROP')).click()"
+    )
+    tab.wait_for(OPEN_IMAGE)
+    cells = str(tab.evaluate("$('cells').textContent"))
+    assert HOSTILE_COLUMN + HOSTILE in cells
+    assert tab.evaluate("window.hacked === undefined")
+    assert tab.evaluate("document.querySelectorAll('[onerror], #sheet b, #cells b').length") == 0
+    assert tab.complaints() == []
+
+
+def test_the_policy_lets_nothing_else_run_or_be_asked(tab: Tab) -> None:
+    tab.evaluate(
+        "const script = document.createElement('script'); script.textContent = 'window.hacked = 2';"
+        "document.body.append(script); const div = document.createElement('div');"
+        "div.innerHTML = '<img src=x onerror=\"window.hacked = 3\">'; document.body.append(div); 0"
+    )
+    asked = "fetch('http://127.0.0.1:1/').then(() => 'sent', (error) => error.name)"
+    assert tab.evaluate(asked) == "TypeError"
+    assert tab.evaluate("window.hacked === undefined")
+    complaints = " ".join(tab.complaints())
+    assert complaints.count("Content Security Policy") >= 3
+
+
+def test_pages_of_other_origins_read_nothing(browser: Tab, client: Client) -> None:
+    """Not even that there is an image: it does not load."""
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<p>other")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    tile = client.tiles(limit=1)[0]
+    image = f"{client.server.url}image/{tile['run']}/{tile['image_id']}"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        browser.open(f"http://127.0.0.1:{server.server_port}/")
+        browser.wait_for(f"location.port === '{server.server_port}' && document.querySelector('p')")
+        asked = (
+            f"fetch('{client.server.url}state', {{mode: 'no-cors'}})"
+            ".then(() => 'read', (error) => error.name)"
+        )
+        assert browser.evaluate(asked) == "TypeError"
+        loaded = (
+            "new Promise((done) => { const image = new Image();"
+            "image.onload = () => done('loaded');"
+            "image.onerror = () => done('refused');"
+            f"image.src = '{image}'; }})"
+        )
+        assert browser.evaluate(loaded) == "refused"
+        server.shutdown()
+        thread.join()
+
+
+def test_trends_show_each_run(tab: Tab) -> None:
+    tab.evaluate("$('show-trends').click(); $('mean').value = 'score'; showTrends()")
+    tab.wait_for(
+        "[...document.querySelectorAll('figcaption')]"
+        ".some((one) => one.textContent.startsWith('Mean of score: 1.3 to 2.3'))"
+    )
+    assert tab.evaluate("document.querySelectorAll('#nights tr').length") == 2
+    assert tab.evaluate(NO_OVERFLOW)
+    assert tab.complaints() == []

@@ -1,0 +1,360 @@
+"""What the gallery answers over HTTP, to its page and to strangers."""
+
+import hashlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.gallery.gallery import open_gallery
+from imagekiln.steps.gallery.server import GalleryServer, is_own_host, serve_gallery
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runtime.signals import stop_on_signals
+from tests import s3
+from tests.galleries import (
+    FAILED,
+    HOSTILE,
+    HOSTILE_COLUMN,
+    IMAGES,
+    SHARD,
+    Client,
+    conditions,
+    image_path,
+    serving,
+    write_runs,
+)
+from tests.jobs import files
+
+SECRET = b"a file of the user's, which is none of the run's"
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gallery")
+    write_runs(folder, str(folder / "out"))
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def client(output: Path) -> Iterator[Client]:
+    with serving(str(output)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rows(output: Path) -> list[Row]:
+    """All manifest rows, in the order of the gallery."""
+    tables = [pq.read_table(path) for path in sorted(output.glob("*/manifest/*.parquet"))]
+    listed: list[Row] = pa.concat_tables(tables).to_pylist()
+    newest = [row for row in listed if row["run_id"] == "night-1"]
+    return newest + [row for row in listed if row["run_id"] == "night-0"]
+
+
+def ids(rows: list[Row]) -> list[object]:
+    return [row["image_id"] for row in rows]
+
+
+def all_pages(client: Client, **options: object) -> list[Row]:
+    """The images of all pages, three at a time."""
+    listed: list[Row] = []
+    after = None
+    while page := client.tiles(after=after, limit=3, **options):
+        listed += page
+        after = page[-1]["number"]
+    return listed
+
+
+def test_pages_hold_every_image_once(client: Client, rows: list[Row]) -> None:
+    assert ids(all_pages(client)) == ids(rows)
+    assert client.get("/count").json == {"images": 2 * IMAGES}
+
+
+@pytest.mark.parametrize("descending", [True, False])
+def test_sorted_pages_hold_every_image_once_where_many_values_are_equal(
+    client: Client, rows: list[Row], descending: bool
+) -> None:
+    sign = -1 if descending else 1
+    expected = sorted(rows, key=lambda row: sign * float(str(row["score"])))
+    assert ids(all_pages(client, sort="score", descending=descending)) == ids(expected)
+
+
+SELECTIONS: list[tuple[tuple[tuple[str, str, str], ...], Callable[[Row], bool]]] = [
+    ((("prompt", "contains", "KETTLE night"),), lambda row: "Kettle" in str(row["prompt"])),
+    ((("prompt", "contains", "%_"),), lambda row: row["prompt"] == HOSTILE),
+    ((("prompt", "is", HOSTILE),), lambda row: row["prompt"] == HOSTILE),
+    ((("status", "is", "failed"),), lambda row: row["status"] == "failed"),
+    ((("marks", "is", "low_contrast"),), lambda row: "low_contrast" in (row["marks"] or [])),
+    ((("run_id", "is", "night-1"),), lambda row: row["run_id"] == "night-1"),
+    ((("tag", "is", "tag 2"), ("score", "at_least", "1.5")),
+     lambda row: row["tag"] == "tag 2" and row["score"] >= 1.5),
+    ((("score", "at_most", "1"),), lambda row: row["score"] <= 1),
+    ((("seed", "is", "12"),), lambda row: row["seed"] == 12),
+    (((HOSTILE_COLUMN, "contains", "drop table"),), bool),
+    (((HOSTILE_COLUMN, "is", "'"),), lambda row: not row),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "is_selected"), SELECTIONS)
+def test_conditions_select_what_a_scan_of_the_manifests_does(
+    client: Client,
+    rows: list[Row],
+    where: tuple[tuple[str, str, str], ...],
+    is_selected: Callable[[Row], bool],
+) -> None:
+    expected = [row for row in rows if is_selected(row)]
+    assert ids(client.tiles(*where)) == ids(expected)
+    assert client.get("/count", {"where": conditions(*where)}).json == {"images": len(expected)}
+
+
+def test_an_image_comes_with_its_row_and_command_and_those_most_alike(
+    client: Client, rows: list[Row], output: Path
+) -> None:
+    tile = client.tiles(("prompt", "is", HOSTILE))[0]
+    stored = next(row for row in rows if row["image_id"] == tile["image_id"])
+    image = client.get(image_path("image", tile))
+    assert hashlib.sha256(image.content).hexdigest() == stored["sha256"]
+    assert image.headers["Content-Type"] == "image/png"
+    thumbnail = client.get(image_path("thumbnail", tile), {"number": tile["number"]})
+    assert thumbnail.headers["Content-Type"] == "image/jpeg"
+    assert thumbnail.content.startswith(b"\xff\xd8")
+
+    details = client.get(image_path("row", tile)).json
+    assert isinstance(details, dict)
+    values = details["row"]["values"]
+    assert (values["prompt"], values[HOSTILE_COLUMN]) == (HOSTILE, HOSTILE)
+    assert values["phash"] == str(stored["phash"])  # as text: JavaScript's numbers are shorter
+    command = f"imagekiln reproduce {output}/{tile['run']} {tile['image_id']}"
+    assert details["row"]["command"] == command
+
+    def distance(row: Row) -> int:
+        mine, its = np.int64(stored["phash"]), np.int64(row["phash"])
+        return int(np.bitwise_count((mine ^ its).view(np.uint64)))
+
+    others = [row for row in rows if row["phash"] is not None and row is not stored]
+    nearest = sorted(others, key=distance)
+    assert ids(details["neighbors"]) == ids(nearest)
+    assert [near["distance"] for near in details["neighbors"]] == list(map(distance, nearest))
+
+
+def test_an_image_that_failed_has_a_row_and_no_file(client: Client) -> None:
+    (tile, _) = client.tiles(("status", "is", "failed"))
+    assert tile["error"] == HOSTILE
+    assert client.get(image_path("row", tile)).status == 200
+    answer = client.get(image_path("image", tile))
+    assert (answer.status, b"its status is failed" in answer.content) == (400, True)
+
+
+def test_looking_changes_nothing_in_a_run(client: Client, output: Path) -> None:
+    before = files(output)
+    for tile in client.tiles():
+        for noun in ("image", "thumbnail", "row"):
+            client.get(image_path(noun, tile))
+    client.get("/trends", {"column": "contrast"})
+    assert files(output) == before
+
+
+def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Client) -> None:
+    nights = client.get("/trends", {"column": "score"}).json
+    assert isinstance(nights, list)
+    assert [(night["run_id"], night["images"], night["ok"]) for night in nights] == [
+        ("night-0", IMAGES, IMAGES - 1),
+        ("night-1", IMAGES, IMAGES - 1),
+    ]
+    assert [night["mean"] for night in nights] == pytest.approx([1.3, 2.3])
+
+
+REFUSED = [
+    ("/images", {"where": "not JSON"}, 400),
+    ("/images", {"where": conditions((HOSTILE, "is", "x"))}, 400),
+    ("/images", {"where": conditions(("prompt", "is; DROP TABLE images", "x"))}, 400),
+    ("/images", {"where": conditions(("prompt", "at_least", "x"))}, 400),
+    ("/images", {"where": conditions(("score", "at_least", "1 OR 1"))}, 400),
+    ("/images", {"where": conditions(("image_id", "is", "' OR 1"))}, 400),
+    ("/images", {"where": conditions(*[("prompt", "contains", "x")] * 17)}, 400),
+    ("/images", {"sort": "rowid; DROP TABLE images"}, 400),
+    ("/images", {"sort": "prompt"}, 400),
+    ("/images", {"limit": "1000000"}, 400),
+    ("/images", {"after": "-1"}, 400),
+    ("/images", {"sort": "score", "after": "999999"}, 404),
+    ("/trends", {"column": "prompt"}, 400),
+    ("/images", {"where": "[" * 10_000}, 400),
+    ("/images", {"where": "x" * 20_000}, 400),
+    ("/image/night-0/" + "0" * 32, {}, 404),
+    ("/image/..%2Fnight-0/" + "0" * 32, {}, 404),
+    ("/image/night-0/..%2F..%2Fplan.json", {}, 400),
+    ("/image/%2Fetc/passwd", {}, 404),
+    ("/night-0/plan.json", {}, 404),
+    ("/../../../etc/passwd", {}, 404),
+    ("//etc/passwd", {}, 404),
+    ("/\x7f%00%ff", {}, 404),
+]
+
+
+@pytest.mark.parametrize(("path", "options", "status"), REFUSED)
+def test_a_hostile_request_is_refused_in_a_sentence(
+    client: Client, path: str, options: dict[str, object], status: int
+) -> None:
+    answer = client.get(path.replace("\x7f", "%7f"), options)
+    assert isinstance(answer.json, dict)
+    assert (answer.status, list(answer.json)) == (status, ["error"])
+    assert len(str(answer.json["error"])) < 500
+    assert answer.headers["Content-Type"] == "application/json"
+    assert client.get("/count").json == {"images": 2 * IMAGES}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": ""},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    ],
+)
+def test_other_origins_and_names_read_nothing(client: Client, headers: dict[str, str]) -> None:
+    tile = client.tiles(limit=1)[0]
+    for path in ("/state", "/images", image_path("image", tile), image_path("thumbnail", tile)):
+        assert client.get(path, headers=headers).status == 403
+
+
+def test_a_link_from_elsewhere_opens_the_page(client: Client) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.get("/", headers=headers).status == 200
+
+
+def test_hosts_are_addresses_or_names_of_this_machine() -> None:
+    for own in ("127.0.0.1:8000", "localhost", "[::1]:9", "10.1.2.3:80", "kiln.example:8000"):
+        assert is_own_host(own, "kiln.example")
+    for other in ("", "evil.example", "localhost.evil.example", "[::1", "1.2.3.4.evil"):
+        assert not is_own_host(other, "127.0.0.1")
+
+
+def test_every_answer_has_a_type_and_a_policy(client: Client) -> None:
+    tile = client.tiles(limit=1)[0]
+    for path in ("/", "/state", "/nowhere", image_path("image", tile)):
+        headers = client.get(path).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "Access-Control-Allow-Origin" not in headers
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe" not in policy
+    assert client.get("/state", method="HEAD").content == b""
+    assert client.get("/state", method="POST").status == 501
+
+
+def test_a_link_in_the_place_of_a_part_shows_nothing_of_the_file(
+    output: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(output / "night-0", tmp_path / "night-0")
+    (tmp_path / "secret").write_bytes(SECRET * 1000)
+    part = run / "images" / "00000-0000.parquet"
+    part.unlink()
+    part.symlink_to(tmp_path / "secret")
+    with serving(str(run)) as client:
+        tile = client.tiles(limit=1)[0]
+        for noun in ("image", "thumbnail"):
+            answer = client.get(image_path(noun, tile))
+            assert answer.status == 400
+            assert SECRET not in answer.content
+
+
+def test_a_damaged_manifest_costs_its_own_images(output: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(output / "night-0", tmp_path / "night-0")
+    (run / manifest_key(1)).write_bytes(b"PAR1 nothing PAR1")
+    (run / manifest_key(2)).unlink()
+    shutil.copy(run / manifest_key(0), run / manifest_key(2))
+    with serving(str(run)) as client:
+        state = client.get("/state").json
+        assert isinstance(state, dict)
+        assert (state["images"], state["indexed"]) == (IMAGES, SHARD)
+        damaged, other = state["problems"]
+        assert manifest_key(1) in damaged
+        assert "4 rows for 2 images" in other
+        assert len(client.tiles()) == SHARD
+
+
+def test_a_manifest_that_was_replaced_meanwhile_shows_no_other_row(
+    output: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(output / "night-0", tmp_path / "night-0")
+    with serving(str(run)) as client:
+        first, second = client.tiles(limit=2)
+        path = run / manifest_key(0)
+        table = pq.read_table(path)
+        pq.write_table(table.take(pa.array([1, 0, 2, 3])), path)
+        for tile in (first, second):
+            for noun in ("row", "image"):
+                answer = client.get(image_path(noun, tile))
+                assert (answer.status, b"Start the gallery again" in answer.content) == (400, True)
+
+
+@pytest.mark.slow
+def test_a_gallery_of_a_bucket_is_the_same_and_says_no_secret(
+    output: Path, s3_bucket: str, client: Client
+) -> None:
+    fsspec.filesystem("s3").put(str(output), f"{s3_bucket}/out", recursive=True)
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    assert secret == s3.WRITER.secret
+    with serving(f"{s3_bucket}/out") as remote:
+        assert remote.tiles() == client.tiles()
+        tile = remote.tiles(limit=1)[0]
+        paths = ["/", "/state", "/trends", *(image_path(noun, tile) for noun in ("image", "row"))]
+        for path in paths:
+            answer = remote.get(path)
+            assert answer.status == 200
+            assert secret.encode() not in answer.content
+        assert remote.get(paths[3]).content == client.get(paths[3]).content
+
+
+def test_mistakes_are_told_in_a_sentence(output: Path, tmp_path: Path) -> None:
+    with pytest.raises(Missing, match=r"no such folder\. Check the name\."):
+        serve_gallery(str(tmp_path / "nothing"), "127.0.0.1", 0, print)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="holds no runs"):
+        serve_gallery(str(tmp_path / "empty"), "127.0.0.1", 0, print)
+    unfinished = shutil.copytree(output, tmp_path / "unfinished")
+    for run in ("night-0", "night-1"):
+        shutil.rmtree(unfinished / run / "manifest")
+    with pytest.raises(Missing, match="no run that was aggregated"):
+        serve_gallery(str(unfinished), "127.0.0.1", 0, print)
+    with (
+        open_gallery(str(output)) as gallery,
+        GalleryServer(gallery, "127.0.0.1", 0) as server,
+        pytest.raises(BadInput, match="Choose another --port"),
+    ):
+        serve_gallery(str(output), "127.0.0.1", server.server_port, print)
+
+
+def test_a_signal_ends_it_as_asked(output: Path) -> None:
+    sentences: list[str] = []
+
+    def report(sentence: str) -> None:
+        sentences.append(sentence)
+        signal.raise_signal(signal.SIGINT)
+
+    with stop_on_signals(at_once=True):
+        serve_gallery(str(output), "127.0.0.1", 0, report)
+    assert sentences[0].startswith(f"{2 * IMAGES} images of 2 runs: http://127.0.0.1:")
+
+
+def test_unaccepted_runs_are_shown_too(output: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(output, tmp_path / "out")
+    (copy / "night-0" / "_SUCCESS").unlink()
+    with serving(str(copy)) as client:
+        tiles = client.tiles(("run_id", "is", "night-0"))
+        assert (len(tiles), tiles[FAILED]["status"]) == (IMAGES, "failed")

@@ -1,0 +1,237 @@
+"""What was taken down is gone from runs and exports, and nothing brings it back."""
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import imagekiln
+from imagekiln import BadInput, Incomplete
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.faults import manifests
+from tests.interleaving import Process, interleaving
+from tests.runs import (
+    begin_round,
+    encoded,
+    fill,
+    finished,
+    job,
+    not_ok,
+    planned,
+    renumbered,
+    write_prompts,
+)
+
+FORMATS = ("parquet", "webdataset", "files")
+IMAGES = 6
+FAILED = 3  # in the run itself; a round makes it again
+TAKEN_DOWN = (1, FAILED)
+PHRASE = "Jane DOE"
+ROWS = [
+    {
+        "prompt": f"number {index}" + (" of jane doe" if index in TAKEN_DOWN else ""),
+        "id": f"r{index}",
+    }
+    for index in range(IMAGES)
+]
+
+
+def make_run(scratch: Path, output: str, format_name: str) -> str:
+    """A run of noise, one image of which a round made again."""
+    changes = {"run_id": f"night-{format_name}", "format": format_name}
+    result = planned(scratch, output, ROWS, limits={"failed_share": 0.5}, **changes)
+    pictures = {index: encoded(index) for index in range(IMAGES)}
+    fill(result, pictures | {FAILED: not_ok(0)})
+    aggregate(result.uri)
+    again = begin_round(result)
+    (part,) = read_shard(again.store, again.plan, 0)
+    format_of(again.plan.job).pack(part, renumbered([encoded(FAILED)])).commit(again.store)
+    aggregate(result.uri)
+    return result.uri
+
+
+def objects_in(store: Store, folder: str = "") -> Iterator[str]:
+    """The keys of all objects in a folder, and below it."""
+    for entry in store.list_folder(folder):
+        if entry.is_folder:
+            yield from objects_in(store, entry.key)
+        else:
+            yield entry.key
+
+
+def images_by_row(uri: str) -> dict[str, bytes]:
+    """The bytes of the images of a run by the ids of their rows."""
+    batches = imagekiln.dataset(uri, columns=["id", "image"]).to_batches()
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return {row["id"]: row["image"]["bytes"] for row in rows}
+
+
+def require_gone(uri: str, before: dict[str, bytes]) -> None:
+    """The images that were taken down are nowhere; the others are what they were."""
+    down = [f"r{index}" for index in TAKEN_DOWN]
+    assert images_by_row(uri) == {name: before[name] for name in before if name not in down}
+    store = open_store(uri)
+    for key in objects_in(store):
+        content = store.read(key)
+        assert not any(before[name] in content for name in down), key
+    statuses = {str(row["id"]): row["status"] for row in manifests(uri)}
+    assert [name for name in statuses if statuses[name] == "forgotten"] == down
+    imagekiln.verify(uri)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "place"),
+    [
+        ("parquet", "disk"),
+        ("webdataset", "disk"),
+        ("files", "disk"),
+        *[pytest.param(name, "s3", marks=pytest.mark.slow) for name in FORMATS],
+    ],
+)
+def test_forgotten_images_are_gone_and_nothing_brings_them_back(
+    tmp_path: Path, request: pytest.FixtureRequest, format_name: str, place: str
+) -> None:
+    folder = str(tmp_path) if place == "disk" else request.getfixturevalue("s3_bucket")
+    output = f"{folder}/out"
+    uri = make_run(tmp_path / "scratch", output, format_name)
+    before = images_by_row(uri)
+
+    counted = imagekiln.forget(output, prompt_contains=[PHRASE])
+    assert (counted.images, counted.removed) == (len(TAKEN_DOWN), False)
+    assert images_by_row(uri) == before
+
+    imagekiln.forget(output, prompt_contains=[PHRASE], remove=True)
+    require_gone(uri, before)
+    summary = aggregate(uri)
+    assert (summary.ok, summary.not_ok, summary.retryable) == (IMAGES - 2, 0, 0)
+
+    store = open_store(uri)
+    assert plan_next_round(store, load_plan(store)) is None
+    imagekiln.gc(output, older_than=0, remove=True)
+    require_gone(uri, before)
+    again = write_prompts(tmp_path / "again.parquet", ROWS)
+    later = make_plan(job(again, output, run_id="later", skip_existing=True))
+    assert later.plan.counts.images == 0
+    with pytest.raises(BadInput, match="was taken down"):
+        imagekiln.reproduce(uri, "r1")
+
+
+@pytest.mark.parametrize(
+    ("format_name", "every"),
+    [("webdataset", 70), *[pytest.param(name, 1, marks=pytest.mark.slow) for name in FORMATS]],
+)
+def test_forgetting_that_was_killed_is_finished_by_the_same_command(
+    tmp_path: Path, format_name: str, every: int
+) -> None:
+    made = make_run(tmp_path / "scratch", str(tmp_path / "made"), format_name)
+    before = images_by_row(made)
+    down = {before[f"r{index}"] for index in TAKEN_DOWN}
+    accesses = 2
+    is_done = False
+    while not is_done:
+        uri = tmp_path / f"killed-{accesses}" / Path(made).name
+        shutil.copytree(made, uri)
+        forget = partial(imagekiln.forget, uri, ids=["r1", f"r{FAILED}"], remove=True)
+        with interleaving(uri, lambda *_: None):
+            process = Process("killed", forget)
+            process.step(accesses)
+            is_done = process.is_done
+            process.kill(torn=True)
+            if (uri / SUCCESS_KEY).exists():  # nobody reads a part that lacks what it should have
+                left = set(images_by_row(str(uri)).values())
+                assert left in (set(before.values()), set(before.values()) - down)
+        forget()
+        imagekiln.gc(uri.parent, older_than=0, remove=True)
+        require_gone(str(uri), before)
+        shutil.rmtree(uri.parent)
+        accesses += every
+
+
+@pytest.mark.slow
+def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> None:
+    uri = str(tmp_path / "run")
+    store = finished(Path(uri))
+    before = images_by_row(uri)
+    prompt_hash = sha256(b"a red circle number 5").hexdigest()
+    imagekiln.forget(uri, prompt_sha256=[prompt_hash], remove=True)
+    emptied = store.read(part_key(0, 1))
+    store.remove(part_key(0, 1))
+    imagekiln.generate(uri, 0, progress=False)
+    assert store.read(part_key(0, 1)) == emptied
+    del before["row-5"]
+    assert images_by_row(uri) == before
+    imagekiln.verify(uri)
+
+
+def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    part = Path(uri) / part_key(0, 0)
+    stored = part.read_bytes()
+    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+    part.write_bytes(stored)
+    aggregate(uri)
+    assert "r1" not in images_by_row(uri)
+    with pytest.raises(Incomplete, match="which was forgotten"):
+        imagekiln.verify(uri)
+    imagekiln.forget(uri, ids=["r1"], remove=True)
+    require_gone(uri, before)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
+def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format: str) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    export = tmp_path / "export"
+    imagekiln.export(uri, export, format=file_format)
+    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+
+    accesses = 1
+    killed = export
+    is_done = False
+    forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
+    while not is_done:
+        killed = tmp_path / f"killed-{accesses}"
+        shutil.copytree(export, killed)
+        with interleaving(killed, lambda *_: None):
+            process = Process("killed", partial(forget, exports=[killed]))
+            process.step(accesses)
+            is_done = process.is_done
+            process.kill(torn=True)
+        counted = forget(exports=[killed])
+        assert counted.exports[0].images == len(TAKEN_DOWN)
+        assert (killed / SUCCESS_KEY).read_text() == f"{IMAGES - 2} images\n"
+        accesses += 1
+
+    (data,) = [path for path in (killed / "data").iterdir() if path.suffix != ""]
+    content = data.read_bytes()
+    assert [name for name in before if before[name] not in content] == ["r1", f"r{FAILED}"]
+    rows = pq.read_table(killed / "manifest").to_pylist()
+    statuses = {row["id"]: (row["status"], row["row"]) for row in rows}
+    assert statuses["r1"] == statuses[f"r{FAILED}"] == ("forgotten", None)
+    assert [place for _, place in statuses.values() if place is not None] == [0, 1, 2, 3]
+    assert imagekiln.export(uri, killed, format=file_format).written == 0
+
+
+def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
+    unfinished = planned(tmp_path / "p", str(tmp_path / "out"), ROWS, run_id="open")
+    with pytest.raises(BadInput, match="is not finished"):
+        imagekiln.forget(tmp_path / "out", ids=["r1"], remove=True)
+    with pytest.raises(BadInput, match="Nothing says which"):
+        imagekiln.forget(unfinished.uri, prompt_contains=[""])
+    assert not any("forgotten" in key for key in objects_in(open_store(unfinished.uri)))
+    assert open_store(unfinished.uri).exists(PLAN_KEY)

@@ -1,0 +1,167 @@
+"""Commands that make a dataset of finished runs, for others to read, and that take images down."""
+
+from pathlib import Path
+
+import click
+import cloup
+
+from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln export images exported",
+        "imagekiln export s3://bucket/images s3://bucket/shapes-v1 --as webdataset --file-size 1GB",
+    )
+)
+@cloup.argument(
+    "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
+)
+@cloup.argument(
+    "destination", metavar="DESTINATION", type=PATH_OR_URI, help="A new folder: a path or URI."
+)
+@cloup.option(
+    "--as",
+    "file_format",
+    type=click.Choice(["parquet", "webdataset"]),
+    default="parquet",
+    show_default=True,
+    help="The format of the files.",
+)
+@cloup.option(
+    "--file-size",
+    default="500MB",
+    show_default=True,
+    metavar="SIZE",
+    help="The most that a file has: 1MB to 4GB.",
+)
+@cloup.option(
+    "--partition-by",
+    metavar="COLUMN",
+    help="A folder for each value of this column, as Hive lays them out.",
+)
+@cloup.option(
+    "--columns", metavar="NAMES", help="The columns to export, with commas. Default: all."
+)
+@format_option
+def export(
+    source: str,
+    destination: str,
+    file_format: str,
+    file_size: str,
+    partition_by: str | None,
+    columns: str | None,
+    output_format: str,
+) -> None:
+    """Copy the images that are ok into fewer, larger files.
+
+    Each image is compared with its hash. The same command resumes an export that was interrupted.
+    """
+    from imagekiln.steps.export.settings import read_settings
+    from imagekiln.steps.export.step import export as export_images
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.text import format_export, print_result
+
+    names = None if columns is None else columns.split(",")
+    settings = read_settings(file_format, file_size, partition_by, names)
+    with open_progress() as progress:
+        result = export_images(source, destination, settings, progress)
+    print_result(result, output_format, format_export)
+
+
+@cloup.command(
+    epilog=examples("imagekiln push shapes-v1 hf://datasets/USER/shapes --version v1"),
+)
+@cloup.argument("folder", metavar="EXPORT", type=PATH_OR_URI, help="A complete export.")
+@cloup.argument("repository", metavar="hf://datasets/USER/NAME", help="A dataset of the hub.")
+@cloup.option("--version", metavar="TAG", help="Tag it: a training job can name it for good.")
+@cloup.option("--public", is_flag=True, help="Where the dataset is made: for all to see.")
+@format_option
+def push(
+    folder: str, repository: str, version: str | None, public: bool, output_format: str
+) -> None:
+    """Upload an export to a dataset of the Hugging Face hub.
+
+    Needs HF_TOKEN in the environment. The same command resumes what was interrupted.
+    """
+    from imagekiln.steps.export.push import push as push_export
+    from imagekiln.workflows.cli.text import format_push, print_result
+
+    result = push_export(folder, repository, version, public=public)
+    print_result(result, output_format, format_push)
+
+
+@cloup.command(
+    epilog=examples(
+        'imagekiln forget images --prompt-contains "Jane Doe"',
+        "imagekiln forget images --ids takedown.txt --from-export shapes-v1 --remove",
+    )
+)
+@cloup.argument(
+    "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
+)
+@cloup.option_group(
+    "Which images",
+    cloup.option(
+        "--id",
+        "ids",
+        multiple=True,
+        metavar="ID",
+        help="The image_id of an image, or the id of a row; repeatable.",
+    ),
+    cloup.option(
+        "--ids",
+        "ids_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="A file with such an id on each line.",
+    ),
+    cloup.option(
+        "--prompt-contains",
+        "prompt_parts",
+        multiple=True,
+        metavar="TEXT",
+        help="Of prompts that contain this text, in whatever case; repeatable.",
+    ),
+    cloup.option(
+        "--prompt-sha256",
+        "prompt_hashes",
+        multiple=True,
+        metavar="HASH",
+        help="Of the prompt with this SHA-256; repeatable.",
+    ),
+)
+@cloup.option(
+    "--from-export",
+    "exports",
+    multiple=True,
+    metavar="FOLDER",
+    type=PATH_OR_URI,
+    help="Also from this export; repeatable.",
+)
+@cloup.option("--remove", is_flag=True, help="Remove what is counted.")
+@format_option
+def forget(
+    source: str,
+    ids: tuple[str, ...],
+    ids_file: Path | None,
+    prompt_parts: tuple[str, ...],
+    prompt_hashes: tuple[str, ...],
+    exports: tuple[str, ...],
+    remove: bool,
+    output_format: str,
+) -> None:
+    """Count images, or take them down for good.
+
+    Their bytes are removed from the parts of all rounds, and their copies from reports. Neither
+    retry nor a later job with skip_existing makes them again. Their rows stay, with their prompts.
+    """
+    from imagekiln.steps.maintain.forget import ForgetSelection, read_ids
+    from imagekiln.steps.maintain.forget import forget as forget_images
+    from imagekiln.workflows.cli.text import format_forgotten, print_result
+
+    if ids_file is not None:
+        ids += read_ids(ids_file)
+    selection = ForgetSelection(ids, prompt_parts, prompt_hashes)
+    result = forget_images(source, selection, exports, remove=remove)
+    print_result(result, output_format, format_forgotten)
