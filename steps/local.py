@@ -15,6 +15,7 @@ from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.rewrite.step import prompt_rewriter
 from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan
@@ -70,7 +71,7 @@ def run(
     require_libraries(job)
     if gpus is not None or job.device in NAMED_DEVICES:
         choose_environments(job, gpus)  # a device that is not here leaves no plan behind
-    result = make_plan(job)
+    result = make_plan(job, rewriter=prompt_rewriter(progress))
     change = result.input_change
     store = open_store(result.uri)
     if store.exists(SUCCESS_KEY):
@@ -156,7 +157,7 @@ def preview(
     require_libraries(job)
     if job.device in NAMED_DEVICES:
         choose_environments(job, None)
-    result = make_plan(job, sample_images=images)
+    result = make_plan(job, sample_images=images, rewriter=prompt_rewriter(progress))
     plan = result.plan
     if not plan.shards:
         raise BadInput(f"{result.uri}: has no image to make, so there is nothing to show.")

@@ -27,17 +27,18 @@ def require_libraries(job: Job | None = None) -> None:
 
     Where it can, prepare the process for them.
     """
-    _require_extra("generate", GENERATION_LIBRARIES, "to generate images")
+    require_extra("generate", GENERATION_LIBRARIES, "to generate images")
     limit_spinning()
     if job is None:
         return
     if job.speed.quantization == "fp8":
-        _require_extra("fp8", ("torchao",), "for speed.quantization: fp8")
+        require_extra("fp8", ("torchao",), "for speed.quantization: fp8")
     if job.c2pa is not None:
-        _require_extra("c2pa", ("c2pa",), "to sign images")
+        require_extra("c2pa", ("c2pa",), "to sign images")
 
 
-def _require_extra(extra: str, libraries: Sequence[str], purpose: str) -> None:
+def require_extra(extra: str, libraries: Sequence[str], purpose: str) -> None:
+    """Raise NotInstalled where one of the extra's libraries is missing."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise NotInstalled(

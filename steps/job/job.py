@@ -30,6 +30,7 @@ from imagekiln.steps.job.gates import Gate, GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.prices import GpuPrice, is_price
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
 from imagekiln.steps.job.speed import SpeedSettings
@@ -272,6 +273,12 @@ class Job(Settings):
             "or a template."
         )
     )
+    # Left out of what is written where it is not set, so that run ids are those of before.
+    rewrite: RewriteSettings | None = Field(
+        default=None,
+        exclude_if=lambda rewrite: rewrite is None,
+        description="A language model that rewrites each prompt before the run is planned.",
+    )
     output: Location = Field(description="The folder or URI that holds the runs.")
     model: ModelSettings
     columns: ColumnNames = ColumnNames()
@@ -359,6 +366,16 @@ class Job(Settings):
         return prices
 
     @model_validator(mode="after")
+    def _require_free_columns(self) -> "Job":
+        for column in REWRITE_COLUMNS:
+            if self.rewrite is not None and column in self.carry:
+                raise ValueError(
+                    f'has rewrite, which writes column "{column}", and carries another; '
+                    "rename that in the table"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _require_metadata_for_c2pa(self) -> "Job":
         if self.c2pa is not None and self.metadata == "none":
             raise ValueError(
@@ -405,7 +422,16 @@ class Job(Settings):
 
     @property
     def carried_columns(self) -> tuple[str, ...]:
-        """The columns that are copied: those of `carry`, and where a prompt is from a template."""
+        """The columns that are copied: those of `carry`, and those that say where a prompt is from.
+
+        The latter are of prompts that are made from templates, or rewritten.
+        """
+        rewritten = () if self.rewrite is None else REWRITE_COLUMNS
+        return (*self.read_columns, *rewritten)
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Those of `carried_columns` that the prompts come with, before they are rewritten."""
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry

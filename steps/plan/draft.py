@@ -41,7 +41,13 @@ from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_
 from imagekiln.steps.plan.run_time import RunTime, run_time
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
-from imagekiln.steps.runs.plan import BatchSize, InputFacts, PlanCounts, max_batch_size
+from imagekiln.steps.runs.plan import (
+    BatchSize,
+    InputFacts,
+    PlanCounts,
+    RewriteFacts,
+    max_batch_size,
+)
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
@@ -65,6 +71,7 @@ class PlanInputs:
     tuning: TuningEntries
     existing_runs: tuple[str, ...] = ()
     sample_images: int = 0
+    rewrite: RewriteFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

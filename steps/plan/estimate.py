@@ -18,6 +18,7 @@ from imagekiln.steps.plan.input_files import (
     guessed_prompt_columns,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
+from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime, default_figure, run_time
 from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
 from imagekiln.steps.plan.template_rows import read_prompts
@@ -90,7 +91,7 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = _resolve_model(job, scratch)
-        files = read_prompts(job, scratch)
+        files = rewrite_for_estimate(job, read_prompts(job, scratch))
         inputs = PlanInputs(
             job=model.job,
             model=model,

@@ -23,6 +23,7 @@ from imagekiln.steps.plan.column_readers import (
 )
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import require_image_type
+from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.text_formats import MAX_COLUMNS, text_array
 from imagekiln.steps.storage.failures import (
@@ -45,6 +46,7 @@ class InputFile:
     `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
     `partitions` those of both that stand in the file's name, with their value, and
     `unused_columns` the rest. `made_prompts` says how many prompts were made of a template, if any.
+    With `prompt_texts`, they were rewritten, and the last columns of `passthrough` say of what.
     """
 
     source: SourceFile
@@ -54,6 +56,7 @@ class InputFile:
     partitions: dict[str, str | None]
     unused_columns: tuple[str, ...] = ()
     made_prompts: str | None = None
+    prompt_texts: PromptTexts | None = None
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -63,7 +66,7 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     """
     sources = gather_sources(job.prompt_patterns, folder)
     names = frozenset(name for _, name in job.columns)
-    return read_footers(convert_sources(sources, names, folder), job.columns, job.carried_columns)
+    return read_footers(convert_sources(sources, names, folder), job.columns, job.read_columns)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:

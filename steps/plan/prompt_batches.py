@@ -6,15 +6,23 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     Cells,
     passthrough_names,
     read_passthrough,
 )
-from imagekiln.steps.plan.input_files import InputFile, iter_file_columns, unreadable_error
+from imagekiln.steps.plan.input_files import (
+    InputFile,
+    iter_file_columns,
+    unreadable_error,
+)
 from imagekiln.steps.plan.input_images import ImageDigests, InputImages
+from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.runs.tables import COLUMN_TYPES
+
+PROMPT_INDEX = [column.name for column in PROMPT_COLUMNS].index("prompt")
 
 
 def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
@@ -63,11 +71,17 @@ def iter_prompt_batches(
 def _read_file(
     file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
 ) -> Iterator[pa.RecordBatch]:
-    names = dict.fromkeys([*file.column_names.values(), *file.passthrough.names])
+    names = dict.fromkeys([*file.column_names.values(), *_read_passthrough_names(file)])
     row = first_row
     for batch in iter_file_columns(file, [*names]):
         yield _convert_batch(file, batch, row, schema, images)
         row += batch.num_rows
+
+
+def _read_passthrough_names(file: InputFile) -> list[str]:
+    """The carried columns that are read, without those that say what a prompt was."""
+    names: list[str] = file.passthrough.names
+    return names if file.prompt_texts is None else names[: -len(REWRITE_COLUMNS)]
 
 
 def _convert_batch(
@@ -90,10 +104,28 @@ def _convert_batch(
         arrays.append(cells.values)
         wrong = cells.mark_invalid(wrong, column.name)
     carried: list[pa.Array] = []
-    marks = passthrough_names(len(file.passthrough))
-    for name, mark in zip(file.passthrough.names, marks, strict=True):
+    names = _read_passthrough_names(file)
+    for name, mark in zip(names, passthrough_names(len(names)), strict=True):
         where = f"{file.source.uri}: column {name!r}"
         passthrough = read_passthrough(batch.column(name), where)
         carried.append(passthrough.values)
         wrong = passthrough.mark_invalid(wrong, mark)
+    if file.prompt_texts is not None:
+        arrays[PROMPT_INDEX], *origins = _rewrite(arrays[PROMPT_INDEX], file.prompt_texts)
+        carried += origins
     return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)
+
+
+def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:
+    """The prompts that are drawn, and the columns that say of what they were made, and how."""
+    drawn = []
+    outcomes = []
+    for prompt in prompts.to_pylist():
+        text, outcome = texts.choose(prompt)
+        drawn.append(text)
+        outcomes.append(outcome)
+    return [
+        pa.array(drawn, pa.string()),
+        prompts,
+        pa.array(outcomes, pa.string()),
+    ]

@@ -28,12 +28,12 @@ from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, describe_excess, m
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_changes import describe_input_change
 from imagekiln.steps.plan.input_files import (
-    InputFile,
     find_unused_columns,
     guessed_prompt_columns,
     input_fingerprint,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
+from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInput, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
@@ -75,6 +75,7 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "prices": True,
     "budget": True,
     "shard": {"help": True},
+    "rewrite": {"batch_size": True},
 }
 
 
@@ -108,15 +109,20 @@ class PlanResult:
 
 
 def make_plan(
-    job: Job, *, must_exist: bool = False, sample_images: int | None = None
+    job: Job,
+    *,
+    must_exist: bool = False,
+    sample_images: int | None = None,
+    rewriter: PromptRewriter | None = None,
 ) -> PlanResult:
     """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
     With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
     as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
-    that there is no such run. Raises BadInput where the input, the model or the output is not as it
-    must be, or the estimate exceeds the budget or the disk, BudgetSpent where that is spent,
-    TryAgain where storage fails.
+    that there is no such run. `rewriter` rewrites prompts that the job wants rewritten and that are
+    not yet; without one, BadInput says what to do. Raises BadInput where the input, the model or
+    the output is not as it must be, or the estimate exceeds the budget or the disk, BudgetSpent
+    where that is spent, TryAgain where storage fails.
     """
     terms = terms_of(job)
     if sample_images is None:
@@ -137,9 +143,10 @@ def make_plan(
     model = resolve_model(job)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        files = read_prompts(job, scratch)
+        rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
+        files = rewritten.files
         tuning = load_tuning(job, model.facts, files)
-        run_id = job.run_id or _derive_run_id(job, files, model, tuning)
+        run_id = job.run_id or _derive_run_id(job, rewritten, model, tuning)
         store = _open_run_store(job, run_id)
         prompt_columns = guessed_prompt_columns(job, files)
         unused_columns = find_unused_columns(files)
@@ -160,6 +167,7 @@ def make_plan(
             tuning=tuning,
             existing_runs=existing_runs,
             sample_images=sample_images,
+            rewrite=rewritten.facts,
         )
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
@@ -176,7 +184,7 @@ def make_plan(
 
 
 def _derive_run_id(
-    job: Job, files: tuple[InputFile, ...], model: ResolvedModel, tuning: TuningEntries
+    job: Job, rewritten: RewrittenInput, model: ResolvedModel, tuning: TuningEntries
 ) -> str:
     """The name of a run that has none. It stays the same when a branch or tag moves.
 
@@ -187,9 +195,10 @@ def _derive_run_id(
     tuning_key = "" if is_named else tuning.key
     return derive_run_id(
         job,
-        input_fingerprint(files),
+        input_fingerprint(rewritten.files),
         model.fixed_digest,
         tuning_key,
+        "" if rewritten.facts is None else rewritten.facts.sha256,
     )
 
 
@@ -344,6 +353,7 @@ def _write_plan(
         scores=inputs.model.scores,
         revisions=inputs.model.revisions,
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
+        rewrite=inputs.rewrite,
     )
     plan = create_plan(store, plan)
     return PlanResult(

@@ -72,7 +72,7 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
     source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
-    (file,) = read_footers((source,), job.columns, job.carried_columns)
+    (file,) = read_footers((source,), job.columns, job.read_columns)
     file = replace(
         file,
         unused_columns=find_unused_columns(table),

@@ -7,6 +7,7 @@ import re
 from pathlib import PurePosixPath
 
 REGISTRY_FOLDER = "_runs"  # of an output, and beside its runs
+REWRITES_FOLDER = "_rewritten"  # likewise
 PLAN_KEY = "plan.json"
 EXISTING_RUNS_KEY = "looked-at.json"
 REJECTED_KEY = "rejected.parquet"
@@ -187,6 +188,11 @@ def registry_key(number: int) -> str:
 def registry_block_key(number: int) -> str:
     """A hundred entries of that log in one object, numbered from 0."""
     return f"{REGISTRY_FOLDER}/block-{number:04d}.json"
+
+
+def rewrite_key(digest: str, name: str) -> str:
+    """An object of what a language model made of prompts, by a digest of its settings."""
+    return f"{REWRITES_FOLDER}/{digest}/{name}"
 
 
 def compiled_code_key(digest: str) -> str:

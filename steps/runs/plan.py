@@ -52,6 +52,19 @@ class InputFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteFacts:
+    """The texts of a language model that were planned: where they lie under the output.
+
+    `model` identifies the model's files, `sha256` what became of each of the `prompts`.
+    """
+
+    folder: str
+    model: str
+    prompts: Count
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanCounts:
     """What became of the rows.
 
@@ -92,6 +105,10 @@ def _is_zero(number: int) -> bool:
     return not number
 
 
+def _is_none(facts: RewriteFacts | None) -> bool:
+    return facts is None
+
+
 def _is_empty(entries: tuple[NamedRevision, ...] | dict[str, str]) -> bool:
     # Plans without such entries have the bytes that they had before there were any.
     return not entries
@@ -108,7 +125,7 @@ class Plan:
     run that its images come from. `revisions` are the branches and tags that were resolved to the
     commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
     first shard has so many images: a sample of all. `scores` identifies the files of scores, by
-    the path of the setting.
+    the path of the setting, and `rewrite` says which texts the prompts are.
     """
 
     schema_version: int
@@ -131,6 +148,7 @@ class Plan:
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
     sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
     scores: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
+    rewrite: Annotated[RewriteFacts | None, Field(exclude_if=_is_none)] = None
 
     @property
     def max_batch_size(self) -> int:

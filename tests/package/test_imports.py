@@ -27,6 +27,7 @@ MAKES_IMAGES = (
     "imagekiln.steps.aggregate.report.plots",
     "imagekiln.steps.dataset.torch_dataset",
     "imagekiln.steps.generate.",
+    "imagekiln.steps.rewrite.language_model",
 )
 
 

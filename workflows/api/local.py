@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PushResult,
         ReproduceResult,
         RetryResult,
+        RewriteResult,
         RunOverview,
         RunResult,
         ShardStats,
@@ -130,6 +131,24 @@ def estimate(
 
 
 @explain_failures
+def rewrite(
+    job: JobSource, *, date: str = "", timezone: str = "UTC", progress: bool | None = None
+) -> "RewriteResult":
+    """Rewrite a job's prompts with its language model, as far as they are not rewritten yet.
+
+    `preview`, `plan` and `run` do it themselves; a job that is submitted needs it first. Run again,
+    it resumes. `date` is as for `run`. Raises BadInput where job, prompts or model must be
+    corrected, TryAgain where the hub, storage or the device failed.
+    """
+    from imagekiln.steps.rewrite.step import rewrite as rewrite_job
+    from imagekiln.steps.runtime.libraries import silence_libraries
+
+    silence_libraries()
+    with _progress(progress) as reporter:
+        return rewrite_job(_dated_job(job, date, timezone), reporter)
+
+
+@explain_failures
 def preview(
     job: JobSource,
     images: int = 24,
@@ -198,8 +217,11 @@ def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "PlanResul
     135
     """
     from imagekiln.steps.plan.step import make_plan
+    from imagekiln.steps.rewrite.step import prompt_rewriter
+    from imagekiln.steps.runtime.libraries import silence_libraries
 
-    return make_plan(_dated_job(job, date, timezone))
+    silence_libraries()
+    return make_plan(_dated_job(job, date, timezone), rewriter=prompt_rewriter())
 
 
 @explain_failures

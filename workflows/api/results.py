@@ -16,6 +16,7 @@ from imagekiln.steps.maintain.run_list import RunOverview
 from imagekiln.steps.maintain.verify import VerifyResult
 from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.rewrite.step import RewriteResult
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import WorkflowStatus
@@ -32,6 +33,7 @@ __all__ = [
     "PushResult",
     "ReproduceResult",
     "RetryResult",
+    "RewriteResult",
     "RunOverview",
     "RunResult",
     "ScheduleStatus",

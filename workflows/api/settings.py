@@ -37,6 +37,7 @@ from imagekiln.steps.job.scores import (
     OwnScore,
     RewardScore,
 )
+from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
 from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "JobLimits",
     "Jpeg",
     "KeepSettings",
+    "LanguageModelSettings",
     "LoraSettings",
     "ModelSettings",
     "OwnScore",
@@ -62,6 +64,7 @@ __all__ = [
     "PromptSweep",
     "PromptTemplate",
     "RewardScore",
+    "RewriteSettings",
     "RowDefaults",
     "ShardSettings",
     "SpeedSettings",

@@ -29,6 +29,7 @@ SECTIONS = (
         (
             local.init,
             local.estimate,
+            local.rewrite,
             local.preview,
             local.run,
             local.tune,

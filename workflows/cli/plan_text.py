@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the commands bring them
     from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
     from imagekiln.steps.plan.estimate import Estimate
     from imagekiln.steps.plan.step import PlanResult
+    from imagekiln.steps.rewrite.step import RewriteResult
     from imagekiln.steps.runs.plan import Plan
 
 MAX_SIZES = 5
@@ -32,6 +33,12 @@ BYTES_PER_GIGABYTE = 1e9
 NO_REFUSAL = (
     "The estimate rests on too little to refuse the job, which stops when its budget is spent"
 )
+
+
+def format_rewrite(result: "RewriteResult") -> str:
+    """How many prompts were rewritten, and where they lie."""
+    prompts = pluralize(result.prompts, "prompt")
+    return f"{result.uri}: has {prompts} of the job, {result.rewritten} of them rewritten now."
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:

@@ -88,7 +88,9 @@ def plan(
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
+    from imagekiln.steps.rewrite.step import prompt_rewriter
     from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import (
         format_plan,
         format_round_plan,
@@ -107,7 +109,12 @@ def plan(
     resolved_job = resolve_job(request, device)
 
     retry = retry or request.retry
-    result = plan_retry(resolved_job) if retry else make_plan(resolved_job)
+    if retry:
+        result = plan_retry(resolved_job)
+    else:
+        with open_progress() as progress:
+            rewriter = None if argo else prompt_rewriter(progress)
+            result = make_plan(resolved_job, rewriter=rewriter)
     add_log_context("plan", result.uri)
 
     if outputs:

@@ -73,9 +73,9 @@ def submit(
     new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
     `report` is called with how long the job takes, and with what its pods download again and again.
 
-    Raises BadInput, also where the job cannot end within the profile's `days`, where its model does
-    not fit on the disk of a pod, and where the registered template is of another profile or
-    version, and TryAgain.
+    Raises BadInput, also where the job cannot end within the profile's `days`, where its prompts
+    are still to be rewritten, where its model does not fit on the disk of a pod, and where the
+    registered template is of another profile or version, and TryAgain.
     """
     require_readable_date(job, date, timezone)
     argo = argo or connect()
@@ -85,8 +85,10 @@ def submit(
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.steps.plan.input_changes import find_input_change
         from imagekiln.workflows.client.deadline import check_deadline
+        from imagekiln.workflows.client.rewrites import check_rewritten
 
         dated_job = fill_date(job, date, timezone)
+        check_rewritten(dated_job, report)
         report(check_deadline(dated_job, profile))
         if change := find_input_change(dated_job):
             report(change)

@@ -104,6 +104,11 @@ def build_cron_workflow(
             f"run_id is {job.run_id!r} for every firing, so that only the first would make images. "
             "Leave it out."
         )
+    if job.rewrite is not None:
+        raise BadInput(
+            "rewrite is set, and no step of a workflow rewrites prompts. Leave it out, or type "
+            "`imagekiln rewrite JOB` and submit the job, for each date."
+        )
     date = {"logical-date": "{{workflow.scheduledTime}}"}
     cron_workflow = CronWorkflow(
         name=cron_workflow_name(job),

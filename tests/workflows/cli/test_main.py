@@ -23,7 +23,7 @@ from tests.devices import remove_gpu
 from tests.workflows.cli.commands import kiln, plan_run
 
 COMMANDS = {
-    "On this machine": ["init", "estimate", "preview", "run", "tune", "demo", "schema"],
+    "On this machine": ["init", "estimate", "rewrite", "preview", "run", "tune", "demo", "schema"],
     "On a cluster": [
         "manifests", "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop",
         "resubmit", "apply", "render", "simulate",

@@ -95,6 +95,8 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
         "moved_revisions",
         "over_budget",
         "space",
+        "made_prompts",
+        "input_change",
     }
     assert found["adopted"] is False
     assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))

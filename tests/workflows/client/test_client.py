@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.rewrite.step import rewrite
+from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.client import (
     apply,
     await_template,
@@ -17,6 +19,8 @@ from imagekiln.workflows.client.client import (
 )
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json
+from tests.jobs import write
+from tests.language_models import language_model
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
 from tests.workflows.memory import Memory
 
@@ -30,6 +34,25 @@ def stopped_workflows(argo: Memory) -> list[str]:
 def test_submitting_registers_the_template_first(argo: Memory) -> None:
     submit(postcards(), argo=argo)
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
+
+
+def test_job_is_submitted_once_its_prompts_are_rewritten(
+    argo: Memory, s3_bucket: str, tmp_path: Path
+) -> None:
+    store = open_store(s3_bucket)
+    store.create("p.parquet", Path(write(tmp_path / "p.parquet", {"prompt": ["a"]})).read_bytes())
+    model = {"id": str(language_model("gpt2")), "dtype": "float32"}
+    job = postcards(
+        prompts=f"{s3_bucket}/p.parquet",
+        output=f"{s3_bucket}/out",
+        rewrite={"model": model, "max_new_tokens": 2},
+    )
+    with pytest.raises(BadInput, match="First type `imagekiln rewrite JOB`"):
+        submit(job, argo=argo)
+    assert not argo.objects
+    rewrite(job)
+    submit(job, argo=argo)
+    assert len(argo.objects) == 2
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 4])

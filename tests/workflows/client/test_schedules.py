@@ -42,6 +42,13 @@ def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> No
     ]
 
 
+def test_job_with_prompts_to_rewrite_is_not_scheduled(argo: Memory) -> None:
+    job = postcards(rewrite={"model": {"id": "kiln/writer"}})
+    with pytest.raises(BadInput, match="no step of a workflow rewrites prompts"):
+        schedule(job, "30 1 * * *", argo=argo)
+    assert not argo.objects
+
+
 def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:
     lines = ("30 1 * * *", "30 1,13 * * 6")
     argo.apply(build_cron_workflow(postcards(), load_profile("gpu"), lines, "UTC"))

@@ -1,0 +1,140 @@
+"""The prompts of a job as a language model rewrote them, in the place of those that were read.
+
+Planning loads no language model. It reads the texts that are committed under the output, or has
+them made first by whoever calls it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.plan.column_readers import read_texts
+from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
+from imagekiln.steps.plan.prompt_texts import PromptTexts, gather_texts
+from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.runs.plan import RewriteFacts
+from imagekiln.steps.runs.rewriting import Rewriting, RewrittenText, open_rewriting
+from imagekiln.steps.storage.local import temporary_folder
+
+MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
+# Makes all texts of these prompts; None where nobody here does.
+PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
+
+
+class NotRewritten(BadInput):
+    """Prompts that the job wants rewritten are not, and planning does not do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenInput:
+    """The files with the prompts as they are drawn, and what the plan says of their texts."""
+
+    files: tuple[InputFile, ...]
+    facts: RewriteFacts | None = None
+
+
+def rewrite_input(
+    job: Job, files: tuple[InputFile, ...], rewriter: PromptRewriter | None = None
+) -> RewrittenInput:
+    """The files with rewritten prompts, where the job asks for them.
+
+    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten.
+    """
+    settings = job.rewrite
+    if settings is None:
+        return RewrittenInput(files)
+    prompts = collect_prompts(job, files)
+    rewriting = open_rewriting(job, settings)
+    texts = read_texts_of(rewriting, prompts)
+    if rewriter is not None and len(texts) < len(prompts):
+        rewriter(job, prompts)
+        texts = read_texts_of(rewriting, prompts)
+    if len(texts) < len(prompts):
+        raise NotRewritten(
+            f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
+            "rewrites none. First type `imagekiln rewrite JOB` on any machine that can run the "
+            "language model and write to the output."
+        )
+    model = rewriting.read_model()
+    if model is None:
+        raise BadInput(f"{rewriting.uri}: lacks rewrite.json. Restore it.")
+    prompt_texts = gather_texts(job, settings, texts)
+    facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
+    return RewrittenInput(_replace_prompts(files, prompt_texts), facts)
+
+
+def require_rewritten(job: Job) -> None:
+    """Raise NotRewritten where the job's prompts are still to be rewritten, or as planning does."""
+    if job.rewrite is not None:
+        with temporary_folder("imagekiln-rewritten-") as folder:
+            rewrite_input(job, read_prompts(job, Path(folder)))
+
+
+def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
+    """The files with rewritten prompts, as far as there are any. The others stay as they are."""
+    settings = job.rewrite
+    if settings is None:
+        return files
+    texts = read_texts_of(open_rewriting(job, settings), collect_prompts(job, files))
+    return _replace_prompts(files, gather_texts(job, settings, texts))
+
+
+def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
+    """The distinct prompts of rows that are not rejected for their prompt. Raises BadInput."""
+    prompts: set[str] = set()
+    for file in files:
+        name = file.column_names["prompt"]
+        where = f"{file.source.uri}: column {name!r}"
+        for batch in iter_file_columns(file, [name]):
+            cells = read_texts(batch.column(name), where)
+            drawable = _drawable_prompts(cells.values, job.limits.prompt_chars)
+            prompts.update(drawable.to_pylist())
+        if len(prompts) > MAX_PROMPTS:
+            raise BadInput(
+                f"{file.source.uri}: rewrite takes at most {MAX_PROMPTS} different prompts of a "
+                "job, and there are more. Divide them among several jobs."
+            )
+    return prompts
+
+
+def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+    """The texts of these prompts that are committed."""
+    texts: dict[str, RewrittenText] = {}
+    for part in rewriting.iter_parts():
+        if prompts.isdisjoint(part.prompts):
+            continue
+        part_texts = rewriting.read_part(part)
+        if part_texts is not None:
+            pairs = zip(part.prompts, part_texts, strict=True)
+            texts.update((prompt, text) for prompt, text in pairs if prompt in prompts)
+    return texts
+
+
+def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:
+    """The distinct texts that are neither null nor blank nor too long."""
+    texts = pc.unique(cells.drop_null())
+    trimmed = pc.utf8_trim_whitespace(texts)
+    has_content = pc.not_equal(trimmed, "")
+    lengths = pc.utf8_length(texts)
+    fits = pc.less_equal(lengths, most_chars)
+    return texts.filter(pc.and_(has_content, fits))
+
+
+def _replace_prompts(files: tuple[InputFile, ...], texts: PromptTexts) -> tuple[InputFile, ...]:
+    """The files with these texts, and with the columns that say of what they were made."""
+    columns = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
+    return tuple(
+        replace(
+            file,
+            passthrough=pa.schema([*file.passthrough, *columns]),
+            prompt_texts=texts,
+        )
+        for file in files
+    )

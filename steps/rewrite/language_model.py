@@ -1,0 +1,223 @@
+"""A loaded language model that rewrites prompts in batches. Nothing of a model's own code runs.
+
+Each batch has a seed of its own, which follows from its prompts, so that what is drawn does not
+depend on the parts before. Without drawing, the size of batches changes texts only where two
+tokens are equally likely but for rounding: padding is masked.
+"""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+import transformers
+from transformers.models.auto import modeling_auto
+
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
+from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
+    device_error,
+    free_memory,
+    is_device_lost,
+    is_out_of_memory,
+)
+from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture
+from imagekiln.steps.runs.rewriting import Ending, RewrittenText
+
+Untyped: TypeAlias = Any  # transformers has no types to speak of
+MODEL_SETTING = "rewrite.model"
+RUN_AGAIN = "Run the command again."
+CAUSAL_CLASSES = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+SEQUENCE_CLASSES = {*modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
+UNREAD = RewrittenText("", "unread")
+
+
+def load_language_model(
+    settings: RewriteSettings, device_name: str, threads: int | None
+) -> "LanguageModel":
+    """Load the model onto the job's device.
+
+    Raises BadInput where it writes no text or does not load without code of its own, Missing,
+    TryAgain where the hub, the device or its memory fails.
+    """
+    device = choose_device(device_name)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    reference = settings.model
+    folder = fetch_weights(reference, MODEL_SETTING)
+    architecture = read_architecture(folder, reference.id)
+    if architecture not in CAUSAL_CLASSES | SEQUENCE_CLASSES:
+        raise BadInput(
+            f"{reference.id}: is a {architecture}, which writes no text. Set {MODEL_SETTING}.id to "
+            "a causal or sequence-to-sequence language model."
+        )
+    is_sequence = architecture in SEQUENCE_CLASSES and architecture not in CAUSAL_CLASSES
+    auto_class = (
+        transformers.AutoModelForSeq2SeqLM if is_sequence else transformers.AutoModelForCausalLM
+    )
+    transformers.utils.logging.disable_progress_bar()
+    options = {"trust_remote_code": False, "local_files_only": True}
+    with _translate_errors(settings):
+        side = "right" if is_sequence else "left"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side=side, **options)
+        dtype = getattr(torch, reference.dtype)
+        model = auto_class.from_pretrained(folder, use_safetensors=True, dtype=dtype, **options)
+        model = model.to(device).eval()
+    return LanguageModel(model, tokenizer, settings)
+
+
+class LanguageModel:
+    """A model with its tokenizer and the job's settings."""
+
+    def __init__(self, model: Untyped, tokenizer: Untyped, settings: RewriteSettings) -> None:
+        """Prepare to generate. Raises BadInput where the model cannot write so many tokens."""
+        self._model = model
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._is_sequence = bool(model.config.is_encoder_decoder)
+        self._batch_size = settings.batch_size
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+        if tokenizer.pad_token is None:
+            self._batch_size = 1
+        self._generation = self._make_generation_config()
+        self._most_read = self._count_readable_tokens()
+
+    def rewrite(self, prompts: Sequence[str]) -> list[RewrittenText]:
+        """What the model makes of each prompt. Batches that do not fit into memory are halved.
+
+        Raises BadInput where the model fails, TryAgain where the device fails or lacks memory.
+        """
+        with _translate_errors(self._settings):
+            texts = [self._instruct(prompt) for prompt in prompts]
+            lengths = [len(tokens) for tokens in self._encode(texts)["input_ids"]]
+        rewritten = [UNREAD] * len(prompts)
+        readable = [place for place, length in enumerate(lengths) if length <= self._most_read]
+        for start in range(0, len(readable), self._batch_size):
+            places = readable[start : start + self._batch_size]
+            batch = [texts[place] for place in places]
+            for place, text in zip(places, self._rewrite_batch(batch), strict=True):
+                rewritten[place] = text
+        return rewritten
+
+    def _rewrite_batch(self, texts: Sequence[str]) -> list[RewrittenText]:
+        try:
+            with _translate_errors(self._settings):
+                return self._generate(texts)
+        except _OutOfMemory:
+            if len(texts) == 1:
+                raise
+        free_memory()  # here, where the traceback with its tensors is gone
+        half = len(texts) // 2
+        return [*self._rewrite_batch(texts[:half]), *self._rewrite_batch(texts[half:])]
+
+    def _instruct(self, prompt: str) -> str:
+        """The text that the model reads, as its chat template has it where there is one."""
+        text = self._settings.instruct(prompt)
+        if self._is_sequence or not self._tokenizer.chat_template:
+            return text
+        chat = [{"role": "user", "content": text}]
+        return str(
+            self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        )
+
+    def _encode(self, texts: Sequence[str], **options: object) -> Untyped:
+        is_chat = bool(self._tokenizer.chat_template) and not self._is_sequence
+        return self._tokenizer([*texts], add_special_tokens=not is_chat, **options)
+
+    def _generate(self, texts: Sequence[str]) -> list[RewrittenText]:
+        inputs = self._encode(texts, return_tensors="pt", padding=len(texts) > 1)
+        names = ("input_ids", "attention_mask")
+        tensors = {name: inputs[name].to(self._model.device) for name in names}
+        torch.manual_seed(self._seed_of(texts))
+        with torch.inference_mode():
+            output = self._model.generate(**tensors, generation_config=self._generation)
+        start = 1 if self._is_sequence else tensors["input_ids"].shape[1]
+        read = tensors["input_ids"][:, :0] if self._is_sequence else tensors["input_ids"]
+        pairs = zip(read.tolist(), output[:, start:].tolist(), strict=True)
+        return [self._decode(before, tokens) for before, tokens in pairs]
+
+    def _decode(self, before: list[int], tokens: list[int]) -> RewrittenText:
+        """The text of the tokens up to the first that ends one, which follow those `before`."""
+        ends = self._generation.eos_token_id
+        end_tokens = {*ends} if isinstance(ends, list) else {ends}
+        written = []
+        end: Ending = "cut"
+        for token in tokens:
+            if token in end_tokens:
+                end = "whole"
+                break
+            written.append(token)
+        # Alone, a text would lack the blank that separates it from the one before.
+        start = self._tokenizer.decode(before, skip_special_tokens=True)
+        text = self._tokenizer.decode([*before, *written], skip_special_tokens=True)
+        if not text.startswith(start):
+            start, text = "", self._tokenizer.decode(written, skip_special_tokens=True)
+        return RewrittenText(text[len(start) :].replace("\0", ""), end)
+
+    def _seed_of(self, texts: Sequence[str]) -> int:
+        content = json.dumps([self._settings.seed, *texts])
+        return int.from_bytes(hashlib.sha256(content.encode()).digest()[:7])
+
+    def _make_generation_config(self) -> Untyped:
+        """The model's own, but for what the job says."""
+        settings = self._settings
+        generation = copy.deepcopy(self._model.generation_config)
+        generation.max_length = None
+        generation.max_new_tokens = settings.max_new_tokens
+        generation.num_beams = 1
+        generation.num_return_sequences = 1
+        generation.do_sample = settings.temperature > 0
+        generation.temperature = settings.temperature or 1.0
+        generation.pad_token_id = self._tokenizer.pad_token_id
+        if generation.eos_token_id is None:
+            generation.eos_token_id = self._tokenizer.eos_token_id
+        if not generation.do_sample:
+            generation.top_k = 50  # transformers' defaults: it warns of any other without sampling
+            generation.top_p = 1.0
+        return generation
+
+    def _count_readable_tokens(self) -> float:
+        """The most tokens of an input: beyond the last position, models fail or write nonsense."""
+        config = self._model.config.get_text_config(decoder=True)
+        positions = getattr(config, "max_position_embeddings", None)
+        if not isinstance(positions, int):
+            return float("inf")
+        new_tokens = self._settings.max_new_tokens
+        if new_tokens >= positions:
+            raise BadInput(
+                f"rewrite.max_new_tokens is {new_tokens}, and {self._settings.model.id} reads and "
+                f"writes at most {positions} tokens. Set it to less."
+            )
+        return positions if self._is_sequence else positions - new_tokens
+
+
+class _OutOfMemory(TryAgain):
+    """A batch did not fit, and a smaller one may."""
+
+
+@contextmanager
+def _translate_errors(settings: RewriteSettings) -> Iterator[None]:
+    """Turn what transformers and torch raise inside into a sentence."""
+    name = settings.model.id
+    try:
+        yield
+    except KilnError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise _OutOfMemory(
+                f"{name}: does not fit into the device's memory. Free some, or choose a smaller "
+                f"{MODEL_SETTING}, and run the command again."
+            ) from None  # the traceback would keep the tensors
+        if is_device_lost(error):
+            raise device_error(error, RUN_AGAIN) from error
+        reason = first_line(str(error)) or type(error).__name__
+        raise BadInput(
+            f"{name}: cannot rewrite prompts ({reason.rstrip('.')}). Set {MODEL_SETTING}.id to "
+            "another model."
+        ) from error

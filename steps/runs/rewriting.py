@@ -1,0 +1,204 @@
+"""What a language model made of prompts, under a job's output: written once, and read by its plans.
+
+A folder belongs to the settings that decide the texts. In it, `rewrite.json` freezes the model's
+commit or files, numbered lists freeze the prompts and with them the names of parts, and each part
+is one commit. A job with further prompts appends a list of those that no list has.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Literal, get_args
+
+import pyarrow as pa
+from pydantic import Field, TypeAdapter, ValidationError
+
+from imagekiln.steps.errors import BadInput, Missing, TryAgain, newer_version_error
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.runs.keys import rewrite_key
+from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store, read_small, require_conditional_writes
+
+REWRITE_SCHEMA_VERSION = 1
+LIST_PROMPTS = 65_536
+DIGEST_DIGITS = 16
+# Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
+Ending = Literal["whole", "cut", "unread"]
+LIST_SCHEMA = pa.schema([pa.field("prompt", pa.string())])
+PART_SCHEMA = pa.schema([*LIST_SCHEMA, pa.field("text", pa.string()), pa.field("end", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenText:
+    """What the model made of a prompt, and how it ended."""
+
+    text: str
+    end: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenModel:
+    """The language model of all texts: its commit, if it is on a hub, and a digest of its files.
+
+    A part has `part_prompts` prompts of its list, the last of a list perhaps fewer.
+    """
+
+    id: str
+    revision: str | None
+    digest: str
+    part_prompts: Annotated[int, Field(ge=1)]
+    schema_version: int = REWRITE_SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class RewritePart:
+    """The prompts that one commit rewrites, and its key."""
+
+    key: str
+    prompts: tuple[str, ...]
+
+
+FROZEN_MODEL_TYPE_ADAPTER: TypeAdapter[FrozenModel] = TypeAdapter(FrozenModel)
+
+
+def digest_settings(settings: RewriteSettings) -> str:
+    """Identifies the texts of a rewrite; a branch or tag counts by its name, a folder by its path.
+
+    So what was rewritten stays where a branch moves, and is read where the model is not.
+    """
+    values = settings.model_dump(mode="json", exclude={"batch_size": True})
+    content = json.dumps([REWRITE_SCHEMA_VERSION, values], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+class Rewriting:
+    """The lists and parts of one rewrite. Where storage fails, every method raises a KilnError."""
+
+    def __init__(self, store: Store, digest: str) -> None:
+        """Take the output's store; nothing is read yet."""
+        self._store = store
+        self._digest = digest
+        self.folder = rewrite_key(digest, "").rstrip("/")
+
+    @property
+    def uri(self) -> str:
+        """The folder, for messages."""
+        return self._store.uri_of(self.folder)
+
+    def read_model(self) -> FrozenModel | None:
+        """The model that was frozen; None where nothing was rewritten yet. Raises BadInput."""
+        key = self._key("rewrite.json")
+        try:
+            model = FROZEN_MODEL_TYPE_ADAPTER.validate_json(read_small(self._store, key))
+        except Missing:
+            return None
+        except ValidationError as error:
+            raise BadInput(f"{self._store.uri_of(key)}: is damaged. Restore it.") from error
+        if model.schema_version > REWRITE_SCHEMA_VERSION:
+            where = self._store.uri_of(key)
+            raise newer_version_error(where, model.schema_version, REWRITE_SCHEMA_VERSION)
+        return model
+
+    def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
+        """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.
+
+        With `check_store`, a store that ignores conditional writes is refused.
+        """
+        key = self._key("rewrite.json")
+        content = FROZEN_MODEL_TYPE_ADAPTER.dump_json(model) + b"\n"
+        if self._store.create(key, content) and check_store:
+            require_conditional_writes(self._store, key, content)
+        frozen = self.read_model()
+        if frozen != model:
+            raise TryAgain(
+                f"{self._store.uri_of(key)}: another process began at the same time with other "
+                "files of the model. Run the command again."
+            )
+
+    def iter_parts(self) -> Iterator[RewritePart]:
+        """Every part of every list, in the order of their numbers; none before there is a model."""
+        model = self.read_model()
+        if model is None:
+            return
+        size = model.part_prompts
+        for number in count():
+            prompts = self._read_list(number)
+            if prompts is None:
+                return
+            for place, start in enumerate(range(0, len(prompts), size)):
+                key = self._key(f"texts/{number:05d}-{place:04d}.parquet")
+                yield RewritePart(key, prompts[start : start + size])
+
+    def append_lists(self, prompts: set[str]) -> None:
+        """Freeze lists of these prompts, except those that others have listed meanwhile.
+
+        Prompts of about one length are neighbors, so that batches have little padding.
+        """
+        missing = set(prompts)
+        for number in count():
+            listed = self._read_list(number)
+            if listed is None:
+                missing_in_order = sorted(missing, key=lambda prompt: (len(prompt), prompt))
+                if not missing_in_order:
+                    return
+                listed = tuple(missing_in_order[:LIST_PROMPTS])
+                table = pa.table({"prompt": listed}, LIST_SCHEMA)
+                if not self._store.create(self._list_key(number), to_parquet(table)):
+                    listed = self._read_list(number) or ()
+            missing.difference_update(listed)
+
+    def has_part(self, part: RewritePart) -> bool:
+        """Whether the part is committed."""
+        return self._store.exists(part.key)
+
+    def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
+        """Commit the texts of a part. The first writer wins."""
+        columns = {
+            "prompt": part.prompts,
+            "text": [text.text for text in texts],
+            "end": [text.end for text in texts],
+        }
+        self._store.create(part.key, to_parquet(pa.table(columns, PART_SCHEMA)))
+
+    def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
+        """The texts of a part in the order of its prompts; None where it is not committed.
+
+        Raises BadInput where the object is damaged, or not of these prompts.
+        """
+        try:
+            table = read_table(self._store, part.key)
+        except Missing:
+            return None
+        where = self._store.uri_of(part.key)
+        if table.schema != PART_SCHEMA or tuple(table["prompt"].to_pylist()) != part.prompts:
+            raise damage_error(where, ValueError("it is not of the prompts that are planned"))
+        ends = table["end"].to_pylist()
+        if table["text"].null_count or not set(ends) <= {*get_args(Ending)}:
+            raise damage_error(where, ValueError("it lacks texts"))
+        pairs = zip(table["text"].to_pylist(), ends, strict=True)
+        return [RewrittenText(text, end) for text, end in pairs]
+
+    def _read_list(self, number: int) -> tuple[str, ...] | None:
+        key = self._list_key(number)
+        try:
+            table = read_table(self._store, key)
+        except Missing:
+            return None
+        if table.schema != LIST_SCHEMA or table["prompt"].null_count:
+            raise damage_error(self._store.uri_of(key), ValueError("it is no list of prompts"))
+        return tuple(table["prompt"].to_pylist())
+
+    def _list_key(self, number: int) -> str:
+        return self._key(f"prompts/{number:05d}.parquet")
+
+    def _key(self, name: str) -> str:
+        return rewrite_key(self._digest, name)
+
+
+def open_rewriting(job: Job, settings: RewriteSettings) -> Rewriting:
+    """What was rewritten for a job so far, without any request."""
+    return Rewriting(open_store(job.output.rstrip("/")), digest_settings(settings))

@@ -1,0 +1,323 @@
+"""Prompts that a language model rewrites: once, whatever happens, and frozen for every plan."""
+
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.rewritten_prompts import NotRewritten
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.rewrite import step
+from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
+from imagekiln.steps.runs import rewriting
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.storage import open_store
+from tests import jobs
+from tests.hub import MODEL, REVISION, serving_model
+from tests.interleaving import Process, interleaving
+from tests.language_models import POSITIONS, Kind, language_model
+
+PROMPTS = ("red cat", "blue dog", "house", "a b c d", "dog on sea", "red house a b", "cat")
+Rows = dict[str, tuple[str, str]]
+
+
+def _job(folder: Path, prompts: object = PROMPTS, /, **rewrite: object) -> Job:
+    plain = {"model": _model("gpt2"), "instruction": "Describe {prompt} :", "max_new_tokens": 4}
+    columns = prompts if isinstance(prompts, Mapping) else {"prompt": prompts}
+    return jobs.job(folder, columns, rewrite=plain | rewrite, device="cpu", threads=1)
+
+
+def _model(source: Kind | Path) -> dict[str, object]:
+    folder = source if isinstance(source, Path) else language_model(source)
+    return {"id": str(folder), "dtype": "float32"}
+
+
+def _edited(tmp_path: Path, file: str, **values: object) -> Path:
+    """A copy of the tiny model with other values in one of its JSON files."""
+    folder = tmp_path / "edited"
+    shutil.copytree(language_model("gpt2"), folder, dirs_exist_ok=True)
+    path = folder / file
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | values))
+    return folder
+
+
+def _rows(job: Job) -> Rows:
+    """What was planned of each prompt: the text that is drawn, and what it is."""
+    planned = make_plan(job, rewriter=prompt_rewriter())
+    rows = jobs.image_rows(planned).to_pylist()
+    return {row["prompt_original"]: (row["prompt"], row["prompt_rewrite"]) for row in rows}
+
+
+def _texts(folder: Path) -> dict[str, bytes]:
+    """Every object that was written of a rewrite."""
+    root = folder / "out" / "_rewritten"
+    paths = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "chat"])
+def test_the_model_s_text_is_the_prompt_and_the_row_says_of_what(
+    tmp_path: Path, kind: Kind
+) -> None:
+    job = _job(tmp_path, {"prompt": [*PROMPTS, "cat"], "id": [*"abcdefgh"]}, model=_model(kind))
+    assert rewrite(job).prompts == len(PROMPTS)
+    rows = _rows(job)
+    assert {*rows} == {*PROMPTS}
+    assert all(text != prompt for prompt, (text, _) in rows.items())
+    assert {outcome for _, outcome in rows.values()} <= {"cut", "rewritten"}
+    assert len({text for text, _ in rows.values()}) > 1
+    plan = load_plan(open_store(make_plan(job).uri))
+    assert plan.rewrite is not None
+    assert plan.rewrite.prompts == len(PROMPTS)
+    assert (tmp_path / "out" / plan.rewrite.folder).is_dir()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_no_size_of_batches_changes_a_text(tmp_path: Path, kind: Kind) -> None:
+    rows = []
+    for size in (1, 3, 16):
+        job = _job(tmp_path / str(size), PROMPTS, model=_model(kind), batch_size=size)
+        rows.append(_rows(job))
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_draws_follow_from_the_seed(tmp_path: Path) -> None:
+    rows = [
+        _rows(_job(tmp_path / name, PROMPTS, temperature=2.0, seed=seed))
+        for name, seed in (("first", 1), ("again", 1), ("other", 2))
+    ]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_further_rows_are_the_only_ones_that_are_rewritten(tmp_path: Path) -> None:
+    job = _job(tmp_path, PROMPTS[:4])
+    before = _rows(job)
+    first = make_plan(job)
+    texts = _texts(tmp_path)
+    more = _job(tmp_path, PROMPTS)
+    assert rewrite(more).rewritten == len(PROMPTS) - 4
+    assert rewrite(more).rewritten == 0
+    assert before.items() <= _rows(more).items()
+    assert texts.items() <= _texts(tmp_path).items()
+    assert make_plan(_job(tmp_path, PROMPTS[:4])).uri == first.uri
+
+
+@pytest.mark.parametrize(
+    ("settings", "rewritten"),
+    [
+        ({"append": True}, {"red cat": "cut", "cat": "cut"}),
+        ({"max_new_tokens": POSITIONS - 3}, {"red cat": "unread", "cat": "rewritten"}),
+    ],
+)
+def test_rows_say_what_became_of_their_prompt(
+    tmp_path: Path, settings: dict[str, object], rewritten: dict[str, str]
+) -> None:
+    rows = _rows(_job(tmp_path, [*rewritten], **settings))
+    assert {prompt: kind for prompt, (_, kind) in rows.items()} == rewritten
+    for prompt, (text, kind) in rows.items():
+        assert (text == prompt) is (kind == "unread")
+        assert text.startswith(f"{prompt} ") or "append" not in settings
+
+
+def test_prompts_stay_where_the_model_writes_nothing_or_too_much(tmp_path: Path) -> None:
+    silent = _edited(tmp_path, "generation_config.json", eos_token_id=[*range(40)])
+    assert _rows(_job(tmp_path, PROMPTS, model=_model(silent))) == {
+        prompt: (prompt, "empty") for prompt in PROMPTS
+    }
+    wordy = _job(tmp_path / "wordy", ["cat", "dog"], max_new_tokens=30)
+    short = wordy.model_copy(
+        update={"limits": wordy.limits.model_copy(update={"prompt_chars": 20})}
+    )
+    assert _rows(short) == {"cat": ("cat", "too_long"), "dog": ("dog", "too_long")}
+    assert all(kind == "cut" for _, kind in _rows(wordy).values())
+
+
+def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path) -> None:
+    job = _job(tmp_path, ["cat", None, " ", "x" * 20_000])
+    job = job.model_copy(update={"limits": job.limits.model_copy(update={"rejected_share": 0.9})})
+    planned = make_plan(job, rewriter=prompt_rewriter())
+    assert [row["reason"] for row in jobs.rejected(planned)][:2] == ["is null", "is blank"]
+    assert planned.plan.counts.images == 1
+
+
+def test_prompts_of_templates_are_rewritten(tmp_path: Path) -> None:
+    job = _job(tmp_path, {"prompt": ["unused"]})
+    template = jobs.job(
+        tmp_path, prompts={"template": "{red|blue} cat"}, rewrite=job.rewrite, device="cpu"
+    )
+    assert {*_rows(template)} == {"red cat", "blue cat"}
+    rows = jobs.image_rows(make_plan(template)).to_pylist()
+    assert {row["prompt_template"] for row in rows} == {"{red|blue} cat"}
+
+
+def test_plan_needs_neither_the_model_nor_a_second_rewrite(tmp_path: Path) -> None:
+    folder = shutil.copytree(language_model("gpt2"), tmp_path / "model")
+    job = _job(tmp_path, PROMPTS, model=_model(folder))
+    with pytest.raises(NotRewritten, match=r"has 0 of the job's 7 prompts.*imagekiln rewrite JOB"):
+        make_plan(job)
+    assert estimate(job).images == len(PROMPTS)
+    rewrite(job)
+    shutil.rmtree(folder)
+    uri = make_plan(job).uri
+    assert make_plan(job, rewriter=prompt_rewriter()).uri == uri
+    named = job.model_copy(update={"run_id": uri.rpartition("/")[2]})
+    assert make_plan(named).input_change is None
+    (tmp_path / "prompts.parquet").unlink()
+    assert make_plan(named, rewriter=prompt_rewriter()).adopted
+
+
+def test_other_files_of_the_model_rewrite_nothing_beside_those_before(tmp_path: Path) -> None:
+    folder = _edited(tmp_path, "generation_config.json")
+    rewrite(_job(tmp_path, PROMPTS[:2], model=_model(folder)))
+    _edited(tmp_path, "generation_config.json", repetition_penalty=2.0)
+    make_plan(_job(tmp_path, PROMPTS[:2], model=_model(folder)))
+    with pytest.raises(BadInput, match="is not the model that"):
+        rewrite(_job(tmp_path, PROMPTS, model=_model(folder)))
+
+
+def test_branch_stays_at_the_commit_that_was_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"id": MODEL, "dtype": "float32"}
+    with serving_model(language_model("gpt2"), tmp_path, monkeypatch) as hub:
+        rewrite(_job(tmp_path, PROMPTS[:2], model=model))
+        hub.names["main"] = "f" * 40
+        job = _job(tmp_path, PROMPTS, model=model)
+        rewrite(job)
+        plan = make_plan(job).plan
+    assert plan.rewrite is not None
+    assert plan.rewrite.model == f"{MODEL}@{REVISION}"
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_step_resumes_at_the_next_part_with_the_same_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    monkeypatch.setattr(rewriting, "LIST_PROMPTS", 4)
+    monkeypatch.setattr(step, "PART_PROMPTS", 2)
+    rewrite(_job(tmp_path / "whole"))
+    expected = _texts(tmp_path / "whole")
+    assert len(expected) == 1 + 2 + 4
+
+    accesses = 0
+    is_done = False
+    while not is_done:
+        folder = tmp_path / str(accesses)
+        job = _job(folder)
+        with interleaving(folder, lambda _operation, _name: None):
+            process = Process("killed", partial(rewrite, job))
+            if accesses:
+                process.step(accesses)
+            is_done = process.is_done
+            process.kill(torn=True)
+        committed = sum("/texts/" in name and "writing" not in name for name in _texts(folder))
+        assert rewrite(job).rewritten == len(PROMPTS) - (2 * committed - committed // 4)
+        whole = {name: text for name, text in _texts(folder).items() if "writing" not in name}
+        assert whole == expected
+        accesses += stride
+    assert accesses > 20
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
+)
+def test_two_writers_with_other_tables_leave_one_text_of_each_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(rewriting, "LIST_PROMPTS", 2)
+    tables = (PROMPTS[:5], PROMPTS[2:])
+    dice = random.Random(seed)  # noqa: S311  # no secret
+    both = []
+    for number, table in enumerate(tables):
+        path = jobs.write(tmp_path / f"{number}.parquet", {"prompt": table})
+        both.append(_job(tmp_path, table).model_copy(update={"prompts": path}))
+    with interleaving(tmp_path / "out", lambda _operation, _name: None):
+        processes = [Process(str(job.prompts), partial(rewrite, job)) for job in both]
+        while not all(process.is_done for process in processes):
+            dice.choice(processes).step(dice.randrange(1, 4))
+    assert [process.error for process in processes] == [None, None]
+    rows = [_rows(job) for job in both]
+    alone = _rows(_job(tmp_path / "alone"))
+    assert rows[0] | rows[1] == alone
+
+
+def _refused(kind: type[KilnError], job: Job) -> str:
+    with pytest.raises(kind) as caught:
+        rewrite(job)
+    assert caught.value.exit_code == kind.exit_code
+    return str(caught.value)
+
+
+def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    def refused(folder: Path | str, **settings: object) -> str:
+        model = {"id": str(folder), "dtype": "float32"}
+        return _refused(BadInput, _job(tmp_path, PROMPTS, model=model, **settings))
+
+    assert "no such model folder. Correct rewrite.model.id" in refused("./nothing")
+    clip = _edited(tmp_path, "config.json", architectures=["CLIPModel"])
+    assert "is a CLIPModel, which writes no text" in refused(clip)
+    code = {"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"}
+    own = _edited(
+        tmp_path,
+        "config.json",
+        architectures=["GPT2LMHeadModel"],
+        model_type="evil",
+        auto_map=code,
+    )
+    (own / "evil.py").write_text("raise SystemExit('code of the model ran')")
+    assert "cannot rewrite prompts" in refused(own)
+    (own / "model.safetensors").rename(own / "pytorch_model.bin")
+    assert "pytorch_model.bin is a pickle, which can run code" in refused(own)
+    (own / "adapter_config.json").write_text("{}")
+    assert "is an adapter of another model" in refused(own)
+    too_many = refused(language_model("gpt2"), max_new_tokens=POSITIONS)
+    assert "reads and writes at most 64 tokens" in too_many
+
+
+def test_hub_that_is_away_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
+        pass  # the hub is gone, and the cache is empty
+    monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
+    model = {"id": MODEL, "revision": REVISION}
+    sentence = _refused(TryAgain, _job(tmp_path, PROMPTS, model=model))
+    assert "the hub could not be reached. Run again, or set rewrite.model.id" in sentence
+
+
+def test_batches_that_do_not_fit_into_memory_are_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _rows(_job(tmp_path / "plain"))
+    generate = GPT2LMHeadModel.generate
+    most = 2
+
+    def fail(self: object, input_ids: torch.Tensor, **options: Any) -> object:  # noqa: ANN401  # transformers'
+        if len(input_ids) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(GPT2LMHeadModel, "generate", fail)
+    assert _rows(_job(tmp_path)) == expected
+    most = 0
+    sentence = _refused(TryAgain, _job(tmp_path / "none"))
+    assert "does not fit into the device's memory" in sentence
+
+
+def test_damaged_texts_are_refused(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    rewrite(job)
+    (text,) = (tmp_path / "out" / "_rewritten").glob("*/texts/*")
+    (prompts,) = (tmp_path / "out" / "_rewritten").glob("*/prompts/*")
+    text.write_bytes(prompts.read_bytes())
+    with pytest.raises(BadInput, match=r"texts/00000-0000.parquet: is damaged"):
+        make_plan(job)
