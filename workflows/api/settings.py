@@ -29,6 +29,7 @@ from imagekiln.steps.job.job import (
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
 from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
+from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
 from imagekiln.steps.job.scores import (
     AestheticScore,
     ClassifierScore,
@@ -37,7 +38,6 @@ from imagekiln.steps.job.scores import (
     OwnScore,
     RewardScore,
 )
-from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
 from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [
