@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the commands bring them
 MAX_SIZES = 5
 MAX_UNUSED_COLUMNS = 8
 MIN_NAME_WIDTH = 11
+MAX_DUPLICATE_SHARE = 0.1  # of the images, that is omitted without a word on why
 BYTES_PER_GIGABYTE = 1e9
 NO_REFUSAL = (
     "The estimate rests on too little to refuse the job, which stops when its budget is spent"
@@ -97,6 +98,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
     uri = sanitize_line(result.uri)
     notes = [
         _format_rejections(result),
+        _format_duplicates(counts.duplicate_images, counts.images),
         _format_revisions(result),
         _format_columns(result),
         _format_batches(plan),
@@ -227,7 +229,18 @@ def format_estimate(result: "Estimate") -> str:
     }
     lines |= _time_lines(result)
     table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
-    return f"{table}{_format_causes(result)}{_format_columns(result)}"
+    duplicates = _format_duplicates(result.duplicate_images, result.images)
+    return f"{table}{_format_causes(result)}{duplicates}{_format_columns(result)}"
+
+
+def _format_duplicates(duplicates: int, images: int) -> str:
+    """What duplicates are, where so many are omitted that it may be a surprise."""
+    if duplicates <= MAX_DUPLICATE_SHARE * images:
+        return ""
+    return (
+        "\nDuplicates have the prompt, the settings and the seed of an earlier row. For an image "
+        "of each row, name a column of ids or of seeds in the job, as in `columns: {id: sku}`."
+    )
 
 
 def _format_truncated(prompts: int) -> str:

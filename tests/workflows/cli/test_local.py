@@ -131,6 +131,16 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
+    same = write_prompts(tmp_path / "same.parquet", [{"prompt": "a red circle"}] * 3)
+    sentence = "Duplicates have the prompt, the settings and the seed of an earlier row."
+    for command in ("estimate", "plan"):
+        done = kiln(command, job, "--set", f"prompts={same}")
+        assert done.exit_code == 0
+        assert sentence in done.stdout
+        assert sentence not in kiln(command, job).stdout
+
+
 def test_estimate_names_a_mistake_in_the_input_although_the_hub_is_away(
     job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
