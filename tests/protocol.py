@@ -439,7 +439,7 @@ def _parts_of(run: Path) -> frozenset[str]:
     return frozenset(str(path) for path in run.glob("**/*-*.parquet"))
 
 
-def write_no_report(store: Store, *_: object) -> None:
+def write_no_report(store: Store, *_: object, **__: object) -> None:
     """Leave a page without pictures: reports are no part of the protocol."""
     store.replace(REPORT_KEY, b"<html></html>\n")
 

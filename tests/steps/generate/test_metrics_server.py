@@ -140,7 +140,8 @@ def test_every_series_of_known_labels_is_there_from_the_start(run: PlanResult, p
         (PARTS.full_name, (("result", "committed"),)),
         (PARTS.full_name, (("result", "already_there"),)),
     }
-    assert set(IMAGES.values) == set(get_args(ImageStatus))
+    of_few_runs = {"outscored", "forgotten"}
+    assert set(IMAGES.values) == set(get_args(ImageStatus)) - of_few_runs
 
 
 def test_gauges_of_a_worker_that_ended_are_gone_and_its_counts_stay(
