@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from imagekiln.steps.errors import KilnError, cut_name
+from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.plan.input_files import input_fingerprint, read_input_files
@@ -44,7 +44,7 @@ def describe_input_change(job: Job, plan: Plan) -> str | None:
     if change is None:
         return None
     first, *others = job.prompt_patterns or (TEMPLATE_SETTING,)
-    names = cut_name(first) + (f" and {len(others)} more" if others else "")
+    names = first + (f" and {len(others)} more" if others else "")
     return f"{names}: {change} since this run was planned. {REMEDY}."
 
 
