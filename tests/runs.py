@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Png
@@ -147,6 +148,17 @@ def begin_round(run: PlanResult) -> Round:
     retry_round = plan_next_round(open_store(run.uri), run.plan)
     assert retry_round is not None
     return retry_round
+
+
+def retried(run: PlanResult, outcomes: Mapping[int, EncodedImage], mended: EncodedImage) -> str:
+    """The URI of a planned run, made with these outcomes; a round made the failed one again."""
+    fill(run, outcomes)
+    aggregate(run.uri)
+    again = begin_round(run)
+    (part,) = read_shard(again.store, again.plan, 0)
+    format_of(again.plan.job).pack(part, renumbered([mended])).commit(again.store)
+    aggregate(run.uri)
+    return run.uri
 
 
 def renumbered(images: list[EncodedImage]) -> list[EncodedImage]:

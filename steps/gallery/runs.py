@@ -1,17 +1,14 @@
 """The runs that a gallery shows: one run, or all runs under an output that were aggregated."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from imagekiln.steps.dataset.runs import RunSource, describe_source, unite_columns
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
-from imagekiln.steps.maintain.run_list import iter_runs, require_output
-from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.rounds import Run, open_run, resolve_run
+from imagekiln.steps.maintain.run_list import open_runs
+from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runtime.concurrency import map_ordered
-from imagekiln.steps.storage import open_store
 
 READERS = 16
 
@@ -48,7 +45,9 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
     Raises Missing where there are none, BadInput where it is the output of no job, TryAgain.
     """
     plans = sorted(
-        _iter_plans(uri), key=lambda run: (run.plan.created_at, run.plan.run_id), reverse=True
+        open_runs(uri, skips_newer=True),
+        key=lambda run: (run.plan.created_at, run.plan.run_id),
+        reverse=True,
     )
     described = list(map_ordered(lambda index: _describe(plans[index]), len(plans), READERS))
     runs = tuple(run for run in described if isinstance(run, GalleryRun))
@@ -65,18 +64,6 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
         if name not in columns.names
     ]
     return GalleryRuns(uri, runs, columns, tuple(problems))
-
-
-def _iter_plans(uri: str) -> Iterator[Run]:
-    run_uri, _ = resolve_run(uri.rstrip("/") or uri)
-    store = open_store(run_uri)
-    if store.exists(PLAN_KEY):
-        yield open_run(run_uri)
-        return
-    runs = list(iter_runs(store, skips_newer=True))
-    if not runs:
-        require_output(store)
-    yield from runs
 
 
 def _describe(run: Run) -> GalleryRun | BadInput | Incomplete:

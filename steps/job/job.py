@@ -391,7 +391,7 @@ class Job(Settings):
         return self
 
     @model_validator(mode="after")
-    def _require_known_scores(self) -> "Job":
+    def _check_scores(self) -> "Job":
         check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_columns})
         return self
 

@@ -20,12 +20,12 @@ from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.export.removal import remove_from_export
-from imagekiln.steps.maintain.run_list import iter_runs, require_output
-from imagekiln.steps.runs.forgotten import add_forgotten, held_images, read_forgotten
+from imagekiln.steps.maintain.run_list import open_runs
+from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, read_forgotten
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import PLAN_KEY, PREVIEW_FOLDER, REPORT_FOLDER
+from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import MAX_TABLE_ROWS
 from imagekiln.steps.runs.turns import TurnStore
@@ -145,13 +145,7 @@ def forget(
 
 def _open_runs(uri: str) -> list[Run]:
     """The runs to look through. Raises BadInput where one may still be made."""
-    store = open_store(uri)
-    if store.exists(PLAN_KEY):
-        runs = [replace(open_run(uri), round=0)]
-    else:
-        runs = list(iter_runs(store))
-        if not runs:
-            require_output(store)
+    runs = open_runs(uri)
     for run in runs:
         _require_ended(run)
     return runs
@@ -201,7 +195,7 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
         return
     ids = frozenset(forgotten.to_pylist())
     is_done = run.is_finished and not len(new)
-    if is_done and not any(_held_images(run, ids)):
+    if is_done and not any(_iter_stored_images(run, ids)):
         return
     turn = TurnStore(run.store)  # no aggregation that began before writes any more
     if len(new):
@@ -226,9 +220,9 @@ def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:
                     yield planned, part
 
 
-def _held_images(run: Run, ids: frozenset[str]) -> Iterator[str]:
+def _iter_stored_images(run: Run, ids: frozenset[str]) -> Iterator[str]:
     for planned, part in _parts_with(run, ids):
-        yield from held_images(planned.store, part, ids)
+        yield from iter_stored_images(planned.store, part, ids)
 
 
 def _remove_copies(store: Store) -> None:

@@ -16,7 +16,7 @@ from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
 from imagekiln.steps.runs.plan import load_plan, read_run_id
-from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.rounds import Run, resolve_run
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -66,6 +66,21 @@ def list_runs(output: str) -> list[RunOverview]:
         require_output(store)
     overviews = map_ordered(lambda index: describe_run(runs[index]), len(runs), READERS)
     return sorted(overviews, key=lambda run: (run.created_at, run.run_id))
+
+
+def open_runs(uri: str, *, skips_newer: bool = False) -> list[Run]:
+    """The run at `uri`, whole where that is one of its rounds, or the runs under an output.
+
+    Raises as `iter_runs` and `require_output` do.
+    """
+    run_uri, _ = resolve_run(uri.rstrip("/") or uri)
+    store = open_store(run_uri)
+    if store.exists(PLAN_KEY):
+        return [Run(store, load_plan(store))]
+    runs = list(iter_runs(store, skips_newer=skips_newer))
+    if not runs:
+        require_output(store)
+    return runs
 
 
 def iter_runs(store: Store, *, skips_newer: bool = False) -> Iterator[Run]:

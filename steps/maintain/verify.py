@@ -18,7 +18,7 @@ from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.maintain.recount import Recount
-from imagekiln.steps.runs.forgotten import held_images
+from imagekiln.steps.runs.forgotten import iter_stored_images
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.image_id_index import RunImageIds
@@ -225,7 +225,7 @@ def _check_forgotten_images(
 
 
 def _find_forgotten(run: Run, store: Store, forgotten: frozenset[str], part: Part) -> str | None:
-    for image_id in held_images(store, part, forgotten):
+    for image_id in iter_stored_images(store, part, forgotten):
         command = format_command("forget", run.store.uri, f"--id {image_id}", "--remove")
         return f"{store.uri_of(part.key)}: holds image {image_id}, which was forgotten ({command})"
     return None

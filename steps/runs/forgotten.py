@@ -68,7 +68,7 @@ def add_forgotten(store: Store, image_ids: pa.Array) -> None:
         number += 1
 
 
-def held_images(store: Store, part: Part, image_ids: Container[str]) -> Iterator[str]:
+def iter_stored_images(store: Store, part: Part, image_ids: Container[str]) -> Iterator[str]:
     """The ids of those of these images that a part still holds. Raises BadInput on damage."""
     if not store.exists(part.key):
         return

@@ -18,10 +18,8 @@ from imagekiln import BadInput, Missing, NotInstalled
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
-from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.shard import read_shard
-from tests.runs import Rows, begin_round, encoded, fill, not_ok, planned
+from tests.runs import Rows, encoded, fill, not_ok, planned, retried
 
 FORMATS = ("parquet", "webdataset", "files")
 IMAGES = 10
@@ -41,13 +39,8 @@ def retried_run(scratch: Path, output: str, format_name: str) -> str:
     rows = [{"prompt": f"number {index}", "tag": format_name} for index in range(IMAGES)]
     changes = {"run_id": f"night-{format_name}", "format": format_name, "carry": ["tag"]}
     result = planned(scratch, output, rows, limits={"failed_share": 0.5}, **changes)
-    fill(result, {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")})
-    aggregate(result.uri)
-    again = begin_round(result)
-    (part,) = read_shard(again.store, again.plan, 0)
-    format_of(again.plan.job).pack(part, [encoded(0)]).commit(again.store)
-    aggregate(result.uri)
-    return result.uri
+    outcomes = {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")}
+    return retried(result, outcomes, encoded(0))
 
 
 @pytest.fixture(scope="module")

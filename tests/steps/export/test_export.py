@@ -23,12 +23,10 @@ from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import MAX_FOLDER_FILES, data_key
 from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.export.settings import FileFormat
-from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import SUCCESS_KEY
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests.interleaving import Process, interleaving
-from tests.runs import begin_round, encoded, fill, not_ok, planned
+from tests.runs import encoded, fill, not_ok, planned, retried
 from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset", "files")
@@ -47,13 +45,8 @@ def make_run(scratch: Path, output: str, format_name: str = "parquet") -> str:
     ]
     changes = {"run_id": f"night-{format_name}", "format": format_name, "carry": ["color"]}
     result = planned(scratch, output, rows, limits={"failed_share": 0.5}, **changes)
-    fill(result, {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")})
-    aggregate(result.uri)
-    again = begin_round(result)
-    (part,) = read_shard(again.store, again.plan, 0)
-    format_of(again.plan.job).pack(part, [encoded(0)]).commit(again.store)
-    aggregate(result.uri)
-    return result.uri
+    outcomes = {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")}
+    return retried(result, outcomes, encoded(0))
 
 
 @pytest.fixture(scope="module")

@@ -14,25 +14,13 @@ from imagekiln import BadInput, Incomplete
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.interleaving import Process, interleaving
-from tests.runs import (
-    begin_round,
-    encoded,
-    fill,
-    finished,
-    job,
-    not_ok,
-    planned,
-    renumbered,
-    write_prompts,
-)
+from tests.runs import encoded, finished, job, not_ok, planned, retried, write_prompts
 
 FORMATS = ("parquet", "webdataset", "files")
 IMAGES = 6
@@ -53,13 +41,7 @@ def make_run(scratch: Path, output: str, format_name: str) -> str:
     changes = {"run_id": f"night-{format_name}", "format": format_name}
     result = planned(scratch, output, ROWS, limits={"failed_share": 0.5}, **changes)
     pictures = {index: encoded(index) for index in range(IMAGES)}
-    fill(result, pictures | {FAILED: not_ok(0)})
-    aggregate(result.uri)
-    again = begin_round(result)
-    (part,) = read_shard(again.store, again.plan, 0)
-    format_of(again.plan.job).pack(part, renumbered([encoded(FAILED)])).commit(again.store)
-    aggregate(result.uri)
-    return result.uri
+    return retried(result, pictures | {FAILED: not_ok(0)}, encoded(FAILED))
 
 
 def objects_in(store: Store, folder: str = "") -> Iterator[str]:
