@@ -38,7 +38,7 @@ from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import build_workflow
-from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_digest
+from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
 
 POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0  # of an API that does not answer any more
@@ -293,7 +293,7 @@ def require_readable_date(job: Job, date: str, timezone: str) -> None:
 
 
 def _job_template(job: Job) -> Json:
-    return build_workflow_template(load_profile(job.cluster.profile), job.cluster.namespace)
+    return build_job_template(job, load_profile(job.cluster.profile))
 
 
 def _start(workflow: Json, argo: ArgoApi) -> WorkflowStatus:

@@ -104,7 +104,7 @@ def _namespace_checks(
     yield check_access.check_service_accounts(view)
     yield check_access.check_pod_rights(view)
     yield check_access.check_store_credentials(view, job.output)
-    yield check_profile.check_template(view, profile)
+    yield check_profile.check_template(view, job, profile)
     yield check_quota.check_resource_quota(view, profile, parallelism, priorities)
     yield check_quota.check_limit_range(view, profile)
     for name in priorities:
@@ -142,7 +142,7 @@ def _download_checks(job: Job, profile: Profile) -> Checks:
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
-    images = check_profile.registered_images(view, profile)
+    images = check_profile.registered_images(view, job, profile)
     gpu_image = job.cluster.gpu_image or images.get("generate", profile.generate.image)
     cpu_image = job.cluster.cpu_image or images.get("plan", profile.steps.image)
     if profile.gpu.claim:
