@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.model_downloads import downloads_model
+from imagekiln.workflows.client.model_downloads import list_downloads
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
@@ -135,10 +134,9 @@ def _artifact_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
 
 
 def _download_checks(job: Job, profile: Profile) -> Checks:
-    if downloads_model(job, profile):
-        size = download_bytes(job.model)
-        yield check_downloads.check_cache_of_downloads(job, profile, size)
-        yield check_downloads.check_disk(job, profile, size)
+    for download in list_downloads(job, profile):
+        yield check_downloads.check_cache_of_downloads(job, profile, download)
+        yield check_downloads.check_disk(job, profile, download)
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:

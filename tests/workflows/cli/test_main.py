@@ -31,7 +31,9 @@ COMMANDS = {
     "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
     "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gallery", "gc"],
     "Datasets": ["export", "push", "forget"],
-    "Steps that pods run": ["rewrite", "plan", "generate", "aggregate", "fetch", "outcome", "publish"],
+    "Steps that pods run": [
+        "rewrite", "plan", "generate", "aggregate", "fetch", "outcome", "publish"
+    ],
 }  # fmt: skip
 ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]
 
