@@ -110,7 +110,7 @@ def rewrite_tasks(fetch_step: Container | None, rewriters: DAG) -> list[Task]:
     tasks = []
     if fetch_step is not None:
         tasks.append(Task(name=str(fetch_step.name), template=fetch_step, when=IS_NO_RETRY))
-    count = Parameter(name="count", value="{{workflow.parameters.rewriters}}")
+    count = Parameter(name="count", value="{{=asInt(workflow.parameters.rewriters)}}")
     tasks.append(Task(name="rewrite", template=rewriters, arguments=[count], when=IS_NO_RETRY))
     return tasks
 
