@@ -1,11 +1,14 @@
 """An output with images to look at, and a gallery of it that is served on loopback."""
 
 import http.client
+import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -126,6 +129,60 @@ def serving(uri: str) -> Iterator[Client]:
         try:
             gallery.wait()
             yield Client(server)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class FileRequest(http.server.SimpleHTTPRequestHandler):
+    """A web server over a folder that sends parts of files, as object stores do."""
+
+    sends_parts = True
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, FileServer)
+        self.server.asked.append(self.path)
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        path = Path(self.translate_path(self.path))
+        if part is None or not self.sends_parts or not path.is_file():
+            super().do_GET()
+            return
+        content = path.read_bytes()[int(part[1]) : int(part[2]) + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class PlainFileRequest(FileRequest):
+    """One that sends files whole, as Python's own does."""
+
+    sends_parts = False
+
+
+class FileServer(http.server.ThreadingHTTPServer):
+    """A web server over a folder. `asked` are the paths of all requests."""
+
+    def __init__(self, folder: Path, handler: type[FileRequest]) -> None:
+        super().__init__(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+        self.asked: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+@contextmanager
+def serving_files(folder: Path, handler: type[FileRequest] = FileRequest) -> Iterator[FileServer]:
+    """A web server over a folder while the block runs."""
+    with FileServer(folder, handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
         finally:
             server.shutdown()
             thread.join()
