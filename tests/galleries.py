@@ -5,11 +5,12 @@ import http.server
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -24,6 +25,22 @@ SHARD = 4
 FAILED = 3
 HOSTILE = '<img src=x onerror="window.hacked = 1"> \'); DROP TABLE images; -- \u202e\x1b[2J %_'
 HOSTILE_COLUMN = 'x"); DROP TABLE images; -- <b>'
+Row = dict[str, Any]
+# Conditions, and which rows of the manifests fulfill them.
+SELECTIONS: list[tuple[tuple[tuple[str, str, str], ...], Callable[[Row], bool]]] = [
+    ((("prompt", "contains", "KETTLE night"),), lambda row: "Kettle" in str(row["prompt"])),
+    ((("prompt", "contains", "%_"),), lambda row: row["prompt"] == HOSTILE),
+    ((("prompt", "is", HOSTILE),), lambda row: row["prompt"] == HOSTILE),
+    ((("status", "is", "failed"),), lambda row: row["status"] == "failed"),
+    ((("marks", "is", "low_contrast"),), lambda row: "low_contrast" in (row["marks"] or [])),
+    ((("run_id", "is", "night-1"),), lambda row: row["run_id"] == "night-1"),
+    ((("tag", "is", "tag 2"), ("score", "at_least", "1.5")),
+     lambda row: row["tag"] == "tag 2" and row["score"] >= 1.5),
+    ((("score", "at_most", "1"),), lambda row: row["score"] <= 1),
+    ((("seed", "is", "12"),), lambda row: row["seed"] == 12),
+    (((HOSTILE_COLUMN, "contains", "drop table"),), bool),
+    (((HOSTILE_COLUMN, "is", "'"),), lambda row: not row),
+]  # fmt: skip
 
 
 def write_runs(folder: Path, output: str) -> None:

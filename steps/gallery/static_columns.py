@@ -15,10 +15,13 @@ MAX_SAFE_INTEGER = 2**53 - 1  # that JavaScript's numbers hold exactly; larger o
 
 
 class StaticColumns:
-    """Takes rows in the order of the gallery, and writes each column in files of CHUNK_ROWS."""
+    """Takes rows in the order of the gallery, and writes each column in files of `chunk_rows`."""
 
-    def __init__(self, store: Store, columns: Mapping[str, IndexColumn]) -> None:
+    def __init__(
+        self, store: Store, columns: Mapping[str, IndexColumn], chunk_rows: int = CHUNK_ROWS
+    ) -> None:
         """Begin without rows. Which run a row is of follows from its number."""
+        self.chunk_rows = chunk_rows
         self._store = store
         self._columns = [column for column in columns.values() if column.name != RUN_COLUMN]
         self._pending: list[pa.Table] = []
@@ -37,7 +40,7 @@ class StaticColumns:
                 self._counts[run_id, column.name] += pc.count(values).as_py()
         self._pending.append(rows)
         self._rows += rows.num_rows
-        while self._rows >= CHUNK_ROWS:
+        while self._rows >= self.chunk_rows:
             self._write_chunk()
 
     def finish(self) -> None:
@@ -52,7 +55,7 @@ class StaticColumns:
 
     def _write_chunk(self) -> None:
         rows = pa.concat_tables(self._pending, promote_options="permissive")
-        chunk, rest = rows.slice(0, CHUNK_ROWS), rows.slice(CHUNK_ROWS)
+        chunk, rest = rows.slice(0, self.chunk_rows), rows.slice(self.chunk_rows)
         self._pending = [rest] if rest.num_rows else []
         self._rows = rest.num_rows
         for column in self._columns:

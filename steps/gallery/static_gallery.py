@@ -66,7 +66,9 @@ class _Contents:
     problems: list[str] = field(default_factory=list)
 
 
-def write_static_gallery(uri: str, target: str, progress: Progress | None = None) -> StaticGallery:
+def write_static_gallery(
+    uri: str, target: str, progress: Progress | None = None, *, chunk_rows: int = CHUNK_ROWS
+) -> StaticGallery:
     """Write a gallery of the run or the output at `uri` to the folder `target`.
 
     Raises Missing where there are no runs, BadInput where there are too many images or the folder
@@ -79,7 +81,7 @@ def write_static_gallery(uri: str, target: str, progress: Progress | None = None
     store.replace(PAGE_KEY, load_page("static").content)
 
     columns = index_columns(runs.columns)
-    contents = _Contents(StaticColumns(store, columns), problems=[*runs.problems])
+    contents = _Contents(StaticColumns(store, columns, chunk_rows), problems=[*runs.problems])
     _write_runs(runs, store, contents, progress or NoProgress())
     put_data(store, _describe(runs, columns, store, contents))
     for names in contents.columns.names.values():
@@ -164,7 +166,7 @@ def _describe(
         ],
         "block_starts": contents.starts,
         "blocks": contents.blocks,
-        "chunk_rows": CHUNK_ROWS,
+        "chunk_rows": contents.columns.chunk_rows,
         "columns": [contents.columns.names.get(name, []) for name in columns],
         "nights": [
             _describe_night(night, contents.columns, columns) for night in read_nights(runs)
