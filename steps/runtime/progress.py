@@ -108,10 +108,11 @@ class RelayedProgress:
 
 
 class TerminalProgress:
-    """A bar on a terminal, which counts images as they are drawn."""
+    """A bar on a terminal, which counts images, or what `noun` says, as they are drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str = "images") -> None:
         """Show nothing until the start."""
+        self._noun = noun
         self._bar: tqdm[Never] | None = None
 
     def start(self, total: int) -> None:
@@ -121,7 +122,7 @@ class TerminalProgress:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TqdmWarning)  # without widgets, a line will do
                 bar_class = import_module("tqdm.auto").tqdm
-        self._bar = bar_class(total=total, unit=" images", dynamic_ncols=True)
+        self._bar = bar_class(total=total, unit=f" {self._noun}", dynamic_ncols=True)
 
     def add_existing(self, images: int) -> None:
         """Begin that much further along, so that the rate is that of images drawn."""
@@ -291,12 +292,12 @@ def is_watched() -> bool:
 
 
 @contextmanager
-def open_progress() -> Iterator[Progress]:
-    """A bar where a person watches stderr, else lines."""
+def open_progress(noun: str = "images") -> Iterator[Progress]:
+    """A bar where a person watches stderr, else lines. `noun` says what is counted."""
     path = os.environ.get(ARGO_FILE_VARIABLE)
     progress: Progress
     if is_watched() and not path:  # a pod may have a terminal too
-        progress = TerminalProgress()
+        progress = TerminalProgress(noun)
     else:
         attempt = os.environ.get(ATTEMPT_VARIABLE, "")
         attempts_before = int(attempt) if attempt.isdecimal() else 0

@@ -24,6 +24,7 @@ from tests.s3 import S3Server, log_in
 RANGE_PATTERN = re.compile(r" bytes=(\d*)-(\d*)$")
 # What plans more than it would have, by an older manifest or list of image ids: the run it plans.
 PLANNING_STEPS = {"retry again": "first", "plan second": "second"}
+LISTS = 8  # of a step, some of those of each
 ENTRIES_PATTERN = re.compile(rb"<(Contents|CommonPrefixes)>.*?</\1>", re.DOTALL)
 
 
@@ -131,15 +132,15 @@ def test_a_list_that_lacks_what_is_new_loses_nothing(
 ) -> None:
     life = Life(tmp_path, s3_server.make_bucket(), s3_server)
     life.record(network)
-    lists = [request for request in life.requests[step] if "list-type" in request]
-    for number in range(len(lists)):
+    lists = sorted({request for request in life.requests[step] if "list-type" in request})
+    for request in lists[:: max(1, len(lists) // LISTS)]:
         life.restore(life.before[step])
-        network.from_request(lists[number], 0, _without_entries)
+        network.from_request(request, 0, _without_entries)
         with suppress(AssertionError if step in READING_STEPS else TryAgain):
             life.do(step)
         network.rest()
         life.do(step)
-        assert lasting(life.content()) == lasting(life.after[step]), lists[number]
+        assert lasting(life.content()) == lasting(life.after[step]), request
     assert lists
 
 

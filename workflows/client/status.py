@@ -246,7 +246,7 @@ def _generation_end(
     shards: Sequence[Attempts], stage: Stage | None, finished: str | None
 ) -> str | None:
     """When generating was over; None while it is not."""
-    if stage in ("plan", "fetch", "generate"):
+    if stage in ("rewrite", "plan", "fetch", "generate"):
         return None
     ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
     return max(ends, default=finished)
