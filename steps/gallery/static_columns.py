@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +36,7 @@ class StaticColumns:
         rows = _select(manifest, self._columns)
         for column in self._columns:
             if column.kind in ("whole", "number"):
-                values = rows[column.name]
+                values = rows[column.name].cast(pa.float64(), safe=False)
                 self._sums[run_id, column.name] += pc.sum(values, min_count=0).as_py()
                 self._counts[run_id, column.name] += pc.count(values).as_py()
         self._pending.append(rows)
@@ -65,13 +66,19 @@ class StaticColumns:
 
 
 def _select(manifest: pa.Table, columns: Sequence[IndexColumn]) -> pa.Table:
-    arrays = [
-        manifest[column.name]
+    arrays = {
+        column.name: _values(manifest[column.name])
         if column.name in manifest.column_names
         else pa.nulls(manifest.num_rows)
         for column in columns
-    ]
-    return pa.table(arrays, names=[column.name for column in columns])
+    }
+    return pa.table(arrays)
+
+
+def _values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column
 
 
 def _to_values(column: pa.ChunkedArray) -> list[object]:
@@ -86,5 +93,7 @@ def _to_value(value: object) -> object:
             return "true" if value else "false"
         case int():
             return value if abs(value) <= MAX_SAFE_INTEGER else str(value)
+        case Decimal():
+            return float(value)
         case _:
             return str(value)
