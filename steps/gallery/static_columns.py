@@ -36,9 +36,7 @@ class StaticColumns:
         rows = _select(manifest, self._columns)
         for column in self._columns:
             if column.kind in ("whole", "number"):
-                values = rows[column.name].cast(pa.float64(), safe=False)
-                self._sums[run_id, column.name] += pc.sum(values, min_count=0).as_py()
-                self._counts[run_id, column.name] += pc.count(values).as_py()
+                self._add_to_mean((run_id, column.name), rows[column.name])
         self._pending.append(rows)
         self._rows += rows.num_rows
         while self._rows >= self.chunk_rows:
@@ -51,12 +49,23 @@ class StaticColumns:
 
     def mean(self, run_id: str, name: str) -> float | None:
         """The mean of a column of numbers in a run; None where it has no values."""
-        count = self._counts.get((run_id, name))
-        return self._sums[run_id, name] / count if count else None
+        key = (run_id, name)
+        count = self._counts.get(key)
+        if not count:
+            return None
+        return self._sums[key] / count
+
+    def _add_to_mean(self, key: tuple[str, str], column: pa.ChunkedArray) -> None:
+        values = column.cast(pa.float64(), safe=False)
+        total = pc.sum(values, min_count=0)
+        count = pc.count(values)
+        self._sums[key] += total.as_py()
+        self._counts[key] += count.as_py()
 
     def _write_chunk(self) -> None:
         rows = pa.concat_tables(self._pending, promote_options="permissive")
-        chunk, rest = rows.slice(0, self.chunk_rows), rows.slice(self.chunk_rows)
+        chunk = rows.slice(0, self.chunk_rows)
+        rest = rows.slice(self.chunk_rows)
         self._pending = [rest] if rest.num_rows else []
         self._rows = rest.num_rows
         for column in self._columns:
