@@ -33,6 +33,13 @@ class DatasetHub:
     answers_left: float = float("inf")
     requests: list[str] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.objects.clear()
+        self.commits[:] = [{}]
+        for record in (self.tags, self.uploads, self.requests):
+            record.clear()
+
     @property
     def files(self) -> Files:
         """The files of the newest commit."""
