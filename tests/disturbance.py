@@ -228,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.headers:
             if name.lower() not in HOP_HEADERS:
                 self.send_header(name, value)
-        if self.command != "HEAD" and answer.status != 204:
+        if answer.status != 204:
             length = len(answer.body) if answer.announced is None else answer.announced
             self.send_header("Content-Length", str(length))
             self.close_connection = length > len(answer.body)

@@ -40,7 +40,8 @@ def read_template(path: Path, number: int) -> str:
     pq.write_table(pa.table({"place": PLACES}), table)
     job = template_job(text, folder, number, table=str(table))
     prompts = make_prompts(job)
-    if not SPECIAL & set(text) and settings_of(job).combinations == "all":
+    is_plain = not SPECIAL & set(text) and len(text) <= job.limits.prompt_chars
+    if is_plain and settings_of(job).combinations == "all":
         _require(prompts, [text.strip()] * len(PLACES), "a plain text")
     return "accepted"
 
@@ -132,4 +133,4 @@ def _read_table(job: Job) -> pa.Table:
 
 def _require(prompts: Sequence[str | None], expected: Sequence[str | None], what: str) -> None:
     if [*prompts] != [*expected]:
-        raise Changed(f"{what} made {str(prompts):.300} of {str(expected):.300}")
+        raise Changed(f"{what} made {prompts!s:.300} of {expected!s:.300}")

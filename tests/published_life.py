@@ -41,8 +41,12 @@ from tests.life import SIZES, Content, Life, Step, read_images
 from tests.runs import picture
 
 REPOSITORY = "hf://datasets/kiln/shapes"
-CITIES = ("red house", "blue sea")
-WILDCARDS = {"animal": "cat\ndog\n", "color/warm": "# of autumn\nred\n"}
+INPUT = {
+    "wildcards/animal.txt": "cat\ndog\n",
+    "wildcards/color/warm.txt": "# of autumn\nred\n",
+    "tables/first.csv": "place,id\nred house,row-0\nblue sea,row-1\n",
+    "tables/last.csv": "place,id\n,row-2\n",
+}
 CANDIDATES = 4
 LOST_GROUP = range(CANDIDATES, 2 * CANDIDATES)  # all candidates of one image fail: a round has them
 FAILED = (1, *LOST_GROUP)
@@ -66,7 +70,7 @@ class PublishedLife(Life):
 
     def list_steps(self) -> dict[str, Step]:
         """The steps in their order."""
-        self._write_wildcards()
+        self._write_input()
         job = self.best_job()
         run = self.uri("best")
         tables = f"{self.root}/tables"
@@ -95,10 +99,9 @@ class PublishedLife(Life):
     def best_job(self) -> Job:
         """A sweep over templates, rewritten, of which the best candidates are kept."""
         folder = self.folder / "best"
-        rows = {"place": [*CITIES, ""], "id": [f"row-{n}" for n in range(len(CITIES) + 1)]}
         prompts = {
             "template": "{{ place }} __animal__ {red|__color/*__}",
-            "table": jobs.write(folder / "table.parquet", rows),
+            "table": f"s3://{self.bucket}/tables/*.csv",
             "wildcards": f"s3://{self.bucket}/wildcards",
             "combinations": 2,
             "sweep": {"guidance": [2.0, 3.0]},
@@ -123,9 +126,9 @@ class PublishedLife(Life):
         if self.hub is not None:
             self.hub.clear()
 
-    def _write_wildcards(self) -> None:
-        for name, text in WILDCARDS.items():
-            self.files.pipe_file(f"{self.bucket}/wildcards/{name}.txt", text.encode())
+    def _write_input(self) -> None:
+        for name, text in INPUT.items():
+            self.files.pipe_file(f"{self.bucket}/{name}", text.encode())
 
     def _retry_best(self) -> None:
         store = open_store(self.uri("best"))
