@@ -256,6 +256,12 @@ def format_export(result: "ExportResult") -> str:
         f"{images} of {runs}, {format_bytes(result.bytes)}, in {files}.",
         f"Export:  {sanitize_line(result.uri)}",
     ]
+    for count, whose in (
+        (result.superseded, "that newer ones replace"),
+        (result.duplicates, "that newer runs hold"),
+    ):
+        if count:
+            lines.insert(-1, f"Left out: {pluralize(count, 'image')} {whose}.")
     if not result.written:
         lines.insert(0, "Already exported; nothing to do.")
     return "\n".join(lines)
