@@ -15,12 +15,13 @@ from pathlib import Path
 
 import yaml
 
-from tests.dataset_hub import TOKEN, DatasetHub
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.storage import open_store
+from tests.dataset_hub import REPOSITORY, TOKEN, DatasetHub
 from tests.jobs import SHAPES, files, write
 from tests.processes import Begun, Child
 from tests.scorers import clip_folder
 
-REPOSITORY = "hf://datasets/kiln/shapes"
 VERSION = "v1"
 CANDIDATES = 4
 MAX_KILLS = 3  # of one command
@@ -43,10 +44,14 @@ class Published:
 
 @dataclass(slots=True)
 class Chain:
-    """The commands on one folder and one hub. `moments` says how many each has, undisturbed."""
+    """The commands on one folder and one hub. `moments` says how many each has, undisturbed.
+
+    The sweep has each of `seeds` with two prompts and two values of guidance.
+    """
 
     folder: Path
     hub: DatasetHub
+    seeds: tuple[int, ...] = (10,)
     moments: dict[str, int] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
 
@@ -59,17 +64,20 @@ class Chain:
             "name": "sweep",
             "run_id": "best",
             "prompts": {
-                "template": "a {{ color }} {circle|square}",
+                "template": "a {{ color }} circle",
                 "table": table,
-                "sweep": {"seed": [10, 20], "guidance": [1.5, 3.0]},
+                "sweep": {"seed": [*self.seeds], "guidance": [1.5, 3.0]},
             },
             "scores": {"clip": {"kind": "clip_score", "id": str(clip_folder())}},
             "keep": f"best 1 of {CANDIDATES} by clip",
             "output": str(self.root / "out"),
             "model": SHAPES,
             "defaults": {"steps": 1, "width": 32, "height": 32},
-            "batch": {"images": 4}, "part": {"images": 8}, "shard": {"images": 24},
-            "device": "cpu", "threads": 1,
+            "batch": {"images": 4},
+            "part": {"images": 8},
+            "shard": {"images": 24},
+            "device": "cpu",
+            "threads": 1,
         }
         self._job_file.write_text(yaml.safe_dump(job))
 
@@ -90,7 +98,7 @@ class Chain:
         return {
             "run": ("run", str(self._job_file)),
             "export": ("export", run, exported, "--partition-by", "prompt"),
-            "push": ("push", exported, REPOSITORY, "--version", VERSION),
+            "push": ("push", exported, f"hf://datasets/{REPOSITORY}", "--version", VERSION),
         }
 
     def make_undisturbed(self) -> Published:
@@ -101,18 +109,22 @@ class Chain:
             self.moments[name] = int(counted.read_text())
         return self._published()
 
-    def make_killed(self, seed: int) -> Published:
-        """Begin anew, kill each command a few times, and let it end then."""
+    def make_killed(self, seed: int, max_kills: int = MAX_KILLS) -> Published:
+        """Begin anew, kill each command up to so many times, and let it end then."""
         dice = random.Random(seed)  # noqa: S311  # nothing secret
         shutil.rmtree(self.root)
         self.root.mkdir()
         self.hub.clear()
         self.log = [f"seed {seed}"]
         for name in self.commands:
-            for _ in range(dice.randint(1, MAX_KILLS)):
+            for _ in range(dice.randint(1, max_kills)):
                 self._kill(name, dice)
             self._finish(name)
         return self._published()
+
+    def planned_images(self) -> int:
+        """The images of the run, with those that were outscored."""
+        return load_plan(open_store(str(self.root / "out" / "best"))).counts.images
 
     def _kill(self, name: str, dice: random.Random) -> None:
         number = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])

@@ -33,12 +33,12 @@ from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
 from tests import hostile, jobs, models, runs
-from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
+from tests.dataset_hub import REPOSITORY, TOKEN, DatasetHub, dataset_hub
 from tests.hostile import MAX_LINE_CHARS, SECRET
 from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset")
-REPOSITORY = "hf://datasets/kiln/shapes"
+DATASET = f"hf://datasets/{REPOSITORY}"
 PROMPTS = ("red", "blue", "green")
 REWRITE = {"model": {"id": "org/model", "revision": "0" * 40}, "max_new_tokens": 4}
 CHANGED = ("export", "out/_rewritten", "out/run/forgotten")
@@ -150,11 +150,11 @@ def commands(folder: Path, original: Path, file_format: str) -> Iterator[tuple[s
     yield "verify", lambda: verify(run)
     yield "count", lambda: forget(run, ForgetSelection(ids=(PROMPTS[1],)), [target])
     yield "export", lambda: export(run, target, settings(file_format))
-    yield "push", lambda: push(target, REPOSITORY, "v1")
+    yield "push", lambda: push(target, DATASET, "v1")
     yield "forget", lambda: _forget_exported(run, target)
-    yield "push again", lambda: push(target, REPOSITORY, "v2")
+    yield "push again", lambda: push(target, DATASET, "v2")
     yield "export the rest", lambda: _export_rest(folder, run, file_format)
-    yield "push the rest", lambda: push(target, REPOSITORY, "v3")
+    yield "push the rest", lambda: push(target, DATASET, "v3")
 
 
 def _forget_exported(run: str, target: str) -> None:

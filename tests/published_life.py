@@ -8,6 +8,8 @@ exports are pushed to a hub on loopback, and a gallery shows them.
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cache
+from threading import Lock
 from typing import ClassVar
 
 import torch
@@ -23,10 +25,12 @@ from imagekiln.steps.gallery.queries import MAX_PAGE_IMAGES, PageQuery
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.scores import load_scorers, score_and_rank
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.rewrite.language_model import LanguageModel, load_language_model
 from imagekiln.steps.rewrite.step import rewrite
 from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.formats import format_of, recover_parts
@@ -35,23 +39,24 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import open_store
 from tests import jobs
-from tests.dataset_hub import DatasetHub
+from tests.dataset_hub import REPOSITORY, DatasetHub
 from tests.language_models import language_model
 from tests.life import SIZES, Content, Life, Step, read_images
 from tests.runs import picture
 
-REPOSITORY = "hf://datasets/kiln/shapes"
 INPUT = {
     "wildcards/animal.txt": "cat\ndog\n",
     "wildcards/color/warm.txt": "# of autumn\nred\n",
     "tables/first.csv": "place,id\nred house,row-0\nblue sea,row-1\n",
     "tables/last.csv": "place,id\n,row-2\n",
 }
+REWRITE: dict[str, object] = {"append": True, "max_new_tokens": 4}
+LOADING = Lock()
 CANDIDATES = 4
 LOST_GROUP = range(CANDIDATES, 2 * CANDIDATES)  # all candidates of one image fail: a round has them
 FAILED = (1, *LOST_GROUP)
-TAKEN_DOWN_FIRST = "row-0"
-TAKEN_DOWN_LATER = "blue sea"  # in prompts of the other row
+TAKEN_DOWN_FIRST = "Red House cat"  # in prompts of one row
+TAKEN_DOWN_LATER = "blue sea dog"  # in those of the other
 
 
 @dataclass(slots=True)
@@ -76,7 +81,7 @@ class PublishedLife(Life):
         tables = f"{self.root}/tables"
         archives = f"{self.root}/archives"
         as_archives = read_settings("webdataset", partition_by="prompt_original")
-        first = ForgetSelection(ids=(TAKEN_DOWN_FIRST,))
+        first = ForgetSelection(prompt_parts=(TAKEN_DOWN_FIRST,))
         later = ForgetSelection(prompt_parts=(TAKEN_DOWN_LATER,))
         return {
             "rewrite": lambda: rewrite(job),
@@ -106,11 +111,10 @@ class PublishedLife(Life):
             "combinations": 2,
             "sweep": {"guidance": [2.0, 3.0]},
         }
-        model = {"id": str(language_model("gpt2")), "dtype": "float32"}
         return jobs.job(
             folder,
             prompts=prompts,
-            rewrite={"model": model, "append": True, "max_new_tokens": 4},
+            rewrite={**REWRITE, "model": tiny_model()},
             scores={"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
             keep=f"best 1 of {CANDIDATES} by seeds",
             output=self.output,
@@ -138,8 +142,25 @@ class PublishedLife(Life):
 
     def _push(self, export_uri: str, version: str) -> Content:
         assert self.hub is not None
-        push(export_uri, REPOSITORY, version)
+        push(export_uri, f"hf://datasets/{REPOSITORY}", version)
         return self.hub.commits[self.hub.tags[version]]
+
+
+@cache
+def _load_once(*_: object) -> LanguageModel:
+    settings = RewriteSettings.model_validate(REWRITE | {"model": tiny_model()})
+    return load_language_model(settings, "cpu", 1)
+
+
+def load_safely(*_: object) -> LanguageModel:
+    """The language model of the job. To load it is not safe in several threads at once."""
+    with LOADING:
+        return _load_once()
+
+
+def tiny_model() -> dict[str, object]:
+    """The settings of the language model."""
+    return {"id": str(language_model("gpt2")), "dtype": "float32"}
 
 
 def make_best(uri: str, failed: Collection[int] = ()) -> None:

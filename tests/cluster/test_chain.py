@@ -20,14 +20,13 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import get_status
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import submit_with_template, wait_for_success
-from tests.dataset_hub import TOKEN, dataset_hub
+from tests.dataset_hub import REPOSITORY, TOKEN, dataset_hub
 
 SEED = 0
 KILLS = 6
 KILLS_OF_A_STEP = 4  # fewer than a pod's retries
 PAUSE_SECONDS = 5.0  # at most, from one kill to the next
 SCORERS = Path(__file__).parent / "scorers"
-REPOSITORY = "hf://datasets/kiln/shapes"
 GROUPS = 16  # of four candidates
 Files = dict[str, bytes]
 
@@ -91,7 +90,7 @@ def publish(run: str, exported: str) -> Files:
         patch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
         patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         patch.setenv("HF_TOKEN", TOKEN)
-        push(exported, REPOSITORY, "v1")
+        push(exported, f"hf://datasets/{REPOSITORY}", "v1")
         return hub.commits[hub.tags["v1"]]
 
 

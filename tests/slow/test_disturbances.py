@@ -16,7 +16,7 @@ from imagekiln.steps.storage import object_store, s3_reader
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.disturbance import disturbance
 from tests.life import Life
-from tests.published_life import PublishedLife
+from tests.published_life import PublishedLife, load_safely
 from tests.s3 import S3Server, log_in
 from tests.scenarios import Bench, Damage
 
@@ -45,6 +45,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DatasetHub]:
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr("imagekiln.steps.export.push.COMMIT_FILES", 2)
         monkeypatch.setattr("imagekiln.steps.rewrite.step.PART_PROMPTS", 2)
+        loading = "imagekiln.steps.rewrite.language_model.load_language_model"
+        monkeypatch.setattr(loading, load_safely)
         yield server
 
 
