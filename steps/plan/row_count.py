@@ -30,7 +30,7 @@ from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path, open_file, temporary_folder
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.object_store import open_object
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 READERS = 16
@@ -97,8 +97,7 @@ def _open(uri: str) -> Iterator[BinaryIO]:
             with open_file(local_path(name)) as file:
                 yield file
             return
-        filesystem, path = open_filesystem(name)
-        with filesystem.open(path, "rb") as file:
+        with open_object(name, CHUNK_BYTES) as file:
             yield file
 
 

@@ -233,7 +233,9 @@ def test_two_commands_at_once_write_each_id_once(tmp_path: Path) -> None:
         second.step()
         first.finish()
         second.finish()
-    tables = [pq.read_table(path)["image_id"].to_pylist() for path in sorted(tmp_path.rglob("*"))]
+    tables = [
+        pq.read_table(path)["image_id"].to_pylist() for path in sorted(tmp_path.rglob("*.parquet"))
+    ]
     assert sorted(image_id for table in tables for image_id in table) == ["a", "b", "c"]
 
 
