@@ -295,11 +295,13 @@ def _download(uri: str, path: Path) -> SourceFile:
 
 def _copy(uri: str, path: Path) -> tuple[str, bool]:
     """Copy a file, and return its hash; and whether nothing says that this is not its content."""
+    # Many web servers know no ranges, and do not say so: one request, for all of it.
+    block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     digest = hashlib.sha256()
     md5 = hashlib.md5(usedforsecurity=False)
     with (
         translate_errors(uri),
-        open_object(uri, CHUNK_BYTES) as source,
+        open_object(uri, block_bytes) as source,
         path.open("wb") as copy,
     ):
         for chunk in _read_chunks(source):
