@@ -191,11 +191,11 @@ def run_command(_: Begun, killer: Killer, endpoint: str, arguments: tuple[str, .
     from imagekiln.workflows.cli.main import main
 
     step, numbers = killer.watch()
-    request = httpx2.HTTPTransport.handle_request
+    handle_request = httpx2.HTTPTransport.handle_request
 
-    def count_request(transport: httpx2.HTTPTransport, sent: httpx2.Request) -> httpx2.Response:
+    def count_request(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.Response:
         step()
-        return request(transport, sent)
+        return handle_request(self, request)
 
     httpx2.HTTPTransport.handle_request = count_request  # type: ignore[method-assign]  # of this process alone
     constants.ENDPOINT = endpoint

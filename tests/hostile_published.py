@@ -168,7 +168,8 @@ def _export_rest(folder: Path, run: str, file_format: str) -> None:
     """Complete an export from which a file and the marker are gone."""
     target = folder / "export"
     shutil.rmtree(target / "forgotten", ignore_errors=True)
-    for path in [*sorted(target.glob("data/*/*"))[-1:], target / "_SUCCESS", target / "README.md"]:
+    data = [path for path in target.glob("data/*/*") if not path.parent.is_symlink()]
+    for path in [*sorted(data)[-1:], target / "_SUCCESS", target / "README.md"]:
         if path.is_file() or path.is_symlink():
             path.unlink()
     export(run, str(target), settings(file_format))
