@@ -55,6 +55,7 @@ COLUMNS = {
     "id": [f"row-{place}" for place in range(6)],
     "topic": ["shapes"] * 6,
 }
+NAMED_FOLDERS = ("run", "export")  # which users name, and which may be links therefore
 MAX_LINE_CHARS = 1000
 DEEP = "@deep@"
 STRANGE: tuple[object, ...] = (
@@ -126,9 +127,9 @@ def change(output: Path, number: int) -> str:
     """Change one object of the run in `output`/run, and say what was changed."""
     dice = chance(number)
     kinds: list[tuple[Callable[[Path, random.Random], str], str]] = [
-        (_change_json, "*.json"),
-        (_change_table, "*.parquet"),
-        (_replace_object, "*"),
+        (change_json, "*.json"),
+        (change_table, "*.parquet"),
+        (replace_object, "*"),
     ]
     edit, pattern = dice.choice(kinds)
     objects = sorted(path for path in (output / "run").rglob(pattern) if path.is_file())
@@ -205,7 +206,7 @@ def _plan_round(run: str) -> None:
     plan_next_round(opened.store, opened.plan)
 
 
-def _change_json(path: Path, dice: random.Random) -> str:
+def change_json(path: Path, dice: random.Random) -> str:
     """Put something strange in the place of one value, at any depth."""
     document = json.loads(path.read_bytes())
     places = list(_places(document))
@@ -235,7 +236,7 @@ def _places(document: Any) -> Iterator[tuple[Any, str | int]]:  # noqa: ANN401  
         yield from _places(value)
 
 
-def _change_table(path: Path, dice: random.Random) -> str:
+def change_table(path: Path, dice: random.Random) -> str:
     """Change a column, the rows, the offsets, or some bytes of a Parquet object."""
     table = pq.read_table(path)
     metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
@@ -270,14 +271,14 @@ def _change_table(path: Path, dice: random.Random) -> str:
     return what
 
 
-def _replace_object(path: Path, dice: random.Random) -> str:
+def replace_object(path: Path, dice: random.Random) -> str:
     """Put a link, a pipe, a folder or nothing in the place of an object, or a link in its folder's.
 
     The links lead to what is the user's, outside of the output.
     """
     outside = next(parent for parent in path.parents if (parent / "outside").is_dir()) / "outside"
     kind = dice.choice(["link", "device", "pipe", "folder", "absent", "sparse", "linked folder"])
-    if kind == "linked folder" and path.parent.name != "run":
+    if kind == "linked folder" and path.parent.name not in NAMED_FOLDERS:
         shutil.rmtree(path.parent)
         path.parent.symlink_to(outside)
         return kind

@@ -47,8 +47,12 @@ def read_forgotten(store: Store, plan: Plan) -> pa.Array:
 
 def read_forgotten_ids(store: Store) -> pa.Array:
     """The ids in all tables of a folder."""
-    image_ids = pa.array([], pa.string())
     count = count_entries(store, forgotten_key)
+    return _read_tables(store, count)
+
+
+def _read_tables(store: Store, count: int) -> pa.Array:
+    image_ids = pa.array([], pa.string())
     for number in range(count):
         key = forgotten_key(number)
         further = read_column(store, key, "image_id")
@@ -57,15 +61,17 @@ def read_forgotten_ids(store: Store) -> pa.Array:
 
 
 def add_forgotten(store: Store, image_ids: pa.Array) -> None:
-    """Write down further ids, in a table of their own. Raises TryAgain."""
-    table = pa.table([image_ids], schema=ID_SCHEMA)
-    content = to_parquet(table)
-    number = count_entries(store, forgotten_key)
-    while not store.create(forgotten_key(number), content):
-        # Where an answer was lost, a second request meets the table of the first.
-        if store.read(forgotten_key(number)) == content:
-            break
-        number += 1
+    """Write down those of these ids that no table has, in one of their own. Raises TryAgain."""
+    while True:
+        number = count_entries(store, forgotten_key)
+        known = _read_tables(store, number)
+        is_new = pc.invert(pc.is_in(image_ids, known))
+        new = image_ids.filter(is_new)
+        if not len(new):
+            return
+        # Another may have the number, or this one after an answer was lost: its table tells.
+        if store.create(forgotten_key(number), to_parquet(pa.table([new], schema=ID_SCHEMA))):
+            return
 
 
 def iter_stored_images(store: Store, part: Part, image_ids: Container[str]) -> Iterator[str]:

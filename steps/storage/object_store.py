@@ -21,7 +21,13 @@ from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
-from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
+from imagekiln.steps.storage.s3_reader import (
+    LOOKUP_FIELDS,
+    ByteRange,
+    S3File,
+    S3Reader,
+    confirm_lookup,
+)
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 from imagekiln.steps.storage.web_client import open_web_client
 
@@ -99,7 +105,7 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
-        _count_retries(files)
+        _watch_requests(files)
     return files, path
 
 
@@ -152,8 +158,8 @@ def _refuse_malformed_url(uri: str) -> None:
         raise BadInput(f"{uri}: is no URL. Write https://host/file.")
 
 
-def _count_retries(files: Any) -> None:
-    """Have s3fs make its requests in a session that counts those that are repeated."""
+def _watch_requests(files: Any) -> None:
+    """Have s3fs count repeated requests, and repeat once what looks objects up and finds none."""
     if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
         return
     from aiobotocore.session import AioSession
@@ -164,6 +170,22 @@ def _count_retries(files: Any) -> None:
 
     files.session = AioSession(**files.kwargs)
     files.session.register("needs-retry.s3", count)
+    for operation in LOOKUP_FIELDS:
+        files.session.register(f"needs-retry.s3.{operation}", confirm_lookup)
+
+
+@contextmanager
+def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
+    """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises.
+
+    Of S3, each answer is compared with what the store says of the object.
+    """
+    files, path = open_filesystem(uri)
+    if "s3" in files.protocol:
+        yield cast("BinaryIO", S3File(S3Reader(files), path, READ_TIMEOUT_SECONDS))
+        return
+    with files.open(path, "rb", block_size=block_bytes) as file:
+        yield file
 
 
 class ObjectStore:
