@@ -139,7 +139,7 @@ FINE = StageSeconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode
 
 
 def _bottleneck(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
-    result = find_bottleneck(replace(FINE, **changes), used)
+    result = find_bottleneck(replace(FINE, **changes), used)  # type: ignore[arg-type]  # of floats
     assert result is not None
     return result
 
