@@ -42,8 +42,8 @@ def upscaler_folder(factor: int = FACTOR) -> Path:
 
 
 @cache
-def captioner_folder(kind: CaptionKind = "blip") -> Path:
-    """A model that writes captions in a few words, whatever it sees."""
+def captioner_folder(kind: CaptionKind = "git") -> Path:
+    """A model that writes captions in a few words; a BLIP writes the same of every image."""
     target = scratch(kind)
     torch.manual_seed(13)
     _tokenizer().save_pretrained(target)
@@ -51,8 +51,9 @@ def captioner_folder(kind: CaptionKind = "blip") -> Path:
     CLIPImageProcessorPil(size=side, crop_size=side).save_pretrained(target)
     model = _blip() if kind == "blip" else _git()
     with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(6)  # else, every text is one word
+        for name, weights in model.named_parameters():
+            # Else, every text is one word, and every image has the same.
+            weights.mul_(60 if "crossattention" in name or "visual_projection" in name else 6)
     model.save_pretrained(target)
     return target
 

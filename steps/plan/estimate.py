@@ -7,6 +7,7 @@ from pathlib import Path
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import Price
+from imagekiln.steps.models.passes import work_by_defaults
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.budget import expect_run_time
@@ -42,7 +43,8 @@ class Estimate:
     table, since that has none for the GPU or the GPU is not known: the cost is at most that.
     `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
     is refused for that, and `device` on which device the time was measured, or which the job sets.
-    `made_prompts` says how many prompts templates make, and of what.
+    `made_prompts` says how many prompts templates make, and of what. `stored_size`, in pixels, is
+    that of an image of the job's default size after its passes; None without passes.
     """
 
     rows: int
@@ -71,6 +73,7 @@ class Estimate:
     made_prompts: str | None = None
     is_highest_price: bool = False
     is_firm: bool = True
+    stored_size: tuple[int, int] | None = None
 
 
 def estimate(
@@ -135,8 +138,7 @@ def _describe_input(job: Job, files: Sequence[InputFile]) -> str:
     size, figure = default_figure(job)
     if figure is None:
         return known
-    width, height = size
-    time = run_time(figure, images * width * height * job.defaults.steps)
+    time = run_time(figure, images * work_by_defaults(job, size))
     return f"{known} {time.describe(1)}"
 
 
@@ -156,6 +158,7 @@ def _count(draft: PlanDraft, job: Job) -> Estimate:
         gigabytes=estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
         gpu_hours=None,
         cost=None,
+        stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
     )
 
 
