@@ -106,7 +106,7 @@ def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> lis
 
 @dataclass(slots=True)
 class PassRate:
-    """How long passes take of the images of a part."""
+    """How long it takes from drawing images to the end of their passes."""
 
     images: int = 0
     seconds: float = 0.0
@@ -213,7 +213,9 @@ def pass_batches(
     """Run the passes over the images of each part, so many at once."""
     for batch in _regroup_batches(drawn, images_at_once):
         passed = run_passes(batch.images, batch.rows)
-        rate.add(len(batch.rows), sum(passed.seconds.values()))
+        # Waiting for a batch here, and not at the next, leaves drawing no time to be measured by.
+        seconds = batch.wait_seconds + batch.score_seconds + sum(passed.seconds.values())
+        rate.add(len(batch.rows), seconds)
         yield replace(batch, images=passed.images, pass_seconds=passed.seconds)
 
 

@@ -19,7 +19,7 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES
-from imagekiln.steps.job.scores import RANK_COLUMN, SCORE_NAME_PATTERN, require_kind
+from imagekiln.steps.job.scores import KIND_REQUIRED, RANK_COLUMN, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
@@ -39,7 +39,7 @@ Side = Annotated[PositiveInteger, Field(le=MAX_SIDE)]
 class UpscalePass(HubReference):
     """A super-resolution model of transformers enlarges the image by its own factor."""
 
-    model_config = require_kind
+    model_config = KIND_REQUIRED
 
     kind: Literal["upscale"] = "upscale"
 
@@ -47,7 +47,7 @@ class UpscalePass(HubReference):
 class RefinePass(Settings):
     """A second diffusion pass: the job's own model draws over the image, at another size or not."""
 
-    model_config = require_kind
+    model_config = KIND_REQUIRED
 
     kind: Literal["refine"] = "refine"
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
@@ -84,7 +84,7 @@ class RefinePass(Settings):
 class CaptionPass(HubReference):
     """An image-to-text model of transformers describes the image, in a column by this name."""
 
-    model_config = require_kind
+    model_config = KIND_REQUIRED
 
     kind: Literal["caption"] = "caption"
     max_tokens: Annotated[Integer, Field(ge=1, le=MAX_CAPTION_TOKENS)] = Field(

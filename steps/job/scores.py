@@ -43,7 +43,7 @@ def _require_kind(schema: JsonDict) -> None:
         schema["required"] = ["kind", *required]
 
 
-require_kind = ConfigDict(json_schema_extra=_require_kind)
+KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
 
 
 def _allow_text(schema: JsonDict) -> None:
@@ -56,7 +56,7 @@ def _allow_text(schema: JsonDict) -> None:
 class Score(Gate):
     """A number for each image, and between which bounds it has to be, or else it is marked."""
 
-    model_config = require_kind
+    model_config = KIND_REQUIRED
 
     min: Number | None = Field(default=None, description="Marks an image with a lower score.")
     max: Number | None = Field(default=None, description="Marks an image with a higher score.")
