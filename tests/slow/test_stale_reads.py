@@ -18,7 +18,7 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.storage import s3_reader
 from tests.disturbance import Answer, Disturbance, Fault, Forward, disturbance
-from tests.life import READING_STEPS, Content, Life, lasting, make_missing
+from tests.life import Content, Life, lasting, make_missing
 from tests.s3 import S3Server, log_in
 
 RANGE_PATTERN = re.compile(r" bytes=(\d*)-(\d*)$")
@@ -99,7 +99,7 @@ def test_an_older_version_that_is_given_once_loses_nothing(
         life.restore(life.before[step])
         stale = Stale(path, body)
         network.choose = stale.choose
-        with suppress(AssertionError if step in READING_STEPS else TryAgain):
+        with suppress(AssertionError if step in life.reading_steps else TryAgain):
             life.do(step)  # what only reads may find what was
         assert stale.answers, (step, path)
         network.rest()
@@ -136,7 +136,7 @@ def test_a_list_that_lacks_what_is_new_loses_nothing(
     for request in lists[:: max(1, len(lists) // LISTS)]:
         life.restore(life.before[step])
         network.from_request(request, 0, _without_entries)
-        with suppress(AssertionError if step in READING_STEPS else TryAgain):
+        with suppress(AssertionError if step in life.reading_steps else TryAgain):
             life.do(step)
         network.rest()
         life.do(step)
