@@ -56,7 +56,7 @@ def read_policy() -> Object:
 def is_selected(labels: Object, selector: Object) -> bool:
     """Whether a selector of labels, all of ours being equalities, selects an object."""
     assert set(selector) <= {"matchLabels"}
-    return selector.get("matchLabels", {}).items() <= labels.items()
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
 
 def sends(policy: Object, protocol: str, address: str, port: int) -> bool:
