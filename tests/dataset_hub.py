@@ -1,18 +1,24 @@
-"""A hub of datasets on loopback: as much of its API as making and tagging one takes."""
+"""A hub of datasets on loopback: as much of its API as making, tagging and loading one takes."""
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.servers import running
 
 TOKEN = "hf_a-token-of-tests"  # noqa: S105  # of no hub
+REPOSITORY = "kiln/shapes"
+REPOSITORY_API = f"/api/datasets/{REPOSITORY}"
+FILE_PATH = re.compile(rf"/datasets/{REPOSITORY}/resolve/([^/]+)/(.+)")
+COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 Files = dict[str, bytes]
 
 
@@ -38,6 +44,14 @@ class DatasetHub:
         """The files of the newest commit."""
         return self.commits[-1]
 
+    def find_commit(self, revision: str) -> int | None:
+        """The number of a branch, tag or commit."""
+        if revision == "main":
+            return len(self.commits) - 1
+        if COMMIT_PATTERN.fullmatch(revision):
+            return int(revision, 16)
+        return self.tags.get(revision)
+
 
 @contextmanager
 def dataset_hub() -> Iterator[DatasetHub]:
@@ -60,6 +74,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
+    def do_HEAD(self) -> None:
+        self._answer()
+
     def do_POST(self) -> None:
         self._answer()
 
@@ -80,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
             not path.startswith("/objects/") and self.headers["Authorization"] != f"Bearer {TOKEN}"
         ):
             self._send({}, 401)
+        elif match := FILE_PATH.fullmatch(path):
+            self._send_file(*match.groups())
         else:
             self._send(self._answer_of(path, body))
 
@@ -103,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/api/repos/create":
             settings = json.loads(body)
             hub.private = settings.get("private") or settings.get("visibility") == "private"
-            return {"url": f"{hub.endpoint}/datasets/kiln/shapes", "name": "kiln/shapes"}
+            return {"url": f"{hub.endpoint}/datasets/{REPOSITORY}", "name": REPOSITORY}
         if path.endswith("/objects/batch"):
             objects = json.loads(body)["objects"]
             return {"transfer": "basic", "objects": list(map(self._action, objects))}
@@ -115,17 +134,40 @@ class _Handler(BaseHTTPRequestHandler):
             revision = path.rpartition("/")[2]
             hub.tags[json.loads(body)["tag"]] = int(revision, 16)
             return {}
+        if "/paths-info/" in path:
+            return self._describe_paths(path.rpartition("/")[2], body)
         return self._describe(path)
 
     def _describe(self, path: str) -> object:
         hub = self.hub
-        if "/tree/" in path:
-            return [self._entry(name) for name in sorted(hub.files)]
+        if path.startswith(f"{REPOSITORY_API}/tree/"):
+            revision, _, folder = path.removeprefix(f"{REPOSITORY_API}/tree/").partition("/")
+            return self._list_folder(hub.commits[hub.find_commit(revision) or 0], folder)
         if path.endswith("/refs"):
             tags = [self._tag(name) for name in hub.tags]
             return {"branches": [], "converts": [], "tags": tags, "pullRequests": []}
-        name = commit_name(len(hub.commits) - 1)
-        return {"id": "kiln/shapes", "sha": name, "siblings": []}
+        _, _, revision = path.partition("/revision/")
+        name = commit_name(hub.find_commit(revision or "main") or 0)
+        return {"id": REPOSITORY, "sha": name, "siblings": []}
+
+    def _list_folder(self, files: Files, folder: str) -> list[dict[str, object]]:
+        """What is directly in a folder, or with `recursive` all that is below it."""
+        query = parse_qs(urlsplit(self.path).query)
+        is_recursive = query.get("recursive", ["false"])[0].lower() in ("true", "1")
+        entries = [
+            entry for entry in _all_entries(files) if folder in ("", *_parents(str(entry["path"])))
+        ]
+        return [
+            entry
+            for entry in entries
+            if is_recursive or _parents(str(entry["path"]))[:1] == ([folder] if folder else [])
+        ]
+
+    def _describe_paths(self, revision: str, body: bytes) -> list[dict[str, object]]:
+        files = self.hub.commits[self.hub.find_commit(revision) or 0]
+        fields = parse_qs(body.decode())
+        paths = fields["paths"] if "paths" in fields else json.loads(body)["paths"]
+        return [entry for entry in _all_entries(files) if entry["path"] in paths]
 
     def _action(self, wanted: dict[str, object]) -> dict[str, object]:
         digest = str(wanted["oid"])
@@ -159,10 +201,6 @@ class _Handler(BaseHTTPRequestHandler):
         url = f"{self.hub.endpoint}/datasets/kiln/shapes/commit/{name}"
         return {"success": True, "commitOid": name, "commitUrl": url}
 
-    def _entry(self, name: str) -> dict[str, object]:
-        content = self.hub.files[name]
-        return {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
-
     def _tag(self, name: str) -> dict[str, object]:
         commit = commit_name(self.hub.tags[name])
         return {"name": name, "ref": f"refs/tags/{name}", "targetCommit": commit}
@@ -174,6 +212,52 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _send_file(self, revision: str, path: str) -> None:
+        """Send a file of a commit, or the range of it that was asked for."""
+        number = self.hub.find_commit(revision)
+        content = None if number is None else self.hub.commits[number].get(path)
+        if number is None or content is None:
+            self.send_response(404)
+            self.send_header(
+                "X-Error-Code", "RevisionNotFound" if number is None else "EntryNotFound"
+            )
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        part = content
+        bounds = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if bounds is not None:
+            end = int(bounds[2] or len(content) - 1) + 1
+            part = content[int(bounds[1]) : end]
+        self.send_response(200 if bounds is None else 206)
+        if bounds is not None:
+            last = int(bounds[1]) + len(part) - 1
+            self.send_header("Content-Range", f"bytes {bounds[1]}-{last}/{len(content)}")
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", commit_name(number))
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(part)
+
+
+def _all_entries(files: Files) -> list[dict[str, object]]:
+    """Every file and folder of a commit, as the hub lists them."""
+    folders = {folder for path in files for folder in _parents(path)}
+    entries: list[dict[str, object]] = [
+        {"type": "directory", "path": folder, "oid": _blob(folder.encode()), "size": 0}
+        for folder in folders
+    ]
+    for path, content in files.items():
+        entries.append({"type": "file", "path": path, "size": len(content), "oid": _blob(content)})
+    return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def _parents(path: str) -> Sequence[str]:
+    """The folders that hold a path, the innermost first."""
+    return [str(folder) for folder in PurePosixPath(path).parents][:-1]
 
 
 def _blob(content: bytes) -> str:

@@ -14,6 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.dataset.image_ranges import read_images
+from imagekiln.steps.dataset.newest_images import (
+    ReplacedImages,
+    find_replaced_images,
+    require_comparable,
+)
 from imagekiln.steps.dataset.runs import (
     ManifestSlice,
     RunSource,
@@ -42,7 +47,8 @@ class Dataset:
 
     Opened by `imagekiln.dataset`; reads nothing but plans before it is iterated, and then holds one
     batch of images in memory. `columns` are the names of those that it gives, of all the columns
-    that its manifests have, and `filter` is an expression of pyarrow that its rows fulfill.
+    that its manifests have, `filter` is an expression of pyarrow that its rows fulfill, and
+    `replaced` are images that it leaves to newer runs.
     """
 
     uri: str
@@ -50,6 +56,7 @@ class Dataset:
     manifest_columns: pa.Schema
     columns: tuple[str, ...]
     filter: pc.Expression | None = None
+    replaced: ReplacedImages | None = None
 
     def __repr__(self) -> str:
         """What a prompt shows: without the schemas of manifests, which fill screens."""
@@ -61,6 +68,8 @@ class Dataset:
         ]
         if self.filter is not None:
             parts.append(f"filter={self.filter}")
+        if self.replaced is not None:
+            parts.append(f"newest_by={self.replaced.column!r}")
         return f"Dataset({', '.join(parts)})"
 
     @property
@@ -79,7 +88,7 @@ class Dataset:
 
         def count_rows_of(index: int) -> int:
             run, shard = shards[index]
-            return self._count_shard_rows(run, shard)
+            return int(self._read_selected(run, shard).num_rows)
 
         return sum(map_ordered(count_rows_of, len(shards)))
 
@@ -127,8 +136,12 @@ class Dataset:
             by_shard = groupby(slices, lambda part: (part.run, part.shard))
             for (run, shard), group in by_shard:
                 manifest = self._read_manifest(run, shard)
+                is_left = self._is_left(manifest, run, shard)
                 for part in group:
-                    rows = self._select_rows(manifest.slice(part.start, part.rows))
+                    rows = self._select_rows(
+                        manifest.slice(part.start, part.rows),
+                        is_left.slice(part.start, part.rows),
+                    )
                     for start in range(0, rows.num_rows, batch_size):
                         batch = rows.slice(start, batch_size)
                         yield self._read_batch(self.runs[run], batch, pool)
@@ -136,7 +149,7 @@ class Dataset:
     def read_rows(self, run: int, shard: int) -> pa.Table:
         """The rows of one shard's images, with the columns of this dataset but for `image`."""
         names = [name for name in self.columns if name != IMAGE_COLUMN]
-        return self._select_rows(self._read_manifest(run, shard)).select(names)
+        return self._read_selected(run, shard).select(names)
 
     def _read_batch(
         self, run: RunSource, rows: pa.Table, pool: ThreadPoolExecutor
@@ -164,21 +177,27 @@ class Dataset:
         ]
         return pa.Table.from_arrays(arrays, schema=self.manifest_columns)
 
-    def _select_rows(self, manifest: pa.Table) -> pa.Table:
-        """The rows of a manifest that are ok and fulfill the filter."""
+    def _read_selected(self, run: int, shard: int) -> pa.Table:
+        manifest = self._read_manifest(run, shard)
+        return self._select_rows(manifest, self._is_left(manifest, run, shard))
+
+    def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
+        """Whether each image of a shard is ok, and no newer one replaces it."""
         is_ok = pc.equal(manifest["status"], "ok")
-        rows = manifest.filter(is_ok)
+        if self.replaced is None:
+            return is_ok
+        is_replaced = self.replaced.in_shard(self.runs, run, shard)
+        return pc.and_not(is_ok, pa.array(is_replaced))
+
+    def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:
+        """The rows of a manifest that are left and fulfill the filter."""
+        rows = manifest.filter(is_left)
         if self.filter is None:
             return rows
         try:
             return rows.filter(self.filter)
         except (pa.ArrowException, TypeError) as error:
             raise BadInput(f"filter {self.filter}: {error}. Correct the filter.") from error
-
-    def _count_shard_rows(self, run: int, shard: int) -> int:
-        manifest = self._read_manifest(run, shard)
-        rows = self._select_rows(manifest)
-        return int(rows.num_rows)
 
 
 def _require_type(run: RunSource, stored: pa.Field, expected: pa.Field) -> None:
@@ -194,17 +213,25 @@ def open_dataset(
     uri: str,
     columns: Sequence[str] | None = None,
     filter: pc.Expression | None = None,  # noqa: A002  # as pyarrow.dataset calls it
+    newest_by: str | None = None,
 ) -> Dataset:
     """The dataset of the run at `uri`, or of the successful runs under it.
 
-    Raises Missing where there are none, Incomplete where one was not aggregated, BadInput where a
-    column is unknown or a run cannot be read, TryAgain.
+    With `newest_by`, image_id or another column, each image comes from the newest run that holds
+    it, and each value of the column: what this takes reads all manifests once. Raises Missing where
+    there are none, Incomplete where one was not aggregated, BadInput where a column is unknown or a
+    run cannot be read, TryAgain.
     """
     runs = find_runs(uri)
-    manifest_columns = unite_columns(runs, columns)
+    needed = columns if columns is None or newest_by is None else [*columns, newest_by]
+    manifest_columns = unite_columns(runs, needed)
     known = [IMAGE_COLUMN, *manifest_columns.names]
     chosen = known if columns is None else list(columns)
     for name in chosen:
         if name not in known:
             raise BadInput(f"{uri}: has no column {name!r}. Its columns are {', '.join(known)}.")
-    return Dataset(uri, runs, manifest_columns, tuple(chosen), filter)
+    replaced = None
+    if newest_by is not None:
+        require_comparable(uri, manifest_columns, newest_by)
+        replaced = find_replaced_images(runs, newest_by)
+    return Dataset(uri, runs, manifest_columns, tuple(chosen), filter, replaced)

@@ -51,7 +51,8 @@ def _generate_examples(
 
 def _fingerprint(dataset: "Dataset") -> str:
     """What the library's cache calls the dataset: another name once a run was aggregated anew."""
-    content = hashlib.sha256(f"{dataset.columns} {dataset.filter}".encode())
+    newest_by = None if dataset.replaced is None else dataset.replaced.column
+    content = hashlib.sha256(f"{dataset.columns} {dataset.filter} {newest_by}".encode())
     for run in dataset.runs:
         content.update(run.uri.encode())
         content.update(_summary_bytes(run))

@@ -92,7 +92,7 @@ def open_source(uri: str) -> RunSource:
 def describe_source(store: Store, plan: Plan) -> RunSource:
     """What a plan says of the run in `store`. Raises as `open_source` does."""
     if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
-        raise _no_manifest_error(store)
+        raise no_manifest_error(store)
     fields = (
         *read_row_schema(store, plan),
         *OUTCOME_SCHEMA,
@@ -124,10 +124,11 @@ def read_run_manifest(run: RunSource, shard: int) -> pa.Table:
     try:
         return read_manifest(store, shard, run.shard_images[shard])
     except Missing as error:
-        raise _no_manifest_error(store) from error
+        raise no_manifest_error(store) from error
 
 
-def _no_manifest_error(store: Store) -> Incomplete:
+def no_manifest_error(store: Store) -> Incomplete:
+    """The error for a run that was never aggregated."""
     return Incomplete(
         f"{store.uri}: has no complete manifest, so its images cannot be read yet. "
         "Run its job to the end first."

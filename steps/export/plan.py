@@ -46,13 +46,19 @@ class ExportFile:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """The plan of an export. `is_run` says that the source is one run, not an output of several."""
+    """The plan of an export. `is_run` says that the source is one run, not an output of several.
+
+    Left out are images of older runs: `duplicates`, which a newer run holds, and `superseded`,
+    whose value in the column `newest_by` an image of a newer run has.
+    """
 
     schema_version: int
     settings: ExportSettings
     is_run: bool
     runs: Annotated[tuple[ExportedRun, ...], FailFast()]
     files: Annotated[tuple[ExportFile, ...], Field(max_length=MAX_FILES), FailFast()]
+    duplicates: Count = 0
+    superseded: Count = 0
 
     @property
     def images(self) -> int:

@@ -14,6 +14,7 @@ MIN_FILE_BYTES = 10**6
 # A file is made in memory, and goes to S3 in one request of at most 5 GiB.
 MAX_FILE_BYTES = 4 * 10**9
 DEFAULT_FILE_SIZE = "500MB"
+DEFAULT_NEWEST_BY = "image_id"
 BYTE_SIZE_TYPE_ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 
 
@@ -21,13 +22,15 @@ BYTE_SIZE_TYPE_ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 class ExportSettings:
     """How images are put into files. `file_bytes` is the most that one has, `columns` all if None.
 
-    `partition_by` is the column whose values become folders.
+    `partition_by` is the column whose values become folders. Images with the same value in
+    `newest_by` are exported from the newest run alone that has one.
     """
 
     format: FileFormat
     file_bytes: Annotated[int, Field(ge=MIN_FILE_BYTES, le=MAX_FILE_BYTES)]
     partition_by: str | None = None
     columns: tuple[str, ...] | None = None
+    newest_by: str = DEFAULT_NEWEST_BY
 
 
 def read_settings(
@@ -35,6 +38,7 @@ def read_settings(
     file_size: str | int = DEFAULT_FILE_SIZE,
     partition_by: str | None = None,
     columns: Sequence[str] | None = None,
+    newest_by: str = DEFAULT_NEWEST_BY,
 ) -> ExportSettings:
     """Settings from what a user wrote. Raises BadInput."""
     if file_format not in ("parquet", "webdataset"):
@@ -46,6 +50,7 @@ def read_settings(
         file_bytes=_read_size(file_size),
         partition_by=partition_by,
         columns=None if columns is None else tuple(columns),
+        newest_by=newest_by,
     )
 
 

@@ -41,7 +41,8 @@ from imagekiln.steps.storage.store import Store, create_once, require_conditiona
 class ExportResult:
     """A complete export: its images with the sum of their bytes, its files, and its runs.
 
-    `written` is the number of files that this call wrote.
+    `written` is the number of files that this call wrote. Left out were `duplicates`, which newer
+    runs hold, and `superseded`, which newer images replace.
     """
 
     uri: str
@@ -50,6 +51,8 @@ class ExportResult:
     files: int
     runs: int
     written: int
+    duplicates: int
+    superseded: int
 
 
 def export(
@@ -86,6 +89,8 @@ def export(
         files=len(plan.files),
         runs=len(plan.runs),
         written=written,
+        duplicates=plan.duplicates,
+        superseded=plan.superseded,
     )
 
 
@@ -109,7 +114,7 @@ def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPla
     """Write the rows of each file, and return the plan that names them."""
     all_columns = open_dataset(source, settings.columns).columns
     columns = exported_columns(all_columns, settings.columns)
-    dataset = open_dataset(source, columns)
+    dataset = open_dataset(source, columns, newest_by=settings.newest_by)
     runs = tuple(_exported_runs(dataset))
     run_ids = [run.run_id for run in runs]
 
@@ -124,6 +129,8 @@ def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPla
         is_run=open_store(source).exists(PLAN_KEY),
         runs=runs,
         files=tuple(files),
+        duplicates=0 if dataset.replaced is None else dataset.replaced.duplicates,
+        superseded=0 if dataset.replaced is None else dataset.replaced.superseded,
     )
 
 

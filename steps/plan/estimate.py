@@ -12,6 +12,7 @@ from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.budget import expect_run_time
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
+from imagekiln.steps.plan.input_changes import describe_named_plan
 from imagekiln.steps.plan.input_files import (
     InputFile,
     find_unused_columns,
@@ -42,8 +43,9 @@ class Estimate:
     table, since that has none for the GPU or the GPU is not known: the cost is at most that.
     `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
     is refused for that, and `device` on which device the time was measured, or which the job sets.
-    `made_prompts` says how many prompts templates make, and of what, and `prompts_to_rewrite` how
-    many a language model rewrites first, which is in no other figure.
+    `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
+    a language model rewrites first, which is in no other figure, and `planned_run` that the run
+    which the job or its date names is planned already.
     """
 
     rows: int
@@ -73,6 +75,7 @@ class Estimate:
     is_highest_price: bool = False
     is_firm: bool = True
     prompts_to_rewrite: int = 0
+    planned_run: str | None = None
 
 
 def estimate(
@@ -114,6 +117,7 @@ def estimate(
                 rejection_causes=draft.rejection_causes,
                 free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
                 device="cpu" if job.device == "cpu" else None,
+                planned_run=describe_named_plan(job),
             )
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)

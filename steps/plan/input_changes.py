@@ -50,12 +50,31 @@ def describe_input_change(job: Job, plan: Plan) -> str | None:
 
 def find_input_change(job: Job) -> str | None:
     """The same for a job whose run may exist; None where it does not, or cannot be read here."""
+    plan = _find_named_plan(job)
+    return None if plan is None else describe_input_change(job, plan)
+
+
+def describe_named_plan(job: Job) -> str | None:
+    """A sentence where the run that a job names is planned, so that nothing new will be.
+
+    None where it is not, or cannot be read here.
+    """
+    plan = _find_named_plan(job)
+    if plan is None:
+        return None
+    images = pluralize(plan.counts.images, "image")
+    return (
+        f"{job.output.rstrip('/')}/{job.run_id}: is planned already, with {images}. The job goes "
+        "by that plan, and this is what a new one would be."
+    )
+
+
+def _find_named_plan(job: Job) -> Plan | None:
     if job.run_id is None:
         return None
     with suppress(KilnError):
         store = open_store(f"{job.output.rstrip('/')}/{job.run_id}")
-        plan = parse_plan(read_small(store, PLAN_KEY), store.uri_of(PLAN_KEY))
-        return describe_input_change(job, plan)
+        return parse_plan(read_small(store, PLAN_KEY), store.uri_of(PLAN_KEY))
     return None
 
 

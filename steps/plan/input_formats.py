@@ -101,6 +101,27 @@ def read_schema(source: SourceFile, flat: frozenset[str] = frozenset()) -> pa.Sc
         raise BadInput(f"{source.uri}: {problem}") from error
 
 
+def read_first_rows(source: SourceFile) -> pa.RecordBatch | None:
+    """Some thousands of rows at the start of a file; None where it has none.
+
+    Reads the whole of JSON Lines for the types of its columns. Raises BadInput, TryAgain.
+    """
+    kind = detect_format(source)
+    kinds: JsonKinds = {}
+    if kind == "jsonl":
+        scan_json_lines(source.path, source.uri, frozenset(), kinds)
+    readers = _row_readers(kinds)
+    try:
+        with translate_errors(source.uri):
+            if kind not in readers:
+                with pq.ParquetFile(source.path) as parquet:
+                    return next(parquet.iter_batches(BATCH_ROWS, use_threads=False), None)
+            with readers[kind](source.path, source.uri) as rows:
+                return next(rows.batches, None)
+    except (pa.ArrowException, ValueError) as error:
+        raise BadInput(f"{source.uri}: cannot be read ({error_reason(error)}).") from error
+
+
 def _row_readers(kinds: JsonKinds) -> dict[str, RowReader]:
     """What reads each format that is not Parquet."""
     return {

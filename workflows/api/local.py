@@ -342,19 +342,22 @@ def export(
     file_size: str | int = "500MB",
     partition_by: str | None = None,
     columns: Sequence[str] | None = None,
+    newest_by: str = "image_id",
     progress: bool | None = None,
 ) -> "ExportResult":
     """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
 
     `format` is parquet or webdataset, `file_size` the most that a file has, in bytes or as
     "1GB", `partition_by` a column whose values become folders, and `columns` are those to export.
+    Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
+    an image for it.
     Called again, it resumes. Raises BadInput where an image is damaged, or the destination holds
     something else; Missing where there is no run; Incomplete where one was never aggregated.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
 
-    settings = read_settings(format, file_size, partition_by, columns)
+    settings = read_settings(format, file_size, partition_by, columns, newest_by)
     with _progress(progress) as reporter:
         return export_images(fspath(source), fspath(destination), settings, reporter)
 
@@ -411,10 +414,14 @@ def dataset(
     uri: PathOrUri,
     columns: Sequence[str] | None = None,
     filter: "pc.Expression | None" = None,  # noqa: A002  # as pyarrow.dataset calls it
+    newest_by: str | None = None,
 ) -> "Dataset":
     """Open the images that are ok of a run, or of all successful runs under a job's output.
 
-    Each image comes once, also where `retry` generated it again. `columns` are names of columns of
+    Each image of a run comes once, also where `retry` generated it again; one that two runs hold
+    comes twice, unless `newest_by` is image_id. With another column, such as id, each of its values
+    also comes from the newest run alone that has an image for it. Either reads all manifests first.
+    `columns` are names of columns of
     the manifest and `image`; without `image`, no image is read. `filter` is an expression such as
     `pyarrow.compute.field("width") >= 1024`, over all columns of the manifest.
 
@@ -431,7 +438,7 @@ def dataset(
     """
     from imagekiln.steps.dataset.dataset import open_dataset
 
-    return open_dataset(fspath(uri), columns, filter)
+    return open_dataset(fspath(uri), columns, filter, newest_by)
 
 
 @explain_failures

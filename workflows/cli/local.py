@@ -72,6 +72,12 @@ def init(prompts: str, to: Path, model: str) -> None:
     if columns is not None and columns.prompt_setting is not None:
         sentence = f"No column of {prompts} has a name that says prompt. Write which one does"
         print_note(sanitize_line(f"{sentence} into {to}, such as {columns.prompt_setting}"))
+    if columns is not None and columns.id_example is not None:
+        example = sanitize_line(columns.id_example)
+        print_note(
+            "Prompts repeat, and rows that are alike make one image. For an image of each row, "
+            f"name a column that differs under `columns`, such as id: {example}."
+        )
     if columns is not None and columns.carry:
         names = sanitize_line(", ".join(columns.carry))
         print_note(

@@ -233,7 +233,8 @@ def format_estimate(result: "Estimate") -> str:
     lines |= _time_lines(result)
     table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
     duplicates = _format_duplicates(result.duplicate_images, result.images)
-    return f"{table}{_format_causes(result)}{duplicates}{_format_columns(result)}"
+    planned = "" if result.planned_run is None else f"\n{sanitize_line(result.planned_run)}"
+    return f"{table}{_format_causes(result)}{duplicates}{_format_columns(result)}{planned}"
 
 
 def _format_duplicates(duplicates: int, images: int) -> str:

@@ -43,6 +43,13 @@ from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
 @cloup.option(
     "--columns", metavar="NAMES", help="The columns to export, with commas. Default: all."
 )
+@cloup.option(
+    "--newest-by",
+    default="image_id",
+    show_default=True,
+    metavar="COLUMN",
+    help="Images with the same value here: of the newest run alone. `id` follows edited rows.",
+)
 @format_option
 def export(
     source: str,
@@ -51,9 +58,10 @@ def export(
     file_size: str,
     partition_by: str | None,
     columns: str | None,
+    newest_by: str,
     output_format: str,
 ) -> None:
-    """Copy the images that are ok into fewer, larger files.
+    """Copy the images that are ok into fewer, larger files, each image once.
 
     Each image is compared with its hash. The same command resumes an export that was interrupted.
     """
@@ -63,7 +71,7 @@ def export(
     from imagekiln.workflows.cli.text import format_export, print_result
 
     names = None if columns is None else columns.split(",")
-    settings = read_settings(file_format, file_size, partition_by, names)
+    settings = read_settings(file_format, file_size, partition_by, names, newest_by)
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
     print_result(result, output_format, format_export)

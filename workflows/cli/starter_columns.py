@@ -1,7 +1,8 @@
 """The columns of a new user's prompts: which are ours by their names, and which are carried."""
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import yaml
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.plan.column_readers import passthrough_schema
-from imagekiln.steps.plan.input_formats import read_schema
+from imagekiln.steps.plan.input_formats import read_first_rows, read_schema
 from imagekiln.steps.plan.source_files import SourceFile, expand_pattern
 from imagekiln.steps.storage.uri import is_remote_uri
 
@@ -35,12 +36,14 @@ PROMPT_PATTERN = re.compile(r"prompt|caption|text|desc|title", re.IGNORECASE)
 class StarterColumns:
     """The values of a job's `columns` and `carry`.
 
-    `prompt_example` is a column that may hold the prompts, where `names` has none that does.
+    `prompt_example` is a column that may hold the prompts, where `names` has none that does, and
+    `id_example` one that tells rows with the same prompt apart.
     """
 
     names: dict[str, str]
     carry: list[str]
     prompt_example: str | None = None
+    id_example: str | None = None
 
     @property
     def prompt_setting(self) -> str | None:
@@ -58,6 +61,12 @@ class StarterColumns:
         elif self.names:
             lines.append("# Your columns that are read:")
             lines.append(f"columns: {_to_flow(self.names)}")
+        if self.id_example is not None:
+            setting = _to_flow({**self.names, "id": self.id_example})
+            lines.append(
+                "# Prompts repeat: rows that are alike make one image. For an image of each:"
+            )
+            lines += (f"# {line}" for line in f"columns: {setting}".splitlines())
         lines.append("# Those that are kept in the dataset, without effect on the images:")
         lines.append(f"carry: {_to_flow(self.carry)}")
         return "".join(f"{line}\n" for line in lines)
@@ -78,7 +87,28 @@ def read_starter_columns(prompts: str) -> StarterColumns | None:
     for name in source.partitions:
         if name not in schema.names:
             schema = schema.append(pa.field(name, pa.string()))
-    return choose_columns(schema)
+    columns = choose_columns(schema)
+    with suppress(BadInput):  # of rows that planning will judge
+        return replace(columns, id_example=_find_id(source, columns))
+    return columns
+
+
+def _find_id(source: SourceFile, columns: StarterColumns) -> str | None:
+    """A column without repeats in the first rows, where prompts repeat that nothing tells apart."""
+    prompt = columns.names.get("prompt")
+    if prompt is None or not columns.names.keys().isdisjoint({"id", "seed"}):
+        return None
+    rows = read_first_rows(source)
+    if rows is None or prompt not in rows.schema.names or _is_unique(rows[prompt]):
+        return None
+    names = [name for name in columns.carry if name in rows.schema.names]
+    return next((name for name in names if _is_unique(rows[name])), None)
+
+
+def _is_unique(values: pa.Array) -> bool:
+    """Whether a column has texts or integers, a different one in each row."""
+    is_comparable = pa.types.is_string(values.type) or pa.types.is_integer(values.type)
+    return is_comparable and not values.null_count and len(values.unique()) == len(values)
 
 
 def choose_columns(schema: pa.Schema) -> StarterColumns:

@@ -62,6 +62,23 @@ def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Pa
     assert "Planned 1 image in 1 shard" in planned.stdout
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
+def test_init_suggests_an_id_where_prompts_repeat(suffix: str, tmp_path: Path) -> None:
+    rows = [{"prompt": "a cat", "group": "1", "sku": sku} for sku in ("x", "y")]
+    prompts = _write_prompts(tmp_path / f"p{suffix}", *rows)
+    file = tmp_path / "job.yaml"
+    done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
+    assert done.exit_code == 0
+    assert "such as id: sku." in done.stderr
+    assert "\n# columns: {prompt: prompt, id: sku}\n" in file.read_text()
+
+    for name in ("prompt", "seed"):  # what tells rows apart already
+        distinct = [{**row, name: index} for index, row in enumerate(rows)]
+        prompts = _write_prompts(tmp_path / f"{name}{suffix}", *distinct)
+        done = kiln("init", str(prompts), "--to", str(tmp_path / f"{name}.yaml"))
+        assert "such as id" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -140,18 +157,18 @@ def test_init_refuses_prompts_that_cannot_be_read(tmp_path: Path) -> None:
     assert "damaged.parquet: is no whole Parquet file" in done.stderr
 
 
-def _write_prompts(file: Path, row: dict[str, object]) -> Path:
+def _write_prompts(file: Path, *rows: dict[str, object]) -> Path:
     file.parent.mkdir(exist_ok=True)
-    table = pa.Table.from_pylist([row])
+    table = pa.Table.from_pylist([*rows])
     if file.suffix == ".parquet":
         pq.write_table(table, file)
     elif file.suffix == ".arrow":
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
     elif file.suffix == ".jsonl":
-        file.write_text(json.dumps(row))
+        file.write_text("\n".join(map(json.dumps, rows)))
     else:
-        lines = [",".join(row), ",".join(map(str, row.values()))]
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
         file.write_text("\n".join(lines))
     return file
 

@@ -25,7 +25,7 @@ ADDED = {"rewriters", "rewrite", "fetch-language-model"}
 
 
 def _template(profile: Profile, *, rewrites: bool = True) -> dict[str, Any]:
-    return build_workflow_template(profile, NAMESPACE, rewrites=rewrites)
+    return cast("dict[str, Any]", build_workflow_template(profile, NAMESPACE, rewrites=rewrites))
 
 
 def _parts(profile: Profile, *, rewrites: bool = True) -> dict[str, Any]:

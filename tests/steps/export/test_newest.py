@@ -1,0 +1,168 @@
+"""Of images that several runs hold, an export and a dataset have those of the newest."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+import imagekiln
+from imagekiln import BadInput
+from imagekiln.results import Dataset
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.export.plan import load_export_plan
+from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, manifest_key
+from imagekiln.steps.storage import open_store
+from tests.runs import fill, not_ok, planned
+from tests.texts import chance
+
+NIGHTS = 4
+ROWS = 12
+Row = dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Nights of one job: rows come and go, texts are edited, images fail, rows share an image.
+
+    Tests that change it copy it.
+    """
+    folder = tmp_path_factory.mktemp("newest")
+    output = str(folder / "nights")
+    choose = chance(11)
+    for night in range(NIGHTS):
+        numbers = choose.sample(range(ROWS), ROWS - 3)
+        rows = [
+            {
+                "prompt": f"number {number}, edited {choose.choice((0, 0, night))} times",
+                "id": f"row-{number}" if number else None,
+                "seed": 5,
+                "images": 2,
+                "group": number % 3,
+            }
+            for number in numbers
+        ]
+        rows.append({**rows[0], "id": f"copy-{night}", "group": 4} if night == 2 else rows[0])
+        run = planned(
+            folder / f"{night}",
+            output,
+            rows,
+            run_id=f"night-{night}",
+            carry=["group"] if night else [],
+            limits={"failed_share": 0.9},
+        )
+        fill(run, {place: not_ok(0) for place in choose.sample(range(2 * ROWS - 6), 5)})
+        aggregate(run.uri)
+    return output
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few images fill a range."""
+    monkeypatch.setattr("imagekiln.steps.dataset.newest_images.IMAGES_PER_BUCKET", 5)
+
+
+def rows_of(dataset: Dataset) -> Iterator[Row]:
+    for batch in dataset.to_batches():
+        yield from batch.to_pylist()
+
+
+def select_newest(rows: list[Row], column: str) -> list[Row]:
+    """The rows of the newest run for each value, read the plain way: all in memory."""
+    newest: dict[object, str] = {}
+    for row in rows:
+        newest[row[column]] = max(newest.get(row[column], ""), str(row["run_id"]))
+    return [row for row in rows if row[column] is None or newest[row[column]] == row["run_id"]]
+
+
+@pytest.mark.parametrize("column", ["image_id", "id", "group"])
+def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
+    output: str, tmp_path: Path, column: str
+) -> None:
+    all_rows = list(rows_of(imagekiln.dataset(output)))
+    without_older = select_newest(all_rows, column)
+    expected = select_newest(without_older, "image_id")
+    assert len(all_rows) > len(without_older)
+    assert len(expected) == len({row["image_id"] for row in expected})
+
+    dataset = imagekiln.dataset(output, newest_by=column)
+    assert list(rows_of(dataset)) == expected
+    assert dataset.count_rows() == len(expected)
+    wide = imagekiln.dataset(
+        output, ["image_id"], pc.field("run_id") != "night-3", newest_by=column
+    )
+    assert [row["image_id"] for row in rows_of(wide)] == [
+        row["image_id"] for row in expected if row["run_id"] != "night-3"
+    ]
+
+    result = imagekiln.export(output, tmp_path, newest_by=column)
+    exported = ds.dataset(tmp_path / "data").to_table(["image_id", "run_id"]).to_pylist()
+    assert exported == [{key: row[key] for key in ("image_id", "run_id")} for row in expected]
+    assert result.images == len(expected)
+    assert result.duplicates + result.superseded == len(all_rows) - len(expected)
+    assert result.superseded == (0 if column == "image_id" else len(all_rows) - len(without_older))
+    again = imagekiln.export(output, tmp_path, newest_by=column)
+    assert (again.duplicates, again.superseded) == (result.duplicates, result.superseded)
+
+
+def test_an_edited_text_replaces_all_images_of_its_row(tmp_path: Path) -> None:
+    output = str(tmp_path / "nights")
+    nights = [
+        [("a", "a cat", 3), ("b", "a dog", 1), ("c", "a hen", 1)],
+        [("a", "a black cat", 1), ("b", "a brown dog", 1)],
+    ]
+    for number, rows in enumerate(nights):
+        prompts = [
+            {"id": row_id, "prompt": prompt, "images": images, "seed": 3}
+            for row_id, prompt, images in rows
+        ]
+        run = planned(
+            tmp_path / f"{number}",
+            output,
+            prompts,
+            run_id=f"night-{number}",
+            limits={"failed_share": 0.9},
+        )
+        fill(run, {1: not_ok(0)} if number else {})  # of the brown dog, there is none
+        aggregate(run.uri)
+    result = imagekiln.export(output, tmp_path / "export", newest_by="id")
+    table = ds.dataset(tmp_path / "export" / "data").to_table(["prompt"])
+    assert sorted(table["prompt"].to_pylist()) == ["a black cat", "a dog", "a hen"]
+    assert (result.superseded, result.duplicates) == (3, 0)
+
+
+def test_an_export_says_what_it_leaves_out(output: str, tmp_path: Path) -> None:
+    result = imagekiln.export(output, tmp_path, newest_by="id")
+    plan = load_export_plan(open_store(str(tmp_path)))
+    assert (plan.duplicates, plan.superseded) == (result.duplicates, result.superseded)
+    card = (tmp_path / CARD_KEY).read_text()
+    assert f"{result.superseded} whose <code>id</code> newer images have" in card
+    assert f"{result.duplicates} that newer runs hold" in card
+    with pytest.raises(BadInput, match="newest_by 'id', not 'image_id'"):
+        imagekiln.export(output, tmp_path)
+
+
+def test_runs_are_compared_by_texts_and_integers_that_they_have(output: str) -> None:
+    with pytest.raises(BadInput, match="'guidance': is double, and the newest"):
+        imagekiln.dataset(output, newest_by="guidance")
+    with pytest.raises(BadInput, match="has no column 'row'"):
+        imagekiln.dataset(output, ["prompt"], newest_by="row")
+
+
+@pytest.mark.parametrize("image_id", ["not an id", "", "00" * 17])
+def test_a_manifest_with_an_id_that_is_none_is_damaged(
+    output: str, tmp_path: Path, image_id: str
+) -> None:
+    nights = shutil.copytree(output, tmp_path / "nights")
+    path = nights / "night-1" / manifest_key(0)
+    manifest = pq.read_table(path)
+    place = manifest.schema.get_field_index("image_id")
+    ids = [image_id, *manifest["image_id"].to_pylist()[1:]]
+    pq.write_table(manifest.set_column(place, "image_id", pa.array(ids)), path)
+    with pytest.raises(BadInput, match="is damaged"):
+        imagekiln.export(nights, tmp_path / "export")
+    assert not (tmp_path / "export" / SUCCESS_KEY).exists()
