@@ -67,7 +67,9 @@ class ForgetSelection:
             pc.fill_null(pc.is_in(rows["id"], ids), False),
         )
         for name in prompt_columns:
-            is_selected = pc.or_(is_selected, self._match(pc.fill_null(rows[name], "")))
+            prompts = pc.fill_null(rows[name], "")
+            is_match = self._match(prompts)
+            is_selected = pc.or_(is_selected, is_match)
         return rows["image_id"].filter(is_selected).combine_chunks()
 
     def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -75,7 +77,8 @@ class ForgetSelection:
         hashes = frozenset(self.prompt_hashes)
         is_match = pa.array([False] * len(prompts))
         for text in filter(None, self.prompt_parts):
-            is_match = pc.or_(is_match, pc.match_substring(prompts, text, ignore_case=True))
+            contains = pc.match_substring(prompts, text, ignore_case=True)
+            is_match = pc.or_(is_match, contains)
         if hashes:
             has_hash = [_sha256(prompt) in hashes for prompt in prompts.to_pylist()]
             is_match = pc.or_(is_match, pa.array(has_hash))
