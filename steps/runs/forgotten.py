@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.added_columns import AddedFields
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import forgotten_key
 from imagekiln.steps.runs.parts import Part, read_outcomes
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.scores import ScoreFields
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
@@ -86,7 +86,7 @@ def iter_stored_images(store: Store, part: Part, image_ids: Container[str]) -> I
             yield image_id
 
 
-def forget_rows(manifest: pa.Table, image_ids: pa.Array, scores: ScoreFields) -> pa.Table:
+def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> pa.Table:
     """The manifest, with nothing but the status of what became of the images with these ids."""
     if not len(image_ids):
         return manifest
@@ -95,8 +95,8 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, scores: ScoreFields) ->
         return manifest
     status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
     manifest = _replace_column(manifest, "status", status)
-    score_names = [field.name for field in scores]
-    for name in (*EMPTIED_COLUMNS, *score_names):
+    added_names = [field.name for field in added]
+    for name in (*EMPTIED_COLUMNS, *added_names):
         if name in manifest.column_names:
             column = manifest[name]
             nulls = pa.nulls(len(column), column.type)

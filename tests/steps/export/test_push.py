@@ -62,6 +62,8 @@ def test_a_version_has_the_files_of_its_export(
     assert hub.files == pushed_files(export)
     assert (result.files, hub.private) == (PROMPTS + 2, True)
     assert hub.commits[hub.tags["v1"]] == hub.files
+    written = [file.read_bytes() for file in export.rglob("*") if file.is_file()]
+    assert not any(TOKEN.encode() in content for content in (*written, *hub.files.values()))
 
     smaller = shutil.copytree(export, tmp_path / "smaller")
     run = next((export.parent / "out").glob("tiny-*"))
