@@ -109,15 +109,15 @@ class Chain:
             self.moments[name] = int(counted.read_text())
         return self._published()
 
-    def make_killed(self, seed: int, max_kills: int = MAX_KILLS) -> Published:
-        """Begin anew, kill each command up to so many times, and let it end then."""
+    def make_killed(self, seed: int) -> Published:
+        """Begin anew, kill each command a few times, and let it end then."""
         dice = random.Random(seed)  # noqa: S311  # nothing secret
         shutil.rmtree(self.root)
         self.root.mkdir()
         self.hub.clear()
         self.log = [f"seed {seed}"]
         for name in self.commands:
-            for _ in range(dice.randint(1, max_kills)):
+            for _ in range(dice.randint(1, MAX_KILLS)):
                 self._kill(name, dice)
             self._finish(name)
         return self._published()
