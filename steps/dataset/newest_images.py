@@ -120,28 +120,29 @@ def _read_shard_keys(
 ) -> list[RecordArray]:
     known = [name for name in columns if name in run.columns.names]
     store = open_store(run.uri)
+    images = run.shard_images[shard]
     try:
-        images = run.shard_images[shard]
         manifest = read_manifest_columns(store, shard, images, ["status", *known])
     except Missing as error:
         raise no_manifest_error(store) from error
-    is_ok = pc.equal(manifest["status"], "ok")
-    keys = []
-    for name in columns:
-        if name not in known:
-            keys.append(np.empty(0, NUMBERED_ID_DTYPE))
-            continue
-        values = manifest[name].combine_chunks()
-        is_compared = pc.and_(is_ok, pc.is_valid(values))
-        try:
-            ids = _to_ids(name, values.filter(is_compared))
-        except ValueError as error:
-            raise damage_error(store.uri_of(manifest_key(shard)), error) from error
-        records = np.empty(len(ids), NUMBERED_ID_DTYPE)
-        records["id"] = ids
-        records["number"] = start + np.flatnonzero(is_compared.to_numpy())
-        keys.append(records)
-    return keys
+    try:
+        return [_shard_records(manifest, name, start) for name in columns]
+    except ValueError as error:
+        raise damage_error(store.uri_of(manifest_key(shard)), error) from error
+
+
+def _shard_records(manifest: pa.Table, column: str, start: int) -> RecordArray:
+    """The values in a column of the images that are ok, with the images' numbers."""
+    if column not in manifest.column_names:
+        return np.empty(0, NUMBERED_ID_DTYPE)
+    values = manifest[column].combine_chunks()
+    is_ok = pc.equal(manifest["status"].combine_chunks(), "ok")
+    is_compared = pc.and_(is_ok, pc.is_valid(values))
+    ids = _to_ids(column, values.filter(is_compared))
+    records = np.empty(len(ids), NUMBERED_ID_DTYPE)
+    records["id"] = ids
+    records["number"] = start + np.flatnonzero(is_compared.to_numpy(zero_copy_only=False))
+    return records
 
 
 def _to_ids(column: str, values: pa.Array) -> IdArray:

@@ -154,7 +154,7 @@ def synthetic_rows(
 def _hex_texts(ids: bytes) -> pa.Array:
     digits = ids.hex().encode()
     length = 2 * ID_BYTES
-    ends = np.arange(0, len(digits) + 1, length, np.int32)
+    ends = np.arange(0, len(digits) + 1, length, dtype=np.int32)
     buffers = [pa.py_buffer(ends), pa.py_buffer(digits)]
     return pa.StringArray.from_buffers(len(digits) // length, *buffers)
 
