@@ -1,12 +1,16 @@
 """An output with images to look at, and a gallery of it that is served on loopback."""
 
 import http.client
+import http.server
 import json
+import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -21,6 +25,22 @@ SHARD = 4
 FAILED = 3
 HOSTILE = '<img src=x onerror="window.hacked = 1"> \'); DROP TABLE images; -- \u202e\x1b[2J %_'
 HOSTILE_COLUMN = 'x"); DROP TABLE images; -- <b>'
+Row = dict[str, Any]
+# Conditions, and which rows of the manifests fulfill them.
+SELECTIONS: list[tuple[tuple[tuple[str, str, str], ...], Callable[[Row], bool]]] = [
+    ((("prompt", "contains", "KETTLE night"),), lambda row: "Kettle" in str(row["prompt"])),
+    ((("prompt", "contains", "%_"),), lambda row: row["prompt"] == HOSTILE),
+    ((("prompt", "is", HOSTILE),), lambda row: row["prompt"] == HOSTILE),
+    ((("status", "is", "failed"),), lambda row: row["status"] == "failed"),
+    ((("marks", "is", "low_contrast"),), lambda row: "low_contrast" in (row["marks"] or [])),
+    ((("run_id", "is", "night-1"),), lambda row: row["run_id"] == "night-1"),
+    ((("tag", "is", "tag 2"), ("score", "at_least", "1.5")),
+     lambda row: row["tag"] == "tag 2" and row["score"] >= 1.5),
+    ((("score", "at_most", "1"),), lambda row: row["score"] <= 1),
+    ((("seed", "is", "12"),), lambda row: row["seed"] == 12),
+    (((HOSTILE_COLUMN, "contains", "drop table"),), bool),
+    (((HOSTILE_COLUMN, "is", "'"),), lambda row: not row),
+]  # fmt: skip
 
 
 def write_runs(folder: Path, output: str) -> None:
@@ -126,6 +146,60 @@ def serving(uri: str) -> Iterator[Client]:
         try:
             gallery.wait()
             yield Client(server)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class FileRequest(http.server.SimpleHTTPRequestHandler):
+    """A web server over a folder that sends parts of files, as object stores do."""
+
+    sends_parts = True
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, FileServer)
+        self.server.asked.append(self.path)
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        path = Path(self.translate_path(self.path))
+        if part is None or not self.sends_parts or not path.is_file():
+            super().do_GET()
+            return
+        content = path.read_bytes()[int(part[1]) : int(part[2]) + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class PlainFileRequest(FileRequest):
+    """One that sends files whole, as Python's own does."""
+
+    sends_parts = False
+
+
+class FileServer(http.server.ThreadingHTTPServer):
+    """A web server over a folder. `asked` are the paths of all requests."""
+
+    def __init__(self, folder: Path, handler: type[FileRequest]) -> None:
+        super().__init__(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+        self.asked: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+@contextmanager
+def serving_files(folder: Path, handler: type[FileRequest] = FileRequest) -> Iterator[FileServer]:
+    """A web server over a folder while the block runs."""
+    with FileServer(folder, handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
         finally:
             server.shutdown()
             thread.join()

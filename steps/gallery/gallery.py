@@ -1,15 +1,15 @@
 """A gallery: the runs, their index, and what the page asks of both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
-from imagekiln.steps.gallery.columns import ColumnKind
+from imagekiln.steps.gallery.columns import ColumnKind, IndexColumn
 from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import GalleryIndex
+from imagekiln.steps.gallery.index import GalleryIndex, IndexProgress
+from imagekiln.steps.gallery.nights import NightFigures, read_nights
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
@@ -23,14 +23,12 @@ from imagekiln.steps.gallery.queries import (
     mean_by_run,
 )
 from imagekiln.steps.gallery.runs import GalleryRuns, find_gallery_runs
-from imagekiln.steps.maintain.run_list import RunOverview, describe_run
 from imagekiln.steps.runs.row_checks import STATUSES
-from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
+from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.local import temporary_folder
 
 FIRST_ROWS_SECONDS = 30.0
 QUERIES = 2  # at once: each uses all of DuckDB's threads
-READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +72,6 @@ class ImageDetails:
     neighbors: list[Tile]
 
 
-@dataclass(frozen=True, slots=True)
-class NightFigures:
-    """A run in the trends. `rate` is in images that are ok per device-hour, `mean` of a column."""
-
-    run_id: str
-    job: str
-    state: str
-    created_at: datetime
-    images: int
-    ok: int | None
-    rate: float | None
-    elapsed_seconds: float | None
-    device_hours: float | None
-    cost: float | None
-    mean: float | None
-
-
 class Gallery:
     """Answers the page. Threads may share it."""
 
@@ -100,30 +81,11 @@ class Gallery:
         self._index = index
         self._images = GalleryImages(runs)
         self._queries = BoundedSemaphore(QUERIES)
-        self._overviews = SingleFlightCache(self._read_overviews, 1)
+        self._nights = SingleFlightCache[int, list[NightFigures]](lambda _: read_nights(runs), 1)
 
     def state(self) -> GalleryState:
         """What there is to choose from."""
-        progress = self._index.progress
-        flags = dict.fromkeys(
-            flag for run in self._runs.runs for flag in run.run.plan.job.gates.marking_gates
-        )
-        return GalleryState(
-            uri=self._runs.uri,
-            runs=tuple(
-                RunChoice(run.run_id, sum(run.source.shard_images)) for run in self._runs.runs
-            ),
-            columns=tuple(
-                ColumnChoice(column.name, column.kind, OPERATORS[column.kind])
-                for column in self._index.columns.values()
-            ),
-            statuses=STATUSES,
-            flags=tuple(flags),
-            images=progress.images,
-            indexed=progress.indexed,
-            is_complete=progress.is_complete,
-            problems=tuple(progress.problems),
-        )
+        return describe_choices(self._runs, self._index.columns, self._index.progress)
 
     def wait(self) -> GalleryState:
         """What there is to choose from, once all is indexed that can be."""
@@ -165,16 +127,29 @@ class Gallery:
         if column is not None:
             with self._queries:
                 means = mean_by_run(self._index, column)
-        return [_night(overview, means.get(overview.run_id)) for overview in self._overviews(0)]
+        return [replace(night, mean=means.get(night.run_id)) for night in self._nights(0)]
 
-    def _read_overviews(self, _: int) -> list[RunOverview]:
-        oldest_first = self._runs.runs[::-1]
 
-        def describe(index: int) -> RunOverview:
-            return describe_run(oldest_first[index].run)
-
-        overviews = map_ordered(describe, len(oldest_first), READERS)
-        return list(overviews)
+def describe_choices(
+    runs: GalleryRuns, columns: Mapping[str, IndexColumn], progress: IndexProgress
+) -> GalleryState:
+    """What a page of these runs and columns offers."""
+    plans = [run.run.plan for run in runs.runs]
+    flags = dict.fromkeys(flag for plan in plans for flag in plan.job.marking_gates)
+    return GalleryState(
+        uri=runs.uri,
+        runs=tuple(RunChoice(run.run_id, sum(run.source.shard_images)) for run in runs.runs),
+        columns=tuple(
+            ColumnChoice(column.name, column.kind, OPERATORS[column.kind])
+            for column in columns.values()
+        ),
+        statuses=STATUSES,
+        flags=tuple(flags),
+        images=progress.images,
+        indexed=progress.indexed,
+        is_complete=progress.is_complete,
+        problems=tuple(progress.problems),
+    )
 
 
 @contextmanager
@@ -194,22 +169,3 @@ def open_gallery(uri: str) -> Iterator[Gallery]:
             index.stop()
             thread.join()
             index.close()
-
-
-def _night(run: RunOverview, mean: float | None) -> NightFigures:
-    rate = None
-    if run.ok is not None and run.device_hours:
-        rate = run.ok / run.device_hours
-    return NightFigures(
-        run_id=run.run_id,
-        job=run.job,
-        state=run.state,
-        created_at=run.created_at,
-        images=run.images,
-        ok=run.ok,
-        rate=rate,
-        elapsed_seconds=run.elapsed_seconds,
-        device_hours=run.device_hours,
-        cost=run.cost,
-        mean=mean,
-    )

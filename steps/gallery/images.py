@@ -1,5 +1,6 @@
 """One image of a gallery: its row, its bytes and its thumbnail, by its place in a manifest."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import BoundedSemaphore
 
@@ -58,15 +59,11 @@ class GalleryImages:
         images = run.source.shard_images[position.shard]
         manifest = read_manifest(run.run.store, position.shard, images)
         row = _take_row(manifest, position, image_id)
-        values = {
-            name: None if value is None else truncate_text(_format_value(value), MAX_VALUE_CHARS)
-            for name, value in row.items()
-        }
         return GalleryRow(
             run=run.run_id,
             image_id=image_id,
             status=str(row["status"]),
-            values=values,
+            values=format_row(row),
             command=format_command("reproduce", run.run.store.uri, image_id),
         )
 
@@ -102,6 +99,14 @@ class GalleryImages:
         run = self._runs.runs[run_number]
         images = run.source.shard_images[number]
         return read_manifest_columns(run.run.store, number, images, LOCATION_COLUMNS)
+
+
+def format_row(row: Mapping[str, object]) -> dict[str, str | None]:
+    """The values of a manifest's row as text, cut where they are very long."""
+    return {
+        name: None if value is None else truncate_text(_format_value(value), MAX_VALUE_CHARS)
+        for name, value in row.items()
+    }
 
 
 def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:

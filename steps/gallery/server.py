@@ -5,29 +5,24 @@ rebinding), since hosts must be addresses or names of ours; not by requests of i
 request reaches storage: it names a run of the gallery and an image of its manifest, or nothing.
 """
 
-import base64
-import hashlib
 import ipaddress
-import re
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.answers import Reply, answer, refuse
 from imagekiln.steps.gallery.gallery import Gallery, open_gallery
+from imagekiln.steps.gallery.page import load_page
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import Stopped
 
 IDLE_SECONDS = 60.0
 MAX_QUERY_CHARS = 16_384
-PAGE_NAME = "page.html"
 OWN_SITES = ("same-origin", "none")
 COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -36,32 +31,6 @@ COMMON_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The page, and the policy that lets it run its own script and nothing else."""
-
-    content: bytes
-    policy: str
-
-
-def load_page() -> Page:
-    """The page of this package, with the hashes of its script and its style in the policy."""
-    text = files(__package__).joinpath(PAGE_NAME).read_text(encoding="utf-8")
-    hashes = {tag: _source_hash(content) for tag, content in INLINE_PATTERN.findall(text)}
-    directives = [
-        "default-src 'none'",
-        f"script-src {hashes['script']}",
-        f"style-src {hashes['style']}",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-    return Page(text.encode(), "; ".join(directives))
 
 
 def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None]) -> None:
@@ -94,7 +63,7 @@ class GalleryServer(ThreadingHTTPServer):
         """Listen. Raises BadInput where the port cannot be used, or the host is not this one."""
         self.gallery = gallery
         self.host = host
-        self.page = load_page()
+        self.page = load_page("served")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), GalleryRequest)
@@ -205,8 +174,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _source_hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

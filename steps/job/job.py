@@ -245,6 +245,11 @@ class ClusterSettings(Settings):
         exclude_if=lambda canary: canary is None,  # so that workflows keep their names
         description="The images of a sample that is made and judged before all others.",
     )
+    rewriters: Annotated[PositiveInteger, Field(le=1000)] = Field(
+        default=1,
+        exclude_if=lambda rewriters: rewriters == 1,  # likewise
+        description="The pods that rewrite prompts, where the job has `rewrite`.",
+    )
     priority: int = Field(
         default=0,
         description="Of the workflows that wait for the controller, the highest starts first.",

@@ -20,6 +20,7 @@ from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.export.removal import remove_from_export
+from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, read_forgotten
 from imagekiln.steps.runs.formats import format_of
@@ -43,7 +44,8 @@ class ForgetSelection:
     """Which images: those with one of these ids, or of one of these prompts.
 
     `ids` are of images or of rows. `prompt_parts` are texts that a prompt contains, in whatever
-    case, and `prompt_hashes` the SHA-256 of whole prompts in UTF-8.
+    case, and `prompt_hashes` the SHA-256 of whole prompts in UTF-8. Of a prompt that a language
+    model rewrote, the original counts as well.
     """
 
     ids: tuple[str, ...] = ()
@@ -55,22 +57,27 @@ class ForgetSelection:
         """Whether nothing was named."""
         return not (self.ids or any(self.prompt_parts) or self.prompt_hashes)
 
-    def select(self, rows: pa.Table) -> pa.Array:
-        """The ids of those images that are among these rows."""
+    def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Array:
+        """The ids of those images that are among these rows, by any of the columns of prompts."""
         ids = pa.array(self.ids, pa.string())
         is_selected = pc.or_(
             pc.is_in(rows["image_id"], ids),
             pc.fill_null(pc.is_in(rows["id"], ids), False),
         )
-        for text in filter(None, self.prompt_parts):
-            contains = pc.match_substring(rows["prompt"], text, ignore_case=True)
-            is_selected = pc.or_(is_selected, contains)
-        if self.prompt_hashes:
-            has_hash = [
-                _sha256(prompt) in self.prompt_hashes for prompt in rows["prompt"].to_pylist()
-            ]
-            is_selected = pc.or_(is_selected, pa.array(has_hash))
+        for name in prompt_columns:
+            is_selected = pc.or_(is_selected, self._match(pc.fill_null(rows[name], "")))
         return rows["image_id"].filter(is_selected).combine_chunks()
+
+    def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Whether each of these prompts is one that was named."""
+        hashes = frozenset(self.prompt_hashes)
+        is_match = pa.array([False] * len(prompts))
+        for text in filter(None, self.prompt_parts):
+            is_match = pc.or_(is_match, pc.match_substring(prompts, text, ignore_case=True))
+        if hashes:
+            has_hash = [_sha256(prompt) in hashes for prompt in prompts.to_pylist()]
+            is_match = pc.or_(is_match, pa.array(has_hash))
+        return is_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +179,10 @@ def _parent(uri: str) -> str:
 
 
 def _select(run: Run, selection: ForgetSelection) -> pa.Array:
+    columns = ("prompt",) if run.plan.rewrite is None else ("prompt", ORIGINAL_COLUMN)
+
     def select(number: int) -> pa.Array:
-        return selection.select(read_shard_rows(run.store, run.plan, number))
+        return selection.select(read_shard_rows(run.store, run.plan, number), columns)
 
     shards = map_ordered(select, len(run.plan.shards))
     ids = pa.concat_arrays([pa.array([], pa.string()), *shards])

@@ -1,8 +1,8 @@
 """Garbage collection: what unfinished runs and killed writers left under an output.
 
-Listed, and removed only on request, and only in folders of runs: those whose plan bears the
-folder's name. There, only objects with the key of one that a run writes are removed: what somebody
-else put beside them stays, with its folder.
+And rewritten prompts that no plan names. Listed, and removed only on request, and of runs only in
+folders whose plan bears the folder's name. There, only objects with the key of one that a run
+writes are removed: what somebody else put beside them stays, with its folder.
 """
 
 import time
@@ -20,6 +20,8 @@ from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
+    REWRITE_KEY_PATTERNS,
+    REWRITES_FOLDER,
     RUN_KEY_PATTERN,
     TURNS_FOLDER,
     manifest_key,
@@ -41,14 +43,15 @@ REMOVE_BATCH = 1000
 
 TEMPORARY_PREFIX = ".writing-"  # of a local disk's temporary files
 
-GarbageReason = Literal["unfinished", "leftovers"]
+GarbageReason = Literal["unfinished", "leftovers", "unused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
     """What may be removed of one run: all of an unfinished one, or the leftovers in a finished one.
 
-    `days` is the time since the last of it was written.
+    Where it is unused, `run` is the folder of rewritten prompts that no plan names. `days` is the
+    time since the last of it was written.
     """
 
     run: str
@@ -114,6 +117,7 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
             found.append(garbage)
             if remove:
                 remove_garbage(run, garbage, cutoff)
+    found += _collect_rewrites(store, runs, now, cutoff, remove=remove)
     return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 
@@ -149,6 +153,49 @@ def _remove_unfinished(run: Run, cutoff: float) -> None:
     for folder in _nested_folders(store):
         store.remove_folder(folder)
     store.remove_folder("")
+
+
+def _collect_rewrites(
+    store: Store, runs: Iterable[Run], now: float, cutoff: float, *, remove: bool
+) -> Iterator[Garbage]:
+    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`."""
+    rewrites = [run.plan.rewrite for run in runs]
+    named = {rewrite.folder for rewrite in rewrites if rewrite is not None}
+    for folder in [entry.key for entry in store.list_folder(REWRITES_FOLDER) if entry.is_folder]:
+        if folder in named:
+            continue
+        objects = list(_rewrite_objects(store, folder))
+        if not objects or not all(_is_before(entry, cutoff) for entry in objects):
+            continue
+        newest = max(entry.modified or now for entry in objects)
+        size = sum(entry.size for entry in objects)
+        days = (now - newest) / DAY_SECONDS
+        yield Garbage(store.uri_of(folder), "unused", len(objects), size, days)
+        if remove:
+            _remove_rewrite(store, folder, objects)
+
+
+def _rewrite_objects(store: Store, folder: str) -> Iterator[ObjectInfo]:
+    for name in (folder, f"{folder}/texts", f"{folder}/prompts"):
+        for entry in store.list_folder(name):
+            if any(pattern.fullmatch(entry.key) for pattern in REWRITE_KEY_PATTERNS):
+                yield entry
+
+
+def _remove_rewrite(store: Store, folder: str, objects: Iterable[ObjectInfo]) -> None:
+    """Remove a rewrite so that what an interruption leaves can be rewritten on, or removed.
+
+    The last list goes first: further prompts are appended to those that are there.
+    """
+    texts, *frozen = REWRITE_KEY_PATTERNS
+    last_first = sorted(objects, key=lambda entry: entry.key, reverse=True)
+    _remove_objects(store, (entry for entry in last_first if texts.fullmatch(entry.key)))
+    for pattern in frozen:
+        for entry in last_first:
+            if pattern.fullmatch(entry.key):
+                _remove(store, entry.key)
+    for name in (f"{folder}/texts", f"{folder}/prompts", folder):
+        store.remove_folder(name)
 
 
 def _is_last(entry: ObjectInfo) -> bool:

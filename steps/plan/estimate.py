@@ -43,7 +43,8 @@ class Estimate:
     table, since that has none for the GPU or the GPU is not known: the cost is at most that.
     `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
     is refused for that, and `device` on which device the time was measured, or which the job sets.
-    `made_prompts` says how many prompts templates make, and of what, and `planned_run` that the run
+    `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
+    a language model rewrites first, which is in no other figure, and `planned_run` that the run
     which the job or its date names is planned already.
     """
 
@@ -73,6 +74,7 @@ class Estimate:
     made_prompts: str | None = None
     is_highest_price: bool = False
     is_firm: bool = True
+    prompts_to_rewrite: int = 0
     planned_run: str | None = None
 
 
@@ -94,7 +96,8 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = _resolve_model(job, scratch)
-        files = rewrite_for_estimate(job, read_prompts(job, scratch))
+        rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
+        files = rewritten.files
         inputs = PlanInputs(
             job=model.job,
             model=model,
@@ -110,6 +113,7 @@ def estimate(
                 prompt_columns=guessed_prompt_columns(job, files),
                 unused_columns=find_unused_columns(files),
                 made_prompts=files[0].made_prompts,
+                prompts_to_rewrite=rewritten.missing,
                 rejection_causes=draft.rejection_causes,
                 free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
                 device="cpu" if job.device == "cpu" else None,

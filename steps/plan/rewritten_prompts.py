@@ -34,10 +34,14 @@ class NotRewritten(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class RewrittenInput:
-    """The files with the prompts as they are drawn, and what the plan says of their texts."""
+    """The files with the prompts as they are drawn, and what the plan says of their texts.
+
+    `missing` counts the prompts that are still to be rewritten, which no plan has.
+    """
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
+    missing: int = 0
 
 
 def rewrite_input(
@@ -59,8 +63,8 @@ def rewrite_input(
     if len(texts) < len(prompts):
         raise NotRewritten(
             f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
-            "rewrites none. First type `imagekiln rewrite JOB` on any machine that can run the "
-            "language model and write to the output."
+            "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
+            "or `imagekiln submit JOB`, whose workflow does it."
         )
     model = rewriting.read_model()
     if model is None:
@@ -70,20 +74,23 @@ def rewrite_input(
     return RewrittenInput(_replace_prompts(files, prompt_texts), facts)
 
 
-def require_rewritten(job: Job) -> None:
-    """Raise NotRewritten where the job's prompts are still to be rewritten, or as planning does."""
-    if job.rewrite is not None:
-        with temporary_folder("imagekiln-rewritten-") as folder:
-            rewrite_input(job, read_prompts(job, Path(folder)))
+def count_prompts_to_rewrite(job: Job) -> int:
+    """How many of the job's prompts have no text yet. Raises as reading the prompts does."""
+    if job.rewrite is None:
+        return 0
+    with temporary_folder("imagekiln-rewritten-") as folder:
+        return rewrite_for_estimate(job, read_prompts(job, Path(folder))).missing
 
 
-def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
+def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
     """The files with rewritten prompts, as far as there are any. The others stay as they are."""
     settings = job.rewrite
     if settings is None:
-        return files
-    texts = read_texts_of(open_rewriting(job, settings), collect_prompts(job, files))
-    return _replace_prompts(files, gather_texts(job, settings, texts))
+        return RewrittenInput(files)
+    prompts = collect_prompts(job, files)
+    texts = read_texts_of(open_rewriting(job, settings), prompts)
+    rewritten = _replace_prompts(files, gather_texts(job, settings, texts))
+    return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
 
 
 def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:

@@ -24,6 +24,7 @@ from imagekiln.steps.plan.source_files import (
     DATA_SUFFIXES,
     SourceFile,
     expand_pattern,
+    is_web_uri,
     suffix_of,
 )
 from imagekiln.steps.plan.template_count import count_prompts, load_recipes
@@ -90,7 +91,7 @@ def _read_footer(uri: str) -> pq.FileMetaData | None:
 
 
 @contextmanager
-def _open(uri: str) -> Iterator[BinaryIO]:
+def _open(uri: str, **options: int) -> Iterator[BinaryIO]:
     name = resolve_path(uri)
     with translate_errors(uri):
         if not is_remote_uri(name):
@@ -98,7 +99,7 @@ def _open(uri: str) -> Iterator[BinaryIO]:
                 yield file
             return
         filesystem, path = open_filesystem(name)
-        with filesystem.open(path, "rb") as file:
+        with filesystem.open(path, "rb", **options) as file:
             yield file
 
 
@@ -120,7 +121,9 @@ def _convert_rest(uris: list[str]) -> list[pq.FileMetaData]:
 def _copy(source: SourceFile, bytes_left: int) -> int:
     """Copy a file to its path, and give its size. Raises BadInput for more bytes than are left."""
     size = 0
-    with _open(source.uri) as file, source.path.open("wb") as copy:
+    # Many web servers know no ranges, and do not say so: one request, for all of it.
+    options = {"block_size": 0} if is_web_uri(source.uri) else {}
+    with _open(source.uri, **options) as file, source.path.open("wb") as copy:
         while chunk := file.read(CHUNK_BYTES):
             size += len(chunk)
             if size > bytes_left:

@@ -282,10 +282,12 @@ def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
 
 def _download(uri: str, path: Path) -> SourceFile:
     filesystem, remote_path = open_filesystem(uri)
+    # Many web servers know no ranges, and do not say so: one request, for all of it.
+    block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     digest = hashlib.sha256()
     with (
         translate_errors(uri),
-        filesystem.open(remote_path, "rb", block_size=CHUNK_BYTES) as source,
+        filesystem.open(remote_path, "rb", block_size=block_bytes) as source,
         path.open("wb") as copy,
     ):
         for chunk in _read_chunks(source):

@@ -1,12 +1,13 @@
 """The rewrite step: each distinct prompt of a job goes through a language model, once.
 
 What is committed under the output stays, so that a step that was killed resumes at the next part.
+Several processes divide the parts among them by number: all freeze the same ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,13 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models.facts import is_hub_id, weights_digest
 from imagekiln.steps.models.hub import is_commit, resolve_commit
-from imagekiln.steps.plan.rewritten_prompts import (
-    PromptRewriter,
-    collect_prompts,
-    rewrite_input,
-)
+from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, collect_prompts
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.rewrite.model_files import require_language_model
+from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model
 from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.libraries import limit_spinning
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import Event, NoProgress, Progress, RelayedProgress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -38,6 +35,21 @@ LIBRARIES = ("torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """One process of several that rewrite the prompts of a job: every so many of its parts."""
+
+    index: int = 0
+    count: int = 1
+
+    def select(self, parts: Iterable[RewritePart]) -> Iterator[RewritePart]:
+        """The parts of this process."""
+        return islice(parts, self.index, None, self.count)
+
+
+WHOLE = Share()
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteResult:
     """Where the texts lie, the distinct prompts of the job, and how many were rewritten now."""
 
@@ -46,80 +58,118 @@ class RewriteResult:
     rewritten: int
 
 
-def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
+def rewrite(job: Job, progress: Progress | None = None, share: Share = WHOLE) -> RewriteResult:
     """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
 
     Raises BadInput where job, prompts or model must be corrected, TryAgain where the hub, storage
     or the device failed; then it resumes.
     """
-    settings = job.rewrite
-    if settings is None:
-        raise BadInput("the job has no `rewrite`. Add it, or plan the job as it is.")
     job = job.without_cluster()
-    counts: list[int] = []
-
-    def count_rewritten(job: Job, prompts: set[str]) -> None:
-        counts.append(_rewrite_prompts(progress or NoProgress(), job, prompts))
-
+    rewriting = open_rewriting(job, require_rewrite(job))
     with temporary_folder("imagekiln-rewrite-") as folder:
-        files = read_prompts(job, Path(folder))
-        rewrite_input(job, files, count_rewritten)
-        prompts = len(collect_prompts(job, files))
-    return RewriteResult(open_rewriting(job, settings).uri, prompts, sum(counts))
+        prompts = collect_prompts(job, read_prompts(job, Path(folder)))
+        rewritten = _rewrite_prompts(progress or NoProgress(), job, prompts, share)
+    return RewriteResult(rewriting.uri, len(prompts), rewritten)
+
+
+def fetch_language_model(job: Job) -> str:
+    """Download the job's language model into this machine's cache; a sentence on where it is.
+
+    Raises BadInput where there is none, or one that writes no text, Missing, TryAgain.
+    """
+    settings = require_rewrite(job)
+    model = _resolve_model(settings, open_rewriting(job, settings))
+    folder = fetch_weights(_pin(settings, model).model, MODEL_SETTING)
+    return f"{settings.model.id} is in {folder}."
+
+
+def require_rewrite(job: Job) -> RewriteSettings:
+    """How the job's prompts are rewritten. Raises BadInput where they are not."""
+    if job.rewrite is None:
+        raise BadInput("the job has no `rewrite`. Add it, or plan the job as it is.")
+    return job.rewrite
 
 
 def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
     """What rewrites the prompts of a job here, for `make_plan`."""
 
     def rewrite_prompts(job: Job, prompts: set[str]) -> None:
-        _rewrite_prompts(progress or NoProgress(), job, prompts)
+        _rewrite_prompts(_Sentences(progress or NoProgress()), job, prompts, WHOLE)
 
     return rewrite_prompts
 
 
-def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str]) -> int:
-    """Commit the texts of all parts that have one of these prompts; the number of their prompts."""
-    settings = job.rewrite
-    if settings is None:
+class _Sentences(RelayedProgress):
+    """Says how many prompts are rewritten, where what is counted are the images after them."""
+
+    _total = 0
+    _done = 0
+
+    def start(self, total: int) -> None:
+        """Note the total."""
+        self._total = total
+
+    def add_committed(self, images: int) -> None:
+        """Say how many there are by now."""
+        self._done += images
+        _say(self._shown, f"Rewrote {self._done} of {pluralize(self._total, 'prompt')}.")
+
+
+def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str], share: Share) -> int:
+    """Commit the share's parts that have one of these prompts; the number of their prompts."""
+    settings = require_rewrite(job)
+    rewriting = open_rewriting(job, settings)
+    if _is_done(rewriting, prompts, share):
         return 0
     require_extra("generate", LIBRARIES, "to rewrite prompts")
     limit_spinning()
-    rewriting = open_rewriting(job, settings)
     model = _resolve_model(settings, rewriting)
-    show = partial(_show, progress)
-    show(f"Loading {settings.model.id} ...")
+    _say(progress, f"Loading {settings.model.id} ...")
     with _open_model(job, settings, model) as language_model:
         # Frozen once it is loaded, so that one which cannot rewrite anything is not.
         rewriting.freeze_model(model, check_store=job.unconditional_writes == "refuse")
         rewriting.append_lists(prompts)
-        missing = _find_missing_parts(rewriting, prompts)
+        missing = _find_missing_parts(rewriting, prompts, share)
         total = sum(len(part.prompts) for part in missing)
-        for done in _commit_parts(rewriting, missing, language_model):
-            show(f"Rewrote {done} of {pluralize(total, 'prompt')}.")
+        progress.start(total)
+        _commit_parts(rewriting, missing, language_model, progress)
     return total
 
 
-def _show(progress: Progress, sentence: str) -> None:
+def _say(progress: Progress, sentence: str) -> None:
     progress.show_event(Event("rewrite", {}, sentence))
 
 
-def _find_missing_parts(rewriting: Rewriting, prompts: set[str]) -> list[RewritePart]:
-    """The parts that have one of these prompts and are not committed."""
+def _is_done(rewriting: Rewriting, prompts: set[str], share: Share) -> bool:
+    """Whether nothing is left to do here. What is in no list yet may be in parts of any share."""
+    parts = list(_iter_parts_of(rewriting, prompts))
+    listed = sum(len(prompts.intersection(part.prompts)) for part in parts)
+    return listed == len(prompts) and all(map(rewriting.has_part, share.select(parts)))
+
+
+def _iter_parts_of(rewriting: Rewriting, prompts: set[str]) -> Iterator[RewritePart]:
+    """The parts that have one of these prompts."""
     parts = rewriting.iter_parts()
-    of_job = (part for part in parts if not prompts.isdisjoint(part.prompts))
-    return [part for part in of_job if not rewriting.has_part(part)]
+    return (part for part in parts if not prompts.isdisjoint(part.prompts))
+
+
+def _find_missing_parts(rewriting: Rewriting, prompts: set[str], share: Share) -> list[RewritePart]:
+    """The parts of a share that are not committed."""
+    parts = share.select(_iter_parts_of(rewriting, prompts))
+    return [part for part in parts if not rewriting.has_part(part)]
 
 
 def _commit_parts(
-    rewriting: Rewriting, parts: Sequence[RewritePart], language_model: "LanguageModel"
-) -> Iterator[int]:
-    """Write the text of each part, and commit it. Gives the number of prompts so far."""
-    done = 0
+    rewriting: Rewriting,
+    parts: Sequence[RewritePart],
+    language_model: "LanguageModel",
+    progress: Progress,
+) -> None:
+    """Write the text of each part, and commit it."""
     for part in parts:
         if not rewriting.has_part(part):  # another process may be at work on them
             rewriting.commit_part(part, language_model.rewrite(part.prompts))
-        done += len(part.prompts)
-        yield done
+        progress.add_committed(len(part.prompts))
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
@@ -155,9 +205,13 @@ def _open_model(
     from imagekiln.steps.generate.diffusion.device import free_memory
     from imagekiln.steps.rewrite.language_model import load_language_model
 
-    reference = settings.model.model_copy(update={"revision": model.revision})
-    pinned = settings.model_copy(update={"model": reference})
     try:
-        yield load_language_model(pinned, job.device, job.threads)
+        yield load_language_model(_pin(settings, model), job.device, job.threads)
     finally:
         free_memory()
+
+
+def _pin(settings: RewriteSettings, model: FrozenModel) -> RewriteSettings:
+    """The settings, with the commit of the model."""
+    reference = settings.model.model_copy(update={"revision": model.revision})
+    return settings.model_copy(update={"model": reference})

@@ -25,9 +25,11 @@ def empty_log_context() -> Iterator[None]:
         _context.clear()
 
 
-def add_log_context(step: str, run: str, shard: int | None = None) -> None:
-    """Give every later line the step, the run by its URI, and the shard."""
-    _context.update(step=step, run=run)
+def add_log_context(step: str, run: str | None = None, shard: int | None = None) -> None:
+    """Give every later line the step, the run by its URI if there is one yet, and the shard."""
+    _context["step"] = step
+    if run is not None:
+        _context["run"] = run
     if shard is not None:
         _context["shard"] = shard
 

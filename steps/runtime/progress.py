@@ -13,9 +13,13 @@ from typing import Never, Protocol, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
-from imagekiln.steps.runtime.log_events import format_log_event
+from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, format_log_event
 
 LINE_INTERVAL_SECONDS = 10.0
+ARGO_FILE_VARIABLE = "ARGO_PROGRESS_FILE"
+ARGO_INTERVAL_SECONDS = 60.0  # each change is a request of Argo's to Kubernetes
+# In the pods of our templates, Argo looks at the file and passes it on every second.
+ARGO_READ_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,11 @@ class RelayedProgress:
 
 
 class TerminalProgress:
-    """A bar on a terminal, which counts images as they are drawn."""
+    """A bar on a terminal, which counts images, or what `noun` says, as they are drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str = "images") -> None:
         """Show nothing until the start."""
+        self._noun = noun
         self._bar: tqdm[Never] | None = None
 
     def start(self, total: int) -> None:
@@ -117,7 +122,7 @@ class TerminalProgress:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TqdmWarning)  # without widgets, a line will do
                 bar_class = import_module("tqdm.auto").tqdm
-        self._bar = bar_class(total=total, unit=" images", dynamic_ncols=True)
+        self._bar = bar_class(total=total, unit=f" {self._noun}", dynamic_ncols=True)
 
     def add_existing(self, images: int) -> None:
         """Begin that much further along, so that the rate is that of images drawn."""
@@ -143,23 +148,67 @@ class TerminalProgress:
             self._bar.close()
 
 
+class ArgoFile:
+    """N/M in the file that Argo reads, of which it adds up all attempts, also those that failed.
+
+    So a later attempt leaves out what existed before it, and one that ends early leaves N/N. Argo
+    completes that of one that succeeds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        attempt: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Write to `path`. The first attempt, 0, counts all images, whoever made them."""
+        self._path = path
+        self._is_first = attempt == 0
+        self._clock = clock
+        self._pause = pause
+        self._written_at = float("-inf")
+
+    def show(self, existing: int, made: int, total: int) -> None:
+        """Write how far the attempt is: when it begins and is done, and once a minute between."""
+        begins_or_ends = made in (0, total - existing)
+        if begins_or_ends or self._clock() - self._written_at >= ARGO_INTERVAL_SECONDS:
+            counted, uncounted = self._split(existing)
+            self._write(made + counted, total - uncounted)
+            self._written_at = self._clock()
+
+    def end_early(self, existing: int, made: int) -> None:
+        """Leave only what the attempt made, and the time to read it."""
+        done = made + self._split(existing)[0]
+        self._write(done, done)
+        self._pause(ARGO_READ_SECONDS)
+
+    def _split(self, existing: int) -> tuple[int, int]:
+        return (existing, 0) if self._is_first else (0, existing)
+
+    def _write(self, done: int, total: int) -> None:
+        with suppress(OSError):  # progress is only shown; the work continues without it
+            self._path.write_text(f"{done}/{max(1, total)}\n")  # N/0 is no progress to Argo
+
+
 class JsonLinesProgress:
-    """A JSON line every few seconds, and N/M in Argo's file. Only committed images are done."""
+    """A JSON line every few seconds, and N/M for Argo. Only committed images are done."""
 
     def __init__(
         self,
         out: TextIO,
-        argo_file: Path | None,
+        argo_file: ArgoFile | None,
         interval_seconds: float = LINE_INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write lines to `out`, and N/M to `argo_file` if there is one."""
+        """Write lines to `out`, and show `argo_file` the same if there is one."""
         self._out = out
         self._argo_file = argo_file
         self._interval_seconds = interval_seconds
         self._clock = clock
 
         self._total = 0
+        self._existing = 0
         self._done = 0
         self._last_line_at = clock()
         self._last_done = 0
@@ -175,6 +224,7 @@ class JsonLinesProgress:
     def add_existing(self, images: int) -> None:
         """Count images that are done, but say nothing of the rate."""
         if images:
+            self._existing += images
             self._done += images
             self._write_line()
 
@@ -204,6 +254,9 @@ class JsonLinesProgress:
         """Write how far the work is, unless the last line did."""
         if self._done != self._last_done:
             self._write_line()
+        if self._argo_file is not None and self._done < self._total:
+            self._argo_file.end_early(self._existing, self._done - self._existing)
+            self._argo_file = None  # once, however often this is called
 
     def _write_line(self) -> None:
         self._last_line_at = self._clock()
@@ -216,8 +269,8 @@ class JsonLinesProgress:
             fields["seconds_left"] = round((self._total - self._done) / rate)
         print(format_log_event("progress", fields), file=self._out, flush=True)
         if self._argo_file is not None:
-            with suppress(OSError):  # progress is only shown; the work continues without it
-                self._argo_file.write_text(f"{self._done}/{self._total}\n")
+            made = self._done - self._existing
+            self._argo_file.show(self._existing, made, self._total)
 
     def _rate(self) -> float | None:
         if self._first_drawn_at is None or not self._drawn_since:
@@ -239,14 +292,18 @@ def is_watched() -> bool:
 
 
 @contextmanager
-def open_progress() -> Iterator[Progress]:
-    """A bar where a person watches stderr, else lines."""
-    argo_file = os.environ.get("ARGO_PROGRESS_FILE")
+def open_progress(noun: str = "images") -> Iterator[Progress]:
+    """A bar where a person watches stderr, else lines. `noun` says what is counted."""
+    path = os.environ.get(ARGO_FILE_VARIABLE)
     progress: Progress
-    if is_watched() and not argo_file:  # a pod may have a terminal too
-        progress = TerminalProgress()
+    if is_watched() and not path:  # a pod may have a terminal too
+        progress = TerminalProgress(noun)
     else:
-        progress = JsonLinesProgress(sys.stderr, Path(argo_file) if argo_file else None)
+        attempt = os.environ.get(ATTEMPT_VARIABLE, "")
+        attempts_before = int(attempt) if attempt.isdecimal() else 0
+        progress = JsonLinesProgress(
+            sys.stderr, ArgoFile(Path(path), attempts_before) if path else None
+        )
     try:
         yield progress
     finally:

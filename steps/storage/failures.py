@@ -14,7 +14,7 @@ from imagekiln.steps.errors import (
     first_line,
 )
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
-from imagekiln.steps.storage.web_client import RefusedAddress
+from imagekiln.steps.storage.web_client import RefusedAddress, SlowServer
 
 Operation = Literal["read", "write", "list", "remove"]
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
@@ -106,6 +106,11 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
         return StorageRefused(
             f"{where}: leads to an address of this machine or of its cloud's services, which is "
             "not for jobs. Name another host."
+        )
+    if any(isinstance(cause, SlowServer) for cause in (error, *_iter_causes(error))):
+        return TryAgain(
+            f"{where}: the server sends less than 4 kB a second. Run the command again, or copy "
+            "the file to a disk or a bucket first."
         )
     if isinstance(error, OSError):
         return _explain_os_error(where, error)

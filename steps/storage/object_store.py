@@ -43,6 +43,9 @@ WRITE_SECONDS_PER_BYTE = 1 / 2**20
 # One conditional PUT up to S3's limit of 5 GiB: when two multipart uploads end at the same time,
 # not every store lets one of them fail.
 S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
+# Without a type, browsers save a page in place of showing it.
+PAGE_SUFFIX = ".html"
+PAGE_TYPE = "text/html; charset=utf-8"
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
@@ -287,7 +290,7 @@ class ObjectStore:
         if not self._creates_conditionally():
             mode = "overwrite"
         timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
-        options = {} if self._s3_reader is None else S3_SINGLE_PUT_OPTIONS
+        options = {} if self._s3_reader is None else _put_options(key)
         path = self._path_of(key)
 
         def write() -> object:
@@ -310,6 +313,13 @@ class ObjectStore:
     def _timeout(self, seconds: float) -> dict[str, float]:
         """The argument that limits a call; only asynchronous file systems of fsspec have it."""
         return {"timeout": seconds} if self._files.async_impl else {}
+
+
+def _put_options(key: str) -> dict[str, object]:
+    """How S3 is to store an object of this name."""
+    if key.endswith(PAGE_SUFFIX):
+        return {**S3_SINGLE_PUT_OPTIONS, "ContentType": PAGE_TYPE}
+    return dict(S3_SINGLE_PUT_OPTIONS)
 
 
 def _confirm_refusal(request: Callable[[], object]) -> object:

@@ -37,19 +37,31 @@ class RefusedAddress(OSError):
         super().__init__(errno.EACCES, "the address is not for jobs")
 
 
+class SlowServer(OSError):
+    """A server sends so little that an answer would take for ever."""
+
+    def __init__(self) -> None:
+        """Say the same of all servers."""
+        super().__init__(errno.ETIMEDOUT, "the server sends less than 4 kB a second")
+
+
 async def open_web_client(**options: Any) -> Any:  # noqa: ANN401  # as fsspec has it
     """A client that connects to no address that `is_private_service` refuses.
 
     Each connection is judged by its address, whatever name or redirect led to it. A server that
-    falls silent is given up.
+    falls silent, or sends hardly anything, is given up.
     """
     import aiohttp
+
+    from imagekiln.steps.storage.web_response import PacedResponse
 
     connector = aiohttp.TCPConnector(socket_factory=_open_socket)
     limits = aiohttp.ClientTimeout(
         total=REQUEST_SECONDS, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS
     )
-    return aiohttp.ClientSession(connector=connector, timeout=limits, **options)
+    return aiohttp.ClientSession(
+        connector=connector, timeout=limits, response_class=PacedResponse, **options
+    )
 
 
 def is_private_service(host: str) -> bool:

@@ -64,6 +64,23 @@ def test_pod_deleted(argo: ArgoApi) -> None:
     check_resumed(name, before, argo)
 
 
+def test_attempts_that_ended_count_what_they_made_in_argo_s_page(argo: ArgoApi) -> None:
+    job = slow_job()
+    name = submit_with_template(job, argo)
+    before = wait_for_parts(job)
+    kube.send_signal(kube.name(wait_for_pod(name, "generate")), "SIGTERM")
+    check_resumed(name, before, argo)
+
+    nodes = kube.get_field(kube.get("workflow", name), "status", "nodes")
+    counts = [
+        tuple(map(int, str(node["progress"]).split("/")))
+        for node in nodes.values()  # type: ignore[attr-defined]
+        if node["type"] == "Pod" and node["templateName"] == "generate"
+    ]
+    assert len(counts) == 2
+    assert [sum(numbers) for numbers in zip(*counts, strict=True)] == [IMAGES, IMAGES]
+
+
 def test_evicted_through_the_api(argo: ArgoApi) -> None:
     job = slow_job()
     name = submit_with_template(job, argo)

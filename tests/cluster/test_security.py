@@ -1,13 +1,15 @@
 """Every pod of a run is locked down, Argo's own containers too."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import watch
+from imagekiln.workflows.templates.security import TOKEN_FOLDER
 from tests.cluster import jobs, kube
-from tests.cluster.waiting import submit_with_template
+from tests.cluster.waiting import submit_with_template, wait_for_pod, wait_for_success
 
 LOCKED = {
     "allowPrivilegeEscalation": False,
@@ -45,6 +47,25 @@ def test_every_container_is_locked_down(pods: dict[str, kube.Object]) -> None:
     contexts = {name: kube.get_field(each, "securityContext") for name, each in containers(pods)}
     assert len(contexts) >= 4 * 2, "plan, two shards and aggregate, each with Argo's own"
     assert {name: each for name, each in contexts.items() if each != LOCKED} == {}
+
+
+def test_only_argos_own_containers_have_a_token_of_kubernetes(pods: dict[str, kube.Object]) -> None:
+    mounted = {
+        name.rpartition("/")[2]
+        for name, container in containers(pods)
+        for mount in kube.get_field(container, "volumeMounts") or []  # type: ignore[attr-defined]
+        if kube.get_field(mount, "mountPath") == TOKEN_FOLDER
+    }
+    assert mounted == {"init", "wait"}
+
+
+def test_a_running_step_finds_no_token_and_argo_learns_of_its_end(argo: ArgoApi) -> None:
+    name = submit_with_template(jobs.job(defaults={"steps": 40}), argo)
+    pod = kube.name(wait_for_pod(name, "generate"))
+    look = f"import os; print(os.path.exists({str(Path(TOKEN_FOLDER).parent)!r}))"
+    shown = kube.kubectl("exec", pod, "--container", "main", "--", "python", "-c", look)
+    assert shown.strip() == "False"
+    wait_for_success(name, argo)  # whose outputs Argo's own containers report, with the token
 
 
 def test_steps_are_where_their_profile_puts_them(pods: dict[str, kube.Object]) -> None:

@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from hera.workflows import Workflow
 
@@ -46,8 +47,8 @@ ODD = JOB.model_copy(
 def goldens() -> Iterator[tuple[Path, str]]:
     """Each golden file, and what it should hold.
 
-    Two whole templates, the GPU pods of every profile, what runs a job, and the docs' example of a
-    workflow that a batch is part of.
+    Two whole templates, what others have that rewrite prompts, the GPU pods of every profile, what
+    runs a job, and the docs' example of a workflow that a batch is part of.
     """
     gpu = load_profile("gpu")
     for name in ("gpu", "cached-claim"):
@@ -55,6 +56,7 @@ def goldens() -> Iterator[tuple[Path, str]]:
             _file(name),
             to_yaml_documents([build_workflow_template(load_profile(name), NAMESPACE)]),
         )
+    yield _file("rewriting"), to_yaml({"templates": rewriting("cached-claim")})
     for name in bundled_profiles():
         yield FOLDER / "generate" / f"{name}.yaml", to_yaml(generate(name))
     yield _file("workflow"), to_yaml(build_workflow(JOB, gpu, "2026-11-21", "Europe/Berlin"))
@@ -63,6 +65,17 @@ def goldens() -> Iterator[tuple[Path, str]]:
     yield _file("cron-workflow"), to_yaml_documents([cron])
     yield _file("event-binding"), to_yaml(build_event_binding(gpu, NAMESPACE))
     yield _file("pipeline"), to_yaml(example_pipeline())
+
+
+def rewriting(profile: str) -> list[object]:
+    """The templates that differ, or are there only, where prompts are rewritten first."""
+    loaded = load_profile(profile)
+    specs = [
+        build_workflow_template(loaded, NAMESPACE, rewrites=rewrites)["spec"]
+        for rewrites in (False, True)
+    ]
+    plain, own = (cast("dict[str, list[object]]", spec)["templates"] for spec in specs)
+    return [template for template in own if template not in plain]
 
 
 def generate(profile: str) -> dict[str, object]:

@@ -92,7 +92,7 @@ def _dated_job(job: JobSource, date: str, timezone: str) -> Job:
 
 
 @contextmanager
-def _progress(show: bool | None) -> Iterator["Progress"]:
+def _progress(show: bool | None, noun: str = "images") -> Iterator["Progress"]:
     """Progress as the caller asks for it; by default, a bar where a person sees it."""
     from imagekiln.steps.runtime.progress import NoProgress, is_watched, open_progress
 
@@ -101,7 +101,7 @@ def _progress(show: bool | None) -> Iterator["Progress"]:
     if not show:
         yield NoProgress()
         return
-    with open_progress() as progress:
+    with open_progress(noun) as progress:
         yield progress
 
 
@@ -136,15 +136,15 @@ def rewrite(
 ) -> "RewriteResult":
     """Rewrite a job's prompts with its language model, as far as they are not rewritten yet.
 
-    `preview`, `plan` and `run` do it themselves; a job that is submitted needs it first. Run again,
-    it resumes. `date` is as for `run`. Raises BadInput where job, prompts or model must be
-    corrected, TryAgain where the hub, storage or the device failed.
+    `preview`, `plan` and `run` do it themselves, and so does a workflow. Run again, it resumes.
+    `date` is as for `run`. Raises BadInput where job, prompts or model must be corrected, TryAgain
+    where the hub, storage or the device failed.
     """
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.libraries import silence_libraries
 
     silence_libraries()
-    with _progress(progress) as reporter:
+    with _progress(progress, "prompts") as reporter:
         return rewrite_job(_dated_job(job, date, timezone), reporter)
 
 

@@ -367,7 +367,7 @@ def render(
     from imagekiln.steps.job.dates import parse_time_zone
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
-    from imagekiln.workflows.client.model_downloads import describe_downloads, downloads_model
+    from imagekiln.workflows.client.model_downloads import describe_download, list_downloads
     from imagekiln.workflows.doctor.check_images import lacks_registry
     from imagekiln.workflows.profiles.loader import load_profile
     from imagekiln.workflows.templates.render import render_manifests
@@ -386,5 +386,5 @@ def render(
             f"{' and '.join(unregistered)}: names without a registry, from which nodes cannot pull "
             "them. Push them to yours; cluster.gpu_image and cluster.cpu_image name them there."
         )
-    if downloads_model(rendered_job, profile):
-        print_note(describe_downloads(rendered_job, size=None))  # nothing here needs the network
+    for download in list_downloads(rendered_job, profile, sizes=False):  # without the network
+        print_note(describe_download(rendered_job, download))

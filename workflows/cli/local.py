@@ -155,35 +155,6 @@ def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: 
 
 
 @cloup.command(
-    epilog=examples(
-        "imagekiln rewrite job.yaml",
-        "imagekiln rewrite job.yaml --set output=s3://bucket/images",
-    )
-)
-@job_options
-@date_options
-@format_option
-def rewrite(
-    job: str, settings: tuple[str, ...], date: str, timezone: str, output_format: str
-) -> None:
-    """Rewrite a job's prompts with its language model, for its plan.
-
-    Those that are rewritten already are left: run it again to resume. On this machine, preview,
-    plan and run do it themselves. A job that is submitted needs it first.
-    """
-    from imagekiln.steps.rewrite.step import rewrite as rewrite_job
-    from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import format_rewrite
-    from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.pod.request import resolve_job
-
-    rewritten_job = resolve_job(_job_request(job, settings, date, timezone))
-    with open_progress() as progress:
-        result = rewrite_job(rewritten_job, progress)
-    print_result(result, output_format, format_rewrite)
-
-
-@cloup.command(
     epilog=examples("imagekiln preview job.yaml", "imagekiln preview job.yaml --images 48")
 )
 @job_options

@@ -29,7 +29,6 @@ SECTIONS = (
         (
             local.init,
             local.estimate,
-            local.rewrite,
             local.preview,
             local.run,
             local.tune,
@@ -82,6 +81,7 @@ SECTIONS = (
     cloup.Section(
         "Steps that pods run",
         (
+            steps.rewrite,
             steps.plan,
             steps.generate,
             steps.aggregate,

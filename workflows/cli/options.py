@@ -56,6 +56,30 @@ def job_options(command: Callable[P, None]) -> Callable[P, None]:
     return argument(settings_option(command))
 
 
+def pod_job_options(command: Callable[P, None]) -> Callable[P, None]:
+    """Take a job as `job_options` does; a pod names none, but has it in its environment."""
+    argument = cloup.argument(
+        "job",
+        metavar="JOB",
+        required=False,  # in a pod, with --argo
+        type=PATH_OR_URI,
+        help="The job file: a path or URI.",
+    )
+    argo = cloup.option(
+        "--argo",
+        is_flag=True,
+        hidden=True,
+        help="Read the job from the environment that the workflow's template sets.",
+    )
+    device = cloup.option(
+        "--device",
+        type=click.Choice(["cpu", "cuda"]),
+        hidden=True,
+        help="What `device: auto` means: the device of the pods.",
+    )
+    return argument(settings_option(argo(device(command))))
+
+
 def prices_option(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user name a table of prices."""
     option = cloup.option(

@@ -227,6 +227,9 @@ def format_estimate(result: "Estimate") -> str:
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "size": _format_estimated_size(result),
     }
+    if result.prompts_to_rewrite:
+        prompts = pluralize(result.prompts_to_rewrite, "prompt")
+        lines["rewriting"] = f"{prompts}, first; what that takes is in no figure below"
     lines |= _time_lines(result)
     table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
     duplicates = _format_duplicates(result.duplicate_images, result.images)

@@ -8,13 +8,12 @@ import click
 import cloup
 
 from imagekiln.workflows.cli.options import (
-    PATH_OR_URI,
     date_options,
     examples,
     format_option,
+    pod_job_options,
     prices_option,
     run_argument,
-    settings_option,
 )
 
 if TYPE_CHECKING:
@@ -26,35 +25,69 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 
 @cloup.command(
     epilog=examples(
+        "imagekiln rewrite job.yaml --set output=s3://bucket/images",
+        "imagekiln rewrite job.yaml --fetch",
+    )
+)
+@pod_job_options
+@date_options
+@cloup.option("--fetch", is_flag=True, help="Only download the language model.")
+@format_option
+@cloup.option(
+    "--share",
+    type=(click.IntRange(0), click.IntRange(1)),
+    default=(0, 1),
+    hidden=True,
+    help="The number of this pod, from 0, and how many divide the prompts among them.",
+)
+def rewrite(
+    job: str | None,
+    settings: tuple[str, ...],
+    argo: bool,
+    device: str | None,
+    date: str,
+    timezone: str,
+    fetch: bool,
+    output_format: str,
+    share: tuple[int, int],
+) -> None:
+    """Rewrite a job's prompts with its language model, for its plan.
+
+    Those that are rewritten already are left: run it again to resume. preview, plan and run do it
+    themselves, and so does the workflow of a job that is submitted.
+    """
+    from imagekiln.steps.rewrite.step import Share, fetch_language_model
+    from imagekiln.steps.rewrite.step import rewrite as rewrite_job
+    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.plan_text import format_rewrite
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.pod.request import resolve_job
+
+    _require_job(job, argo=argo)
+    resolved_job = resolve_job(_job_request(job, settings, date, timezone), device)
+    add_log_context("rewrite")
+    if fetch:
+        print_text(fetch_language_model(resolved_job))
+        return
+    with open_progress("prompts") as progress:
+        result = rewrite_job(resolved_job, progress, Share(*share))
+    print_result(result, output_format, format_rewrite)
+
+
+@cloup.command(
+    epilog=examples(
         "imagekiln plan job.yaml",
         "imagekiln plan nightly.yaml --date 2026-11-21",
         "imagekiln plan job.yaml --retry",
     )
 )
-@cloup.argument(
-    "job",
-    metavar="JOB",
-    required=False,  # in a pod, with --argo
-    type=PATH_OR_URI,
-    help="The job file: a path or URI.",
-)
-@settings_option
+@pod_job_options
 @date_options
 @cloup.option("--retry", is_flag=True, help="Plan the next retry round of the job's existing run.")
 @format_option
 # What follows is for the pods of a workflow.
-@cloup.option(
-    "--argo",
-    is_flag=True,
-    hidden=True,
-    help="Read the job from the environment that the workflow's template sets.",
-)
-@cloup.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    hidden=True,
-    help="What `device: auto` means: the device of the pods.",
-)
 @cloup.option(
     "--workers",
     type=click.IntRange(1),
@@ -71,12 +104,12 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 def plan(
     job: str | None,
     settings: tuple[str, ...],
+    argo: bool,
+    device: str | None,
     date: str,
     timezone: str,
     retry: bool,
     output_format: str,
-    argo: bool,
-    device: str | None,
     workers: int,
     outputs: str | None,
 ) -> None:
@@ -101,10 +134,7 @@ def plan(
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
-    if job is None and not argo:
-        raise click.UsageError("Missing argument 'JOB'.")
-    if job is not None and argo:
-        raise click.UsageError("Pass either JOB or --argo.")
+    _require_job(job, argo=argo)
     request = _job_request(job, settings, date, timezone, retry)
     resolved_job = resolve_job(request, device)
 
@@ -127,8 +157,16 @@ def plan(
         print_unfinished_run(result, "plan", request)
 
 
+def _require_job(job: str | None, *, argo: bool) -> None:
+    """Raise UsageError unless the job is named on the command line or in the environment."""
+    if job is None and not argo:
+        raise click.UsageError("Missing argument 'JOB'.")
+    if job is not None and argo:
+        raise click.UsageError("Pass either JOB or --argo.")
+
+
 def _job_request(
-    job: str | None, settings: tuple[str, ...], date: str, timezone: str, retry: bool
+    job: str | None, settings: tuple[str, ...], date: str, timezone: str, retry: bool = False
 ) -> "JobRequest":
     """The job as named on the command line, else as the environment of a pod has it."""
     import os

@@ -38,7 +38,7 @@ from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import build_workflow
-from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_digest
+from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
 
 POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0  # of an API that does not answer any more
@@ -71,11 +71,12 @@ def submit(
     second call gives its status; if it has failed, the second call resubmits it; while it is being
     stopped, the second call is refused. With `retry`, a
     new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
-    `report` is called with how long the job takes, and with what its pods download again and again.
+    `report` is called with what is rewritten first, with how long the job takes, and with what its
+    pods download again and again.
 
-    Raises BadInput, also where the job cannot end within the profile's `days`, where its prompts
-    are still to be rewritten, where its model does not fit on the disk of a pod, and where the
-    registered template is of another profile or version, and TryAgain.
+    Raises BadInput, also where the job cannot end within the profile's `days`, where a model does
+    not fit on the disk of a pod, and where the registered template is of another profile or
+    version, and TryAgain.
     """
     require_readable_date(job, date, timezone)
     argo = argo or connect()
@@ -85,10 +86,11 @@ def submit(
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.steps.plan.input_changes import find_input_change
         from imagekiln.workflows.client.deadline import check_deadline
-        from imagekiln.workflows.client.rewrites import check_rewritten
+        from imagekiln.workflows.client.rewrites import describe_rewriting
 
         dated_job = fill_date(job, date, timezone)
-        check_rewritten(dated_job, report)
+        if rewriting := describe_rewriting(dated_job):
+            report(rewriting)
         report(check_deadline(dated_job, profile))
         if change := find_input_change(dated_job):
             report(change)
@@ -107,9 +109,8 @@ def submit(
 
 def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:
     """Say what the job's pods download without a cache. Raises BadInput if their disk is small."""
-    downloads = check_downloads(job, profile)
-    if downloads is not None:
-        report(downloads)
+    for sentence in check_downloads(job, profile):
+        report(sentence)
 
 
 def register_template(job: Job, argo: ArgoApi) -> bool:
@@ -293,7 +294,7 @@ def require_readable_date(job: Job, date: str, timezone: str) -> None:
 
 
 def _job_template(job: Job) -> Json:
-    return build_workflow_template(load_profile(job.cluster.profile), job.cluster.namespace)
+    return build_job_template(job, load_profile(job.cluster.profile))
 
 
 def _start(workflow: Json, argo: ArgoApi) -> WorkflowStatus:

@@ -1,11 +1,13 @@
 """What pods download where their profile keeps no model files, and whether their disk holds it."""
 
+from dataclasses import dataclass
 from math import ceil
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.download_size import download_bytes
+from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import is_hub_id
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.profiles.loader import BASE_PROFILE
 from imagekiln.workflows.profiles.profile import Profile
 
@@ -16,16 +18,42 @@ CACHED_PROFILE = "cached-claim"
 CLAIM_MANIFEST = "cluster/gpus/models-claim.yaml (of `imagekiln manifests cluster`)"
 
 
-def downloads_model(job: Job, profile: Profile) -> bool:
-    """Whether each pod of generate downloads the job's model."""
-    return profile.cache is None and is_hub_id(job.model.id)
+@dataclass(frozen=True, slots=True)
+class ModelDownload:
+    """A hub model that each of so many pods at once downloads, and its bytes if they are known."""
+
+    model: str
+    size: int | None
+    pods: int
+    is_for_rewriting: bool = False
 
 
-def describe_downloads(job: Job, size: int | None) -> str:
-    """What the pods of a job that `downloads_model` download, in a sentence, and what to do."""
-    each = "" if size is None else f", {size / GB:.1f} GB each"
+def list_downloads(job: Job, profile: Profile, *, sizes: bool = True) -> list[ModelDownload]:
+    """What pods of the job download where the profile keeps no models.
+
+    With `sizes`, the hub is asked how large they are.
+    """
+    if profile.cache is not None:
+        return []
+    downloads = []
+    if is_hub_id(job.model.id):
+        size = download_bytes(job.model) if sizes else None
+        downloads.append(ModelDownload(job.model.id, size, job.cluster.parallelism))
+    writer = None if job.rewrite is None else job.rewrite.model
+    if writer is not None and is_hub_id(writer.id):
+        size = language_model_bytes(writer) if sizes else None
+        pods = job.cluster.rewriters
+        downloads.append(ModelDownload(writer.id, size, pods, is_for_rewriting=True))
+    return downloads
+
+
+def describe_download(job: Job, download: ModelDownload) -> str:
+    """What the pods of a job download, in a sentence, and what to do."""
+    subject = "Every pod that rewrites prompts" if download.is_for_rewriting else "Every pod"
+    size = "" if download.size is None else f", {download.size / GB:.1f} GB each"
+    pods = pluralize(download.pods, "pod")
     return (
-        f"Every pod downloads {job.model.id} again{each}, {job.cluster.parallelism} pods at once. "
+        f"{subject} downloads {download.model} again{size}, {pods} at once. "
         f"To download it once: {suggest_cache(job)}."
     )
 
@@ -42,14 +70,18 @@ def suggest_cache(job: Job) -> str:
     )
 
 
-def explain_small_disk(job: Job, profile: Profile, size: int) -> tuple[str, str] | None:
-    """That a pod's disk is too small for a model of so many bytes, and the remedy; None if not."""
+def explain_small_disk(
+    job: Job, profile: Profile, download: ModelDownload
+) -> tuple[str, str] | None:
+    """That a pod's disk is too small for a model, and the remedy; None if not, as far as known."""
     disk = profile.generate.disk
-    need = size / GIB + SCRATCH_GIB
-    if disk is None or need <= disk:
+    if disk is None or download.size is None:
+        return None
+    need = download.size / GIB + SCRATCH_GIB
+    if need <= disk:
         return None
     says = (
-        f"{job.model.id} is {size / GB:.1f} GB, and profile {profile.name} gives a pod "
+        f"{download.model} is {download.size / GB:.1f} GB, and profile {profile.name} gives a pod "
         f"{disk:g} GiB of disk."
     )
     remedy = (
@@ -59,16 +91,16 @@ def explain_small_disk(job: Job, profile: Profile, size: int) -> tuple[str, str]
     return says, remedy
 
 
-def check_downloads(job: Job, profile: Profile) -> str | None:
-    """What the job's pods download, in a sentence; None if nothing. Asks the hub for its size.
+def check_downloads(job: Job, profile: Profile) -> list[str]:
+    """What the job's pods download, a sentence for each model. Asks the hub for sizes.
 
-    Raises BadInput where the model does not fit on the disk of a pod.
+    Raises BadInput where a model does not fit on the disk of a pod.
     """
-    if not downloads_model(job, profile):
-        return None
-    size = download_bytes(job.model)
-    shortage = None if size is None else explain_small_disk(job, profile, size)
-    if shortage is not None:
-        says, remedy = shortage
-        raise BadInput(f"job {job.name}: {says} {remedy}")
-    return describe_downloads(job, size)
+    sentences = []
+    for download in list_downloads(job, profile):
+        shortage = explain_small_disk(job, profile, download)
+        if shortage is not None:
+            says, remedy = shortage
+            raise BadInput(f"job {job.name}: {says} {remedy}")
+        sentences.append(describe_download(job, download))
+    return sentences

@@ -1,21 +1,23 @@
-"""Whether a job's prompts are rewritten, which no step of a workflow does."""
-
-from collections.abc import Callable
+"""What a workflow rewrites before it plans a job, in a sentence."""
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan.rewritten_prompts import NotRewritten, require_rewritten
+from imagekiln.steps.plan.rewritten_prompts import count_prompts_to_rewrite
+from imagekiln.steps.runtime.figures import pluralize
 
 
-def check_rewritten(job: Job, report: Callable[[str], None]) -> None:
-    """Raise BadInput where prompts of the job are still to be rewritten.
-
-    Where that is not known here, such as without access to the store, `report` is called with why:
-    planning will tell.
-    """
+def describe_rewriting(job: Job) -> str | None:
+    """How many prompts pods rewrite first, as far as this machine can tell; None if none."""
+    if job.rewrite is None:
+        return None
     try:
-        require_rewritten(job)
-    except NotRewritten:
-        raise
+        missing = count_prompts_to_rewrite(job)
     except KilnError as error:
-        report(f"Whether its prompts are rewritten is unknown from here: {error}")
+        return f"How many of its prompts are still to be rewritten is unknown from here: {error}"
+    if not missing:
+        return "All its prompts are rewritten already."
+    return (
+        f"First, {pluralize(job.cluster.rewriters, 'pod')} rewrite "
+        f"{pluralize(missing, 'prompt')} with {job.rewrite.model.id}; what that takes is in no "
+        "estimate and counts for no budget."
+    )

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from typing import Literal
 
-Stage = Literal["plan", "fetch", "generate", "aggregate", "report"]
+Stage = Literal["rewrite", "plan", "fetch", "generate", "aggregate", "report"]
 
 # By template, in the order in which a workflow runs them.
 STAGES: dict[str, Stage] = {
+    "fetch-language-model": "rewrite",
+    "rewrite": "rewrite",
     "plan": "plan",
     "fetch": "fetch",
     "generate": "generate",

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import cast
 
 import yaml
@@ -222,11 +223,13 @@ def _images_done(attempts: Attempts, share: float) -> float:
 
 
 def _pod_images(attempts: Attempts) -> int:
-    return max(attempt.images for attempt in attempts)
+    """All images of a pod. A later attempt leaves out those that existed before it."""
+    earlier = accumulate((attempt.images_done for attempt in attempts), initial=0)
+    return max(done + attempt.images for done, attempt in zip(earlier, attempts, strict=False))
 
 
 def _progress(attempts: Attempts) -> int:
-    return max(attempt.images_done for attempt in attempts)
+    return sum(attempt.images_done for attempt in attempts)
 
 
 def _image_rate(images: int, shards: Sequence[Attempts], end: str | None) -> float | None:
@@ -243,7 +246,7 @@ def _generation_end(
     shards: Sequence[Attempts], stage: Stage | None, finished: str | None
 ) -> str | None:
     """When generating was over; None while it is not."""
-    if stage in ("plan", "fetch", "generate"):
+    if stage in ("rewrite", "plan", "fetch", "generate"):
         return None
     ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
     return max(ends, default=finished)

@@ -12,7 +12,7 @@ from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import get_list, get_mapping, get_mappings, get_texts
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
+from imagekiln.workflows.templates.workflow_template import build_job_template, job_template_name
 
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
@@ -28,14 +28,14 @@ SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 @doctor_check("template")
-def check_template(view: ClusterView, profile: Profile) -> Finding:
-    """The profile's WorkflowTemplate is registered, and applying it would change nothing."""
-    name = template_name(profile)
+def check_template(view: ClusterView, job: Job, profile: Profile) -> Finding:
+    """The job's WorkflowTemplate is registered, and applying it would change nothing."""
+    name = job_template_name(job, profile)
     registered = view.get(WORKFLOW_TEMPLATES, name)
     if registered is None:
         return ok(f"WorkflowTemplate {name} is not registered yet; `imagekiln submit` does that.")
     try:
-        applied = view.dry_run_apply(build_workflow_template(profile, view.namespace))
+        applied = view.dry_run_apply(build_job_template(job, profile))
     except Unreadable:
         raise
     except BadInput as error:
@@ -65,10 +65,10 @@ def template_images(template: Json) -> dict[str, str]:
     return {name: str(each["image"]) for name, each in containers.items() if "image" in each}
 
 
-def registered_images(view: ClusterView, profile: Profile) -> dict[str, str]:
+def registered_images(view: ClusterView, job: Job, profile: Profile) -> dict[str, str]:
     """The images of the registered template, by step; none where it is missing or unreadable."""
     try:
-        registered = view.get(WORKFLOW_TEMPLATES, template_name(profile))
+        registered = view.get(WORKFLOW_TEMPLATES, job_template_name(job, profile))
     except Unreadable:
         return {}
     return template_images(registered) if registered else {}

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.model_downloads import downloads_model
+from imagekiln.workflows.client.model_downloads import list_downloads
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
@@ -104,7 +103,7 @@ def _namespace_checks(
     yield check_access.check_service_accounts(view)
     yield check_access.check_pod_rights(view)
     yield check_access.check_store_credentials(view, job.output)
-    yield check_profile.check_template(view, profile)
+    yield check_profile.check_template(view, job, profile)
     yield check_quota.check_resource_quota(view, profile, parallelism, priorities)
     yield check_quota.check_limit_range(view, profile)
     for name in priorities:
@@ -135,14 +134,13 @@ def _artifact_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
 
 
 def _download_checks(job: Job, profile: Profile) -> Checks:
-    if downloads_model(job, profile):
-        size = download_bytes(job.model)
-        yield check_downloads.check_cache_of_downloads(job, profile, size)
-        yield check_downloads.check_disk(job, profile, size)
+    for download in list_downloads(job, profile):
+        yield check_downloads.check_cache_of_downloads(job, profile, download)
+        yield check_downloads.check_disk(job, profile, download)
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
-    images = check_profile.registered_images(view, profile)
+    images = check_profile.registered_images(view, job, profile)
     gpu_image = job.cluster.gpu_image or images.get("generate", profile.generate.image)
     cpu_image = job.cluster.cpu_image or images.get("plan", profile.steps.image)
     if profile.gpu.claim:

@@ -19,7 +19,7 @@ from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
 from imagekiln.workflows.templates.dag import GROUP_SHARDS
 from imagekiln.workflows.templates.workflow import build_workflow
-from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.workflow_template import build_job_template
 
 MIB = 2**20
 PLANNED_ROWS_PER_SECOND = 276_000  # of one shape, on two cores
@@ -65,7 +65,7 @@ def workflow_bytes(job: Job, profile: Profile, pods: int, attempts: int) -> int:
     if not pods:
         return 0
     workflow = build_workflow(_with_uris(job), profile)
-    template = build_workflow_template(profile, job.cluster.namespace)
+    template = build_job_template(job, profile)
     metadata = cast("Json", workflow["metadata"])
     nodes = _workflow_nodes(job, profile, str(metadata["name"]), pods, attempts)
     status: Json = {

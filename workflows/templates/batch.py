@@ -40,19 +40,22 @@ def batch_task(
     timezone: Text = "",
     settings: Sequence[str] = (),
     retry: bool = False,
+    rewrites: bool = False,
     cluster: ClusterSettings | None = None,
 ) -> BatchTask:
     """A task that runs a job, and succeeds when its dataset is complete.
 
     `job` is the job itself, or the URI of its file, which an earlier task may yet write; `cluster`
-    then stands for the job's own. The workflow around it runs in that namespace, where the template
-    of that profile is registered. `name` tells the batches of one workflow apart; the other
-    parameters are those of `submit`. Raises BadInput where no pod could run the job.
+    then stands for the job's own, and `rewrites` says whether it has `rewrite`. The workflow around
+    it runs in that namespace, where the template of that profile is registered. `name` tells the
+    batches of one workflow apart; the other parameters are those of `submit`. Raises BadInput where
+    no pod could run the job.
     """
     if isinstance(job, Job):
         require_reachable_paths(job)
         source: dict[str, Text] = {"job": job_parameter(job)}
         cluster = cluster or job.cluster
+        rewrites = job.rewrite is not None
     else:
         source = {"job-uri": job}
         cluster = cluster or ClusterSettings()
@@ -67,18 +70,23 @@ def batch_task(
     return BatchTask(
         name=name,
         template_ref=BATCH_TEMPLATE,
-        arguments={"name": name} | _cluster_arguments(cluster) | source | chosen,
+        arguments={"name": name} | _cluster_arguments(cluster, rewrites=rewrites) | source | chosen,
     )
 
 
-def _cluster_arguments(cluster: ClusterSettings) -> dict[str, Text]:
+def _cluster_arguments(cluster: ClusterSettings, *, rewrites: bool) -> dict[str, Text]:
     if cluster.cpu_image or cluster.gpu_image:
         raise BadInput(
             "cluster.cpu_image and cluster.gpu_image: a batch in another workflow has the images "
             "of its profile. Write them into a profile of your own."
         )
+    if cluster.rewriters > 1:
+        raise BadInput(
+            "cluster.rewriters: a batch in another workflow rewrites prompts in one pod. "
+            "Leave it out."
+        )
     return {
-        "template": template_name(load_profile(cluster.profile)),
+        "template": template_name(load_profile(cluster.profile), rewrites=rewrites),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority-class": cluster.priority_class or "",

@@ -45,8 +45,8 @@ def noop_template() -> Suspend:
     return Suspend(name=NOOP_TEMPLATE, duration="0")
 
 
-def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resource:
-    """A workflow of this same template that generates up to `max_pods` of the shards."""
+def child_workflow_template(profile: Profile, template: str, max_pods: int = MAX_PODS) -> Resource:
+    """A workflow of this same `template` that generates up to `max_pods` of the shards."""
     return Resource(
         name=CHILD_TEMPLATE,
         inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
@@ -54,7 +54,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
-        manifest=to_yaml(_workflow(profile, max_pods)),
+        manifest=to_yaml(_workflow(template, max_pods)),
         service_account_name="imagekiln-further",
         active_deadline_seconds=round(
             profile.days * 86400
@@ -67,7 +67,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
     )
 
 
-def _workflow(profile: Profile, max_pods: int) -> dict[str, object]:
+def _workflow(template: str, max_pods: int) -> dict[str, object]:
     """The manifest. Argo fills it in as text: users' texts by toJson, which escapes and quotes."""
     first = f"sprig.mul(inputs.parameters.number, {max_pods})"
     parameters = {
@@ -85,7 +85,7 @@ def _workflow(profile: Profile, max_pods: int) -> dict[str, object]:
             "labels": {PARENT_LABEL: "{{workflow.name}}"},
         },
         "spec": {
-            "workflowTemplateRef": {"name": f"imagekiln-{profile.name}"},
+            "workflowTemplateRef": {"name": template},
             "entrypoint": "shards",
             "onExit": NOOP_TEMPLATE,
             "parallelism": Unquoted("{{inputs.parameters.parallelism}}"),

@@ -5,6 +5,7 @@ without a database.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
 from hera.workflows import models as m
@@ -17,6 +18,7 @@ GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
 # Whether the first shard's images decide about the others.
 JUDGE_INPUT = Parameter(name="judge", value="false")
+IS_NO_RETRY = "{{=workflow.parameters.retry != 'true'}}"
 ENDED = (
     TaskResult.succeeded
     | TaskResult.failed
@@ -32,16 +34,20 @@ def main_dag(
     shards: DAG,
     children: DAG,
     aggregate_step: Container,
+    before_plan: Sequence[Task] = (),
 ) -> DAG:
     """Plan, generate here and in child workflows, aggregate.
 
-        plan -> (fetch) -> canary -> generate, generate-further -> aggregate
+        (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate
 
-    `fetch` is there where one pod fills a cache of models for all. `canary` is skipped unless the
+    `rewrite` is there, as a task of `before_plan`, where prompts are rewritten first. `fetch` is
+    there where one pod fills a cache of models for all. `canary` is skipped unless the
     job asks for one. Where its images are not as the job asks, nothing else is made: the workflow
     ends with its sentence.
     """
     plan = Task(name="plan", template=plan_step)
+    for earlier, later in pairwise([*before_plan, plan]):
+        earlier.next(later, on=TaskResult.succeeded | TaskResult.skipped)
     run = plan.get_parameter("run")
     before = [plan]
     if fetch_step is not None:
@@ -85,8 +91,48 @@ def main_dag(
     canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
     generate.next(aggregate, on=ENDED)
     generate_further.next(aggregate, on=ENDED)
-    tasks: list[Task | m.DAGTask] = [*before, canary, generate, generate_further, aggregate]
+    tasks: list[Task | m.DAGTask] = [
+        *before_plan,
+        *before,
+        canary,
+        generate,
+        generate_further,
+        aggregate,
+    ]
     return DAG(name="main", fail_fast=False, tasks=tasks)
+
+
+def rewrite_tasks(fetch_step: Container | None, rewriters: DAG) -> list[Task]:
+    """What comes before planning, in order: `fetch_step` fills a cache of models, if there is one.
+
+    A workflow that retries a run has its plan, and rewrites nothing.
+    """
+    tasks = []
+    if fetch_step is not None:
+        tasks.append(Task(name=str(fetch_step.name), template=fetch_step, when=IS_NO_RETRY))
+    count = Parameter(name="count", value="{{=asInt(workflow.parameters.rewriters)}}")
+    tasks.append(Task(name="rewrite", template=rewriters, arguments=[count], when=IS_NO_RETRY))
+    return tasks
+
+
+def rewriters_dag(rewrite_step: Container, sharing: GpuSharing) -> DAG:
+    """`count` pods, which divide the prompts among them."""
+    task = Task(
+        name="rewriter",
+        template=rewrite_step,
+        arguments=[
+            Parameter(name="rewriter", value=ITEM),
+            Parameter(name="rewriters", value="{{inputs.parameters.count}}"),
+        ],
+        with_sequence=_sequence(count="{{inputs.parameters.count}}"),
+    )
+    return DAG(
+        name="rewriters",
+        inputs=declare_inputs("count"),
+        fail_fast=False,
+        tasks=[task],
+        synchronization=_lock(sharing),
+    )
 
 
 def finish_dag(steps: Sequence[Container]) -> DAG:
@@ -121,17 +167,12 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
-    # Here and not on the whole workflow, whose children would wait for it forever.
-    lock = None
-    if sharing.mutex is not None:
-        mutex = m.Mutex(name=sharing.mutex, namespace=sharing.namespace)
-        lock = m.Synchronization(mutexes=[mutex])
     return DAG(
         name="shards",
         inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT],
         fail_fast=False,
         tasks=[task],
-        synchronization=lock,
+        synchronization=_lock(sharing),
     )
 
 
@@ -173,6 +214,14 @@ def children_dag(child: Resource) -> DAG:
         fail_fast=False,
         tasks=[task],
     )
+
+
+def _lock(sharing: GpuSharing) -> m.Synchronization | None:
+    """Of the DAGs of GPU pods; the whole workflow's would keep its own children waiting forever."""
+    if sharing.mutex is None:
+        return None
+    mutex = m.Mutex(name=sharing.mutex, namespace=sharing.namespace)
+    return m.Synchronization(mutexes=[mutex])
 
 
 def _outputs(task: Task, *names: str) -> Sequence[Parameter]:

@@ -12,15 +12,18 @@ from imagekiln.workflows.templates.workflow_template import (
 )
 
 
-def build_event_binding(profile: Profile, namespace: str) -> dict[str, object]:
+def build_event_binding(
+    profile: Profile, namespace: str, *, rewrites: bool = False
+) -> dict[str, object]:
     """The binding that starts a run of a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
     The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
     or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
-    reason) and retry. With `request`, an id of the sender's, a body that comes twice starts one
+    reason) and retry. With `rewrites`, jobs are posted that rewrite their prompts, to an address
+    with -rewrite. With `request`, an id of the sender's, a body that comes twice starts one
     workflow.
     """
-    name = template_name(profile)
+    name = template_name(profile, rewrites=rewrites)
     parameters = [
         m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
         for key in WORKFLOW_PARAMETERS

@@ -4,7 +4,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.events import build_event_binding
 from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
-from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.workflow_template import build_job_template
 from imagekiln.workflows.templates.yaml import to_yaml_documents
 
 
@@ -17,12 +17,13 @@ def render_manifests(
     one workflow. Raises BadInput.
     """
     profile = load_profile(job.cluster.profile)
-    namespace = job.cluster.namespace
-    manifests = [build_workflow_template(profile, namespace)]
+    manifests = [build_job_template(job, profile)]
     if schedules:
         manifests.append(build_cron_workflow(job, profile, schedules, zone))
     if event:
-        manifests.append(build_event_binding(profile, namespace))
+        manifests.append(
+            build_event_binding(profile, job.cluster.namespace, rewrites=job.rewrite is not None)
+        )
     if not schedules and not event:
         manifests.append(build_workflow(job, profile))
     return to_yaml_documents(manifests)

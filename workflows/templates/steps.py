@@ -77,22 +77,46 @@ ENCODED_PARAMETERS = {
 }
 
 
+def rewrite_step(profile: Profile) -> Container:
+    """Rewrite a pod's share of the prompts, on one GPU of the profile."""
+    cache = profile.cache
+    offline = _is_offline(cache)
+    share = ["--share", "{{inputs.parameters.rewriter}}", "{{inputs.parameters.rewriters}}"]
+    step = StepCommand(
+        "rewrite",
+        ["rewrite", "--argo", "--device", profile.gpu.device, *share],
+        profile.generate.image,
+        GPU_IMAGE_PARAMETER,
+        inputs=("rewriter", "rewriters"),
+        env=_job_environment() | _offline_environment(cache),
+        secrets=MODEL_SECRETS,
+        synchronization=_semaphore(profile.sharing),
+    )
+    one_gpu = profile.model_copy(update={"gpu": profile.gpu.model_copy(update={"count": 1})})
+    return gpu_container(step, one_gpu, _model_volume(cache, read_only=offline))
+
+
+def fetch_language_model_step(profile: Profile) -> Container:
+    """Fill the model cache before `rewrite`, as `fetch` does before `generate`."""
+    step = StepCommand(
+        "fetch-language-model",
+        ["rewrite", "--argo", "--fetch"],
+        profile.generate.image,
+        GPU_IMAGE_PARAMETER,
+        env=_job_environment(),
+        secrets=MODEL_SECRETS,
+    )
+    return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
+
+
 def plan_step(profile: Profile) -> Container:
     """Read the job, plan the run, and hand out how many pods it takes."""
     arguments = ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile)]
-    environment = {
-        variable: f"{{{{=sprig.b64enc(workflow.parameters['{parameter}'])}}}}"
-        for variable, parameter in ENCODED_PARAMETERS.items()
-    }
-    # Not encoded: a schedule's is itself a variable that Argo resolves later.
-    environment["IMAGEKILN_LOGICAL_DATE"] = "{{workflow.parameters.logical-date}}"
-    environment |= _price_environment(profile)
-
     step = StepCommand(
         "plan",
         [*arguments, "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
-        env=environment,
+        env=_job_environment() | _price_environment(profile),
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
     )
@@ -117,7 +141,7 @@ def fetch_step(profile: Profile) -> Container:
 def generate_step(profile: Profile) -> Container:
     """Draw a shard on the profile's GPU."""
     cache = profile.cache
-    offline = cache is not None and cache.host_path is None
+    offline = _is_offline(cache)
     shard = ["--shard", "{{inputs.parameters.shard}}", "--judge", "{{inputs.parameters.judge}}"]
     arguments = ["generate", *shard, *_workers_option(profile)]
     step = StepCommand(
@@ -126,7 +150,7 @@ def generate_step(profile: Profile) -> Container:
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
         inputs=("run", "shard", "judge", *LABELS),
-        env=_generate_environment(profile, offline=offline),
+        env=_generate_environment(profile),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
         synchronization=_semaphore(profile.sharing),
     )
@@ -138,9 +162,12 @@ def generate_step(profile: Profile) -> Container:
     return container
 
 
-def _generate_environment(profile: Profile, *, offline: bool) -> dict[str, str]:
-    environment = {"HF_HUB_OFFLINE": "1"} if offline else {}
-    return environment | _price_environment(profile) | _metrics_environment(profile)
+def _generate_environment(profile: Profile) -> dict[str, str]:
+    return (
+        _offline_environment(profile.cache)
+        | _price_environment(profile)
+        | _metrics_environment(profile)
+    )
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -215,6 +242,17 @@ def report_step(profile: Profile) -> Container:
     return container
 
 
+def _job_environment() -> dict[str, str]:
+    """The job, as a pod reads it before there is a plan."""
+    environment = {
+        variable: f"{{{{=sprig.b64enc(workflow.parameters['{parameter}'])}}}}"
+        for variable, parameter in ENCODED_PARAMETERS.items()
+    }
+    # Not encoded: a schedule's is itself a variable that Argo resolves later.
+    environment["IMAGEKILN_LOGICAL_DATE"] = "{{workflow.parameters.logical-date}}"
+    return environment
+
+
 def _price_environment(profile: Profile) -> dict[str, str]:
     """By which prices GPUs are counted: of the budget before a run, and of the run."""
     return {SPOT_VARIABLE: "true"} if profile.spot else {}
@@ -253,6 +291,15 @@ def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
     source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
     semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
     return m.Synchronization(semaphores=[semaphore])
+
+
+def _is_offline(cache: ModelCache | None) -> bool:
+    """Whether the pods on GPUs find all model files in the cache, and never ask the hub."""
+    return cache is not None and cache.host_path is None
+
+
+def _offline_environment(cache: ModelCache | None) -> dict[str, str]:
+    return {"HF_HUB_OFFLINE": "1"} if _is_offline(cache) else {}
 
 
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:

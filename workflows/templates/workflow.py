@@ -17,9 +17,10 @@ from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
 from imagekiln.workflows.templates.pod import CPU_IMAGE_PARAMETER, GPU_IMAGE_PARAMETER
 from imagekiln.workflows.templates.workflow_template import (
+    REWRITERS_PARAMETER,
     TITLE_ANNOTATION,
     as_object,
-    template_name,
+    job_template_name,
 )
 
 API_VERSION = "argoproj.io/v1alpha1"
@@ -46,8 +47,10 @@ def inline_prices(job: Job) -> Job:
 
 def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
     """The parameters of a run of the job: only those that differ from the template's."""
+    rewriters = job.cluster.rewriters if job.rewrite else 1
     values = {
         "job": job_parameter(job),
+        REWRITERS_PARAMETER: "" if rewriters == 1 else str(rewriters),
         CPU_IMAGE_PARAMETER: job.cluster.cpu_image or "",
         GPU_IMAGE_PARAMETER: job.cluster.gpu_image or "",
         **more,
@@ -75,7 +78,7 @@ def build_workflow(
         namespace=job.cluster.namespace,
         labels=_labels(job),
         annotations={TITLE_ANNOTATION: title},
-        workflow_template_ref=m.WorkflowTemplateRef(name=template_name(profile)),
+        workflow_template_ref=m.WorkflowTemplateRef(name=job_template_name(job, profile)),
         arguments=workflow_arguments(job, **dates, retry="true" if retry else ""),
         parallelism=job.cluster.parallelism,
         priority=job.cluster.priority or None,
@@ -104,11 +107,6 @@ def build_cron_workflow(
             f"run_id is {job.run_id!r} for every firing, so that only the first would make images. "
             "Leave it out."
         )
-    if job.rewrite is not None:
-        raise BadInput(
-            "rewrite is set, and no step of a workflow rewrites prompts. Leave it out, or type "
-            "`imagekiln rewrite JOB` and submit the job, for each date."
-        )
     date = {"logical-date": "{{workflow.scheduledTime}}"}
     cron_workflow = CronWorkflow(
         name=cron_workflow_name(job),
@@ -121,7 +119,7 @@ def build_cron_workflow(
         starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
         successful_jobs_history_limit=7,
         failed_jobs_history_limit=7,
-        workflow_template_ref=m.WorkflowTemplateRef(name=template_name(profile)),
+        workflow_template_ref=m.WorkflowTemplateRef(name=job_template_name(job, profile)),
         arguments=workflow_arguments(job, timezone=zone) | date,
         parallelism=job.cluster.parallelism,
         priority=job.cluster.priority or None,
@@ -159,4 +157,10 @@ def require_reachable_paths(job: Job) -> None:
         raise BadInput(
             f"model.id is {job.model.id!r}, a folder on this machine. "
             "Write a hub id or bundled:shapes."
+        )
+    writer = None if job.rewrite is None else job.rewrite.model.id
+    if writer is not None and not (is_hub_id(writer) or writer.startswith("/")):
+        raise BadInput(
+            f"rewrite.model.id is {writer!r}, a folder on this machine. Write a hub id, or the "
+            "path of a folder in the pods' image."
         )

@@ -3,11 +3,12 @@
 import hashlib
 from typing import cast
 
-from hera.workflows import Parameter, WorkflowTemplate
+from hera.workflows import Parameter, Task, WorkflowTemplate
 from hera.workflows import models as m
 from hera.workflows.protocol import Templatable
 from pydantic import BaseModel
 
+from imagekiln.steps.job.job import Job
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates import steps
@@ -21,6 +22,8 @@ from imagekiln.workflows.templates.dag import (
     finish_dag,
     group_dag,
     main_dag,
+    rewrite_tasks,
+    rewriters_dag,
     shards_dag,
 )
 from imagekiln.workflows.templates.pod import (
@@ -52,11 +55,23 @@ DAY_SECONDS = 86400
 TITLE_ANNOTATION = "workflows.argoproj.io/title"  # shown in the UI
 DESCRIPTION_ANNOTATION = "workflows.argoproj.io/description"
 DIGEST_ANNOTATION = "imagekiln.dev/digest"
+REWRITE_SUFFIX = "-rewrite"
+REWRITERS_PARAMETER = "rewriters"  # of a template that rewrites
 
 
-def template_name(profile: Profile) -> str:
-    """The template's name on the cluster."""
-    return f"imagekiln-{profile.name}"
+def template_name(profile: Profile, *, rewrites: bool = False) -> str:
+    """The name on the cluster of the profile's template, or of the one that rewrites first."""
+    return f"imagekiln-{profile.name}{REWRITE_SUFFIX if rewrites else ''}"
+
+
+def job_template_name(job: Job, profile: Profile) -> str:
+    """The name of the template that a job runs by."""
+    return template_name(profile, rewrites=job.rewrite is not None)
+
+
+def build_job_template(job: Job, profile: Profile) -> dict[str, object]:
+    """The template that a job runs by, in its namespace."""
+    return build_workflow_template(profile, job.cluster.namespace, rewrites=job.rewrite is not None)
 
 
 def template_labels(profile: Profile) -> dict[str, str]:
@@ -65,13 +80,14 @@ def template_labels(profile: Profile) -> dict[str, str]:
 
 
 def build_workflow_template(
-    profile: Profile, namespace: str, *, max_pods: int = MAX_PODS
+    profile: Profile, namespace: str, *, rewrites: bool = False, max_pods: int = MAX_PODS
 ) -> dict[str, object]:
     """The template as a Kubernetes object. Its digest tells profiles and versions apart.
 
+    With `rewrites`, it is the one of jobs whose prompts are rewritten before they are planned.
     `max_pods` is how many shards a child workflow has. (The plan step decides when there are any.)
     """
-    template = _workflow_template(profile, namespace, max_pods).build()
+    template = _workflow_template(profile, namespace, max_pods, rewrites=rewrites).build()
     spec = cast("m.WorkflowSpec", template.spec)
     for part in spec.templates or []:
         if part.dag is not None:
@@ -96,18 +112,22 @@ def as_object(model: BaseModel) -> dict[str, object]:
     )
 
 
-def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> WorkflowTemplate:
+def _workflow_template(
+    profile: Profile, namespace: str, max_pods: int, *, rewrites: bool
+) -> WorkflowTemplate:
+    name = template_name(profile, rewrites=rewrites)
+    order = f"{'Rewrite, plan' if rewrites else 'Plan'}, generate, aggregate"
     return WorkflowTemplate(
-        name=template_name(profile),
+        name=name,
         namespace=namespace,
         labels=template_labels(profile),
         annotations={
             TITLE_ANNOTATION: f"Imagekiln: {profile.name}",
-            DESCRIPTION_ANNOTATION: f"{profile.description}. Plan, generate, aggregate.",
+            DESCRIPTION_ANNOTATION: f"{profile.description}. {order}.",
         },
         entrypoint="main",
         on_exit="finish",
-        arguments=_parameters(),
+        arguments=_parameters(rewrites=rewrites),
         service_account_name="imagekiln",
         affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
@@ -121,7 +141,7 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
         archive_logs=profile.archive_logs,
         pod_disruption_budget=_disruption_budget(profile),
-        templates=_templates(profile, max_pods),
+        templates=_templates(profile, name, max_pods, rewrites=rewrites),
     )
 
 
@@ -132,12 +152,20 @@ def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
     return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
 
 
-def _parameters() -> list[Parameter]:
+def _parameters(*, rewrites: bool) -> list[Parameter]:
     descriptions = WORKFLOW_PARAMETERS | IMAGE_PARAMETERS
-    return [Parameter(name=name, value="", description=text) for name, text in descriptions.items()]
+    parameters = [
+        Parameter(name=name, value="", description=text) for name, text in descriptions.items()
+    ]
+    if rewrites:
+        text = "How many pods rewrite prompts."
+        parameters.append(Parameter(name=REWRITERS_PARAMETER, value="1", description=text))
+    return parameters
 
 
-def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable]:
+def _templates(
+    profile: Profile, name: str, max_pods: int, *, rewrites: bool
+) -> list[m.Template | Templatable]:
     """The DAGs, the entry point first, and then the steps."""
     plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
@@ -147,9 +175,10 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
 
     group = group_dag(generate)
     shards = shards_dag(group, profile.sharing)
-    child = child_workflow_template(profile, max_pods)
+    child = child_workflow_template(profile, name, max_pods)
     children = children_dag(child)
-    main = main_dag(plan, fetch, shards, children, aggregate)
+    before_plan, rewriting = _rewriting(profile, needs_fetch=needs_fetch) if rewrites else ([], [])
+    main = main_dag(plan, fetch, shards, children, aggregate, before_plan)
     finish_steps = [steps.report_step(profile)]
     if profile.report_artifact:
         finish_steps.append(steps.publish_step(profile))
@@ -167,4 +196,15 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
         finish_dag(finish_steps),
         *finish_steps,
         *([fetch] if fetch else []),
+        *rewriting,
     ]
+
+
+def _rewriting(
+    profile: Profile, *, needs_fetch: bool
+) -> tuple[list[Task], list[m.Template | Templatable]]:
+    """The tasks that rewrite prompts before they are planned, and their templates."""
+    rewrite = steps.rewrite_step(profile)
+    rewriters = rewriters_dag(rewrite, profile.sharing)
+    fetch = steps.fetch_language_model_step(profile) if needs_fetch else None
+    return rewrite_tasks(fetch, rewriters), [rewriters, rewrite, *([fetch] if fetch else [])]

@@ -1,13 +1,26 @@
-"""The gallery's page in a real browser: what people do with it, and what it does with texts."""
+"""The gallery's page in a real browser: what people do with it, and what it does with texts.
+
+Each is true of the page that is served, and of the one of files.
+"""
 
 import http.server
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from tests.browser import Tab, find_browser, open_tab
-from tests.galleries import HOSTILE, HOSTILE_COLUMN, IMAGES, Client, serving, write_runs
+from tests.galleries import (
+    HOSTILE,
+    HOSTILE_COLUMN,
+    IMAGES,
+    Client,
+    serving,
+    serving_files,
+    write_runs,
+)
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium: apt-get install chromium-headless-shell"
@@ -18,11 +31,27 @@ NO_OVERFLOW = "document.documentElement.scrollWidth <= innerWidth"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     write_runs(folder, str(folder / "out"))
-    with serving(str(folder / "out")) as client:
+    write_static_gallery(str(folder / "out"), str(folder / "out" / "gallery"))
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def client(output: Path) -> Iterator[Client]:
+    with serving(str(output)) as client:
         yield client
+
+
+@pytest.fixture(scope="module", params=["served", "static"])
+def url(request: pytest.FixtureRequest, output: Path, client: Client) -> Iterator[str]:
+    """The address of the page."""
+    if request.param == "served":
+        yield client.server.url
+        return
+    with serving_files(output) as server:
+        yield f"{server.url}gallery/"
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +61,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 
 @pytest.fixture
-def tab(browser: Tab, client: Client) -> Tab:
+def tab(browser: Tab, url: str) -> Tab:
     """The first page, on a phone, with all its thumbnails."""
     browser.resize(360, 740, phone=True)
     browser.open("about:blank")
     browser.wait_for("location.href === 'about:blank'")
     browser.events.clear()
-    browser.open(client.server.url)
+    browser.open(url)
     browser.wait_for(f"{TILES}.length === {2 * IMAGES} && $('count').textContent")
     return browser
 
@@ -64,7 +93,8 @@ def test_people_search_look_and_step_with_the_keyboard_on_a_phone(tab: Tab, clie
     assert tab.wait_for(f"({OPEN_IMAGE}) === '{second}'")
     tab.press("ArrowLeft")
     assert tab.wait_for(f"({OPEN_IMAGE}) === '{first}'")
-    assert tab.evaluate("document.querySelectorAll('#neighbors li').length") == 2 * IMAGES - 3
+    neighbors = "document.querySelectorAll('#neighbors li').length"
+    assert tab.wait_for(neighbors) == 2 * IMAGES - 3
     tab.evaluate("$('close').click()")
     assert tab.complaints() == []
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -25,8 +24,10 @@ from tests.galleries import (
     HOSTILE,
     HOSTILE_COLUMN,
     IMAGES,
+    SELECTIONS,
     SHARD,
     Client,
+    Row,
     conditions,
     image_path,
     serving,
@@ -35,7 +36,6 @@ from tests.galleries import (
 from tests.jobs import files
 
 SECRET = b"a file of the user's, which is none of the run's"
-Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +86,6 @@ def test_sorted_pages_hold_every_image_once_where_many_values_are_equal(
     sign = -1 if descending else 1
     expected = sorted(rows, key=lambda row: sign * float(str(row["score"])))
     assert ids(all_pages(client, sort="score", descending=descending)) == ids(expected)
-
-
-SELECTIONS: list[tuple[tuple[tuple[str, str, str], ...], Callable[[Row], bool]]] = [
-    ((("prompt", "contains", "KETTLE night"),), lambda row: "Kettle" in str(row["prompt"])),
-    ((("prompt", "contains", "%_"),), lambda row: row["prompt"] == HOSTILE),
-    ((("prompt", "is", HOSTILE),), lambda row: row["prompt"] == HOSTILE),
-    ((("status", "is", "failed"),), lambda row: row["status"] == "failed"),
-    ((("marks", "is", "low_contrast"),), lambda row: "low_contrast" in (row["marks"] or [])),
-    ((("run_id", "is", "night-1"),), lambda row: row["run_id"] == "night-1"),
-    ((("tag", "is", "tag 2"), ("score", "at_least", "1.5")),
-     lambda row: row["tag"] == "tag 2" and row["score"] >= 1.5),
-    ((("score", "at_most", "1"),), lambda row: row["score"] <= 1),
-    ((("seed", "is", "12"),), lambda row: row["seed"] == 12),
-    (((HOSTILE_COLUMN, "contains", "drop table"),), bool),
-    (((HOSTILE_COLUMN, "is", "'"),), lambda row: not row),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("where", "is_selected"), SELECTIONS)

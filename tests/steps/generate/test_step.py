@@ -33,7 +33,7 @@ from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import load_stats
-from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
+from imagekiln.steps.runtime.progress import ArgoFile, JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
@@ -575,7 +575,7 @@ def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_pat
             super().add_committed(images)
             seen.append(file.read_text())
 
-    generate(there.uri, 0, Watched(io.StringIO(), file))
+    generate(there.uri, 0, Watched(io.StringIO(), ArgoFile(file)))
     assert seen == ["6/10\n", "10/10\n"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.download_size import download_bytes
+from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import ask_hub, download_configuration
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -288,6 +288,19 @@ def test_size_of_a_download_is_that_of_the_weights_that_are_loaded(
         assert download_bytes(model) == plain
         of_variant = model.model_copy(update={"variant": "fp16"})
         assert download_bytes(of_variant) == plain - unet + 10
+
+
+def test_size_of_a_language_model_is_that_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "repository"
+    (folder / "other").mkdir(parents=True)
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (folder / name).write_bytes(b"a" * 500)
+    (folder / "other" / "model.safetensors").write_bytes(b"b")
+    (folder / "pytorch_model.bin").write_bytes(b"c")
+    with serving_model(folder, tmp_path, monkeypatch):
+        assert language_model_bytes(ModelSettings(id=MODEL, revision=REVISION)) == 1000
 
 
 def test_size_of_a_download_is_unknown_where_the_hub_does_not_answer(

@@ -18,7 +18,7 @@ from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.rewrite import step
-from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
+from imagekiln.steps.rewrite.step import Share, fetch_language_model, prompt_rewriter, rewrite
 from imagekiln.steps.runs import rewriting
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
@@ -166,7 +166,7 @@ def test_plan_needs_neither_the_model_nor_a_second_rewrite(tmp_path: Path) -> No
     job = _job(tmp_path, PROMPTS, model=_model(folder))
     with pytest.raises(NotRewritten, match=r"has 0 of the job's 7 prompts.*imagekiln rewrite JOB"):
         make_plan(job)
-    assert estimate(job).images == len(PROMPTS)
+    assert estimate(job).images == estimate(job).prompts_to_rewrite == len(PROMPTS)
     rewrite(job)
     shutil.rmtree(folder)
     uri = make_plan(job).uri
@@ -250,6 +250,56 @@ def test_two_writers_with_other_tables_leave_one_text_of_each_prompt(
     rows = [_rows(job) for job in both]
     alone = _rows(_job(tmp_path / "alone"))
     assert rows[0] | rows[1] == alone
+
+
+@pytest.mark.parametrize("pods", [2, 3, 7])
+def test_pods_divide_the_parts_and_write_what_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: int
+) -> None:
+    monkeypatch.setattr(rewriting, "LIST_PROMPTS", 4)
+    monkeypatch.setattr(step, "PART_PROMPTS", 2)
+    rewrite(_job(tmp_path / "whole"))
+    job = _job(tmp_path / "shared")
+    shares = [Share(index, pods) for index in reversed(range(pods))]
+    counts = [rewrite(job, share=share).rewritten for share in shares]
+    assert sum(counts) == len(PROMPTS)
+    assert max(counts) <= 4 if pods == 2 else max(counts) <= 3
+    assert _texts(tmp_path / "shared") == _texts(tmp_path / "whole")
+    # A pod that is retried has nothing left to do, and loads no model.
+    shutil.move(tmp_path / "shared", tmp_path / "moved")
+    moved = _job(tmp_path / "moved")
+    monkeypatch.setattr(step, "_open_model", None)
+    assert [rewrite(moved, share=share).rewritten for share in shares] == [0] * pods
+
+
+def test_pods_at_once_leave_one_text_of_each_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "LIST_PROMPTS", 4)
+    monkeypatch.setattr(step, "PART_PROMPTS", 2)
+    rewrite(_job(tmp_path / "whole"))
+    job = _job(tmp_path / "shared")
+    dice = random.Random(5)  # noqa: S311  # no secret
+    with interleaving(tmp_path / "shared" / "out", lambda _operation, _name: None):
+        processes = [
+            Process(f"pod {index}", partial(rewrite, job, share=Share(index, 3)))
+            for index in range(3)
+        ]
+        while not all(process.is_done for process in processes):
+            dice.choice(processes).step(dice.randrange(1, 4))
+    assert [process.error for process in processes] == [None] * 3
+    assert _texts(tmp_path / "shared") == _texts(tmp_path / "whole")
+
+
+def test_model_that_was_fetched_is_found_without_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _job(tmp_path, model={"id": MODEL, "dtype": "float32"})
+    with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
+        assert fetch_language_model(job).startswith(f"{MODEL} is in {tmp_path}")
+    assert not _texts(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert rewrite(job).rewritten == len(PROMPTS)
 
 
 def _refused(kind: type[KilnError], job: Job) -> str:

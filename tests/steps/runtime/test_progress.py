@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.runtime.progress import (
+    ArgoFile,
     Event,
     JsonLinesProgress,
     NoProgress,
@@ -119,19 +120,56 @@ def test_no_line_is_written_twice_and_each_says_what_is_left() -> None:
 
 def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:
     out, file = io.StringIO(), tmp_path / "progress"
-    lines = JsonLinesProgress(out, file)
+    lines = JsonLinesProgress(out, ArgoFile(file), interval_seconds=-1.0)
     lines.start(8)
     lines.add_drawn(4)
     lines.add_committed(4)
     lines.add_drawn(3)
-    lines.close()
     assert _events(out)[-1]["done"] == 4
-    assert file.read_text() == "4/8\n"
+    lines.add_committed(4)
+    assert file.read_text() == "8/8\n"
+
+
+def test_argo_adds_up_attempts_and_has_each_image_once(tmp_path: Path) -> None:
+    file = tmp_path / "progress"
+    reads: list[str] = []
+
+    def read(_: float) -> None:
+        reads.append(file.read_text())
+
+    made_by_attempt = [0, 30, 0, 20]
+    existing = 50  # of an earlier workflow
+    for attempt, made in enumerate(made_by_attempt):
+        lines = JsonLinesProgress(io.StringIO(), ArgoFile(file, attempt, pause=read))
+        lines.start(100)
+        lines.add_existing(existing)
+        if made:
+            lines.add_committed(made)
+        lines.close()
+        lines.close()
+        existing += made
+    reads.append(file.read_text())
+
+    assert reads == ["50/50\n", "30/30\n", "0/1\n", "20/20\n"]
+    assert existing == 100
+
+
+def test_argo_s_file_changes_once_a_minute_while_images_are_made(tmp_path: Path) -> None:
+    file, clock = tmp_path / "progress", Clock()
+    argo_file = ArgoFile(file, attempt=2, clock=clock)
+    argo_file.show(existing=40, made=0, total=100)
+    assert file.read_text() == "0/60\n"
+    clock.now = 59.0
+    argo_file.show(existing=40, made=10, total=100)
+    assert file.read_text() == "0/60\n"
+    clock.now = 61.0
+    argo_file.show(existing=40, made=20, total=100)
+    assert file.read_text() == "20/60\n"
 
 
 def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
     file = tmp_path / "progress"
-    lines = JsonLinesProgress(io.StringIO(), file)
+    lines = JsonLinesProgress(io.StringIO(), ArgoFile(file))
     contents = []
     lines.start(8)
     contents.append(file.read_text())
@@ -144,7 +182,7 @@ def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
 
 def test_work_continues_where_argo_s_file_cannot_be_written(tmp_path: Path) -> None:
     out = io.StringIO()
-    lines = JsonLinesProgress(out, tmp_path / "absent" / "progress")
+    lines = JsonLinesProgress(out, ArgoFile(tmp_path / "absent" / "progress"))
     lines.start(8)
     assert _events(out)[-1]["total"] == 8
 
@@ -155,11 +193,11 @@ def test_a_pod_gets_lines_and_argo_s_file(
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
     with open_progress() as progress:
         progress.start(3)
-        progress.add_committed(2)
+        progress.add_committed(3)
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert [json.loads(line)["done"] for line in printed.err.splitlines()] == [0, 2]
-    assert (tmp_path / "progress").read_text() == "2/3\n"
+    assert [json.loads(line)["done"] for line in printed.err.splitlines()] == [0, 3]
+    assert (tmp_path / "progress").read_text() == "3/3\n"
 
 
 @contextmanager

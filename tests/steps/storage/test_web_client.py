@@ -1,7 +1,9 @@
 """Which addresses are read over HTTP, whatever name or redirect leads to them."""
 
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -9,10 +11,13 @@ from urllib.parse import quote, unquote
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.plan.row_count import count_rows
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
-from imagekiln.steps.storage import web_client
+from imagekiln.steps.storage import web_client, web_response
+from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import read_text
 from imagekiln.steps.storage.web_client import is_private_service
+from tests import jobs
 from tests.servers import running
 
 
@@ -111,6 +116,89 @@ def test_server_that_says_nothing_is_given_up(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/prompts.csv"
         with pytest.raises(TryAgain, match="storage did not answer"):
             gather_sources((url,), tmp_path)
+
+
+class _Dripping(BaseHTTPRequestHandler):
+    """Sends a byte now and then, of the headers or of what follows, until nobody listens."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/body"):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+        else:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nServer: ")
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(0.01)
+
+    def do_HEAD(self) -> None:
+        self.send_response(405)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("part", ["headers", "body"])
+def test_server_that_sends_a_byte_now_and_then_is_given_up(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(web_response, "PACE_SECONDS", 0.3)
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Dripping)) as url:
+        with pytest.raises(TryAgain, match="the server sends less than 4 kB a second"):
+            gather_sources((f"{url}/{part}.csv",), tmp_path)
+        with pytest.raises(TryAgain, match="the server sends less than 4 kB a second"):
+            read_text(f"{url}/{part}.yaml")
+
+
+class _Whole(BaseHTTPRequestHandler):
+    """Sends many bytes at once, and knows nothing of ranges."""
+
+    rows = 20_000
+    body = b"prompt\n" + (b"x" * 999 + b"\n") * rows
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.body)
+
+    do_HEAD = do_GET  # noqa: N815  # as the library names it
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def plain_server() -> Iterator[str]:
+    """The URL of a server of large files."""
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Whole)) as url:
+        yield url
+
+
+def test_large_table_comes_from_a_server_that_knows_no_ranges(
+    plain_server: str, tmp_path: Path
+) -> None:
+    uri = f"{plain_server}/a.csv"
+    (source,) = gather_sources((uri,), tmp_path)
+    assert source.path.read_bytes() == _Whole.body
+    assert count_rows(jobs.job(tmp_path, prompts=uri)).rows == _Whole.rows
+
+
+def test_server_that_waits_for_its_reader_is_not_called_slow(
+    plain_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_response, "PACE_SECONDS", 0.1)
+    files, path = open_filesystem(f"{plain_server}/a.csv")
+    with files.open(path, "rb", block_size=0) as source:
+        content = source.read(1000)
+        time.sleep(1.0)  # several looks
+        while chunk := source.read(2**20):
+            content += chunk
+    assert content == _Whole.body
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.devices import remove_gpu
 from tests.workflows.cli.commands import kiln, plan_run
 
 COMMANDS = {
-    "On this machine": ["init", "estimate", "rewrite", "preview", "run", "tune", "demo", "schema"],
+    "On this machine": ["init", "estimate", "preview", "run", "tune", "demo", "schema"],
     "On a cluster": [
         "manifests", "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop",
         "resubmit", "apply", "render", "simulate",
@@ -31,7 +31,9 @@ COMMANDS = {
     "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
     "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gallery", "gc"],
     "Datasets": ["export", "push", "forget"],
-    "Steps that pods run": ["plan", "generate", "aggregate", "fetch", "outcome", "publish"],
+    "Steps that pods run": [
+        "rewrite", "plan", "generate", "aggregate", "fetch", "outcome", "publish"
+    ],
 }  # fmt: skip
 ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]
 

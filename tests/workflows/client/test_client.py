@@ -36,7 +36,7 @@ def test_submitting_registers_the_template_first(argo: Memory) -> None:
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
 
 
-def test_job_is_submitted_once_its_prompts_are_rewritten(
+def test_submitting_says_which_prompts_the_workflow_rewrites_first(
     argo: Memory, s3_bucket: str, tmp_path: Path
 ) -> None:
     store = open_store(s3_bucket)
@@ -46,13 +46,24 @@ def test_job_is_submitted_once_its_prompts_are_rewritten(
         prompts=f"{s3_bucket}/p.parquet",
         output=f"{s3_bucket}/out",
         rewrite={"model": model, "max_new_tokens": 2},
+        cluster={"namespace": NAMESPACE, "rewriters": 2},
     )
-    with pytest.raises(BadInput, match="First type `imagekiln rewrite JOB`"):
-        submit(job, argo=argo)
-    assert not argo.objects
+    said: list[str] = []
+    status = submit(job, argo=argo, report=said.append)
+    assert said[0].startswith(f"First, 2 pods rewrite 1 prompt with {model['id']}; ")
+    assert ("WorkflowTemplate", NAMESPACE, "imagekiln-gpu-rewrite") in argo.objects
+    assert argo.spec(status.name)["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
+    assert argo.arguments(status.name)["rewriters"] == "2"
     rewrite(job)
-    submit(job, argo=argo)
-    assert len(argo.objects) == 2
+    submit(job, argo=argo, report=said.append)
+    assert "All its prompts are rewritten already." in said
+
+
+def test_submitting_says_where_prompts_to_rewrite_cannot_be_counted(argo: Memory) -> None:
+    said: list[str] = []
+    job = postcards(rewrite={"model": {"id": "kiln/writer"}})
+    submit(job.model_copy(update={"prompts": "s3://nowhere/p.csv"}), argo=argo, report=said.append)
+    assert said[0].startswith("How many of its prompts are still to be rewritten is unknown from")
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 4])

@@ -1,5 +1,6 @@
 """What pods download without a cache is said, and a model that does not fit is not submitted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,12 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.client.client import submit
-from imagekiln.workflows.client.model_downloads import describe_downloads, explain_small_disk
+from imagekiln.workflows.client.model_downloads import (
+    ModelDownload,
+    describe_download,
+    explain_small_disk,
+    list_downloads,
+)
 from imagekiln.workflows.client.schedules import schedule
 from imagekiln.workflows.profiles.loader import load_profile
 from tests.hub import MODEL, REVISION, serving_model
@@ -15,24 +21,34 @@ from tests.workflows.client.postcards import NAMESPACE, postcards
 from tests.workflows.memory import Memory
 
 GPU = load_profile("gpu")
-FLUX_BYTES = 34 * 10**9
 FLUX = postcards(model={"id": "black-forest-labs/FLUX.1-dev", "revision": "a" * 40})
+WEIGHTS = ModelDownload(FLUX.model.id, 34 * 10**9, 16)
 VOLUME = "create the volume of cluster/gpus/models-claim.yaml (of `imagekiln manifests cluster`)"
 
 
 def test_downloads_are_described_with_their_size_and_the_profile_to_take() -> None:
-    assert describe_downloads(FLUX, FLUX_BYTES) == (
+    assert describe_download(FLUX, WEIGHTS) == (
         "Every pod downloads black-forest-labs/FLUX.1-dev again, 34.0 GB each, 16 pods at once. "
         f"To download it once: {VOLUME} and set cluster.profile to cached-claim."
     )
     cluster = FLUX.cluster.model_copy(update={"profile": "h100"})
-    assert describe_downloads(FLUX.model_copy(update={"cluster": cluster}), None).endswith(
+    assert describe_download(FLUX.model_copy(update={"cluster": cluster}), WEIGHTS).endswith(
         "add `cache: {claim: imagekiln-models}` to a profile of your own, `like: h100`."
     )
 
 
+def test_language_model_is_downloaded_by_the_pods_that_rewrite() -> None:
+    cluster = {"namespace": NAMESPACE, "rewriters": 3}
+    job = postcards(rewrite={"model": {"id": "kiln/writer"}}, cluster=cluster)
+    (download,) = list_downloads(job, GPU, sizes=False)
+    assert describe_download(job, download).startswith(
+        "Every pod that rewrites prompts downloads kiln/writer again, 3 pods at once."
+    )
+    assert list_downloads(job, load_profile("cached-claim")) == []
+
+
 def test_model_that_is_larger_than_a_pods_disk_is_refused_with_the_number_to_set() -> None:
-    shortage = explain_small_disk(FLUX, GPU, FLUX_BYTES)
+    shortage = explain_small_disk(FLUX, GPU, WEIGHTS)
     assert shortage is not None
     says, remedy = shortage
     assert says == (
@@ -43,7 +59,7 @@ def test_model_that_is_larger_than_a_pods_disk_is_refused_with_the_number_to_set
     for disk in (34, None):
         generate = GPU.generate.model_copy(update={"disk": disk})
         large = GPU.model_copy(update={"generate": generate})
-        assert explain_small_disk(FLUX, large, FLUX_BYTES) is None
+        assert explain_small_disk(FLUX, large, WEIGHTS) is None
 
 
 def test_job_whose_model_does_not_fit_is_not_submitted(
@@ -69,7 +85,7 @@ def test_submitting_and_scheduling_say_what_is_downloaded(argo: Memory) -> None:
     said: list[str] = []
     submit(FLUX, argo=argo, report=said.append)
     schedule(FLUX, "30 1 * * *", argo=argo, report=said.append)
-    assert said.count(describe_downloads(FLUX, None)) == 2
+    assert said.count(describe_download(FLUX, replace(WEIGHTS, size=None))) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -22,7 +23,7 @@ from imagekiln.workflows.client.schedules import (
 from imagekiln.workflows.client.status import WorkflowStatus
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow import build_cron_workflow
-from tests.workflows.client.postcards import NAMESPACE, postcards, scheduled_workflow
+from tests.workflows.client.postcards import CRON_WORKFLOW, NAMESPACE, postcards, scheduled_workflow
 from tests.workflows.memory import Memory
 
 NIGHT = date(2025, 11, 26)
@@ -42,11 +43,14 @@ def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> No
     ]
 
 
-def test_job_with_prompts_to_rewrite_is_not_scheduled(argo: Memory) -> None:
+def test_each_firing_rewrites_its_own_prompts(argo: Memory) -> None:
     job = postcards(rewrite={"model": {"id": "kiln/writer"}})
-    with pytest.raises(BadInput, match="no step of a workflow rewrites prompts"):
-        schedule(job, "30 1 * * *", argo=argo)
-    assert not argo.objects
+    schedule(job, "30 1 * * *", argo=argo)
+    (template,) = (name for kind, _, name in argo.objects if kind == "WorkflowTemplate")
+    spec = argo.spec(CRON_WORKFLOW, kind="CronWorkflow")
+    workflow = cast("dict[str, dict[str, str]]", spec["workflowSpec"])
+    assert template == "imagekiln-gpu-rewrite"
+    assert workflow["workflowTemplateRef"] == {"name": template}
 
 
 def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:

@@ -295,7 +295,7 @@ def test_workflow_that_was_stopped_says_so() -> None:
 
 
 def test_shard_is_counted_once_for_all_its_attempts() -> None:
-    attempts = (pod("Failed", "20/30", message="pod deleted"), pod("Running", "22/30"))
+    attempts = (pod("Failed", "20/30", message="pod deleted"), pod("Running", "2/10"))
     status = read_status(workflow(plan(30, 1), *shard(0, *attempts)))
     assert (status.made, status.pods.running, status.failures) == (22, 1, ())
 
@@ -342,6 +342,23 @@ def test_child_workflows_are_counted_in() -> None:
     child = workflow(*shard(0, pod("Succeeded")), *shard(1, pod("Running", "5/30")))
     status = read_status(parent, [child])
     assert (status.made, status.pods.done, status.pods.running) == (35, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "made"),
+    [
+        (["30/30"], 30),
+        (["30/30", "0/70"], 30),
+        (["30/30", "0/1", "45/70"], 75),
+        (["20/100", "45/70"], 65),  # a kill, before Argo read of ten more
+        (["20/100", "70/70"], 100),
+    ],
+)
+def test_a_pod_has_made_what_all_its_attempts_made(attempts: list[str], made: int) -> None:
+    *failed, last = attempts
+    phase = "Succeeded" if last == "70/70" else "Running"
+    pods = [*(pod("Failed", progress) for progress in failed), pod(phase, last)]
+    assert read_status(workflow(plan(100, 1), *shard(0, *pods))).made == made
 
 
 def test_canary_counts_with_its_sample_alone() -> None:

@@ -25,19 +25,32 @@ from tests.kube import ARGO, CORE, Kube
 GPU = load_profile("gpu")
 CONFIG = f"{CORE}/configmaps"
 TEMPLATE = f"{ARGO}/workflowtemplates/imagekiln-gpu"
+JOB = validate_job(
+    {"name": "a", "prompts": "s3://a/b.csv", "output": "s3://a", "model": {"id": "bundled:shapes"}}
+)
 CLAIMS = f"{CORE}/persistentvolumeclaims"
 
 
 def test_template_that_is_not_registered_is_ok(kube: Kube) -> None:
-    finding = check_template(kube.view(), GPU)
+    finding = check_template(kube.view(), JOB, GPU)
     assert finding.verdict == "ok"
     assert "not registered yet" in finding.says
 
 
 def test_template_of_this_version_is_up_to_date(kube: Kube) -> None:
     kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
-    finding = check_template(kube.view(), GPU)
+    finding = check_template(kube.view(), JOB, GPU)
     assert finding.says == "WorkflowTemplate imagekiln-gpu is registered and up to date."
+
+
+def test_template_of_a_job_that_rewrites_prompts_is_its_own(kube: Kube) -> None:
+    kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
+    rewriting = validate_job(JOB.model_dump() | {"rewrite": {"model": {"id": "kiln/writer"}}})
+    assert "-rewrite is not registered yet" in check_template(kube.view(), rewriting, GPU).says
+    own = build_workflow_template(GPU, "imagekiln", rewrites=True)
+    kube.objects[f"{TEMPLATE}-rewrite"] = own
+    finding = check_template(kube.view(), rewriting, GPU)
+    assert finding.says == "WorkflowTemplate imagekiln-gpu-rewrite is registered and up to date."
 
 
 def test_template_as_argos_server_writes_it_is_up_to_date(kube: Kube) -> None:
@@ -55,7 +68,7 @@ def test_template_as_argos_server_writes_it_is_up_to_date(kube: Kube) -> None:
                 "container": get_mapping(each, "container") | {"name": ""},
             }
     kube.objects[TEMPLATE] = written
-    assert check_template(kube.view(), GPU).verdict == "ok"
+    assert check_template(kube.view(), JOB, GPU).verdict == "ok"
 
 
 def test_template_with_images_by_digest_is_up_to_date_and_they_are_named(kube: Kube) -> None:
@@ -65,23 +78,23 @@ def test_template_with_images_by_digest_is_up_to_date_and_they_are_named(kube: K
         if each["name"] == "generate":
             each["container"] = get_mapping(each, "container") | {"image": pinned}
     kube.objects[TEMPLATE] = template
-    finding = check_template(kube.view(), GPU)
+    finding = check_template(kube.view(), JOB, GPU)
     assert finding.verdict == "ok"
     assert finding.says.endswith(f"But its images are not the profile's: {pinned}.")
-    assert registered_images(kube.view(), GPU)["generate"] == pinned
+    assert registered_images(kube.view(), JOB, GPU)["generate"] == pinned
 
 
 def test_template_of_another_version_is_wrong(kube: Kube) -> None:
     template = build_workflow_template(GPU, "imagekiln")
     kube.objects[TEMPLATE] = template | {"spec": get_mapping(template, "spec") | {"parallelism": 3}}
-    finding = check_template(kube.view(), GPU)
+    finding = check_template(kube.view(), JOB, GPU)
     assert (finding.verdict, finding.remedy) == ("wrong", "Run `imagekiln apply JOB`.")
 
 
 def test_template_that_the_cluster_would_reject_is_wrong(kube: Kube) -> None:
     kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
     kube.invalid = "spec.templates: unknown field"
-    finding = check_template(kube.view(), GPU)
+    finding = check_template(kube.view(), JOB, GPU)
     assert finding.verdict == "wrong"
     assert "spec.templates: unknown field" in finding.says
 

@@ -8,6 +8,7 @@ import yaml
 
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile, Toleration
+from imagekiln.workflows.templates.child_workflows import MAX_PODS
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.goldens import NAMESPACE
 
@@ -81,7 +82,7 @@ def test_pod_that_creates_further_workflows_is_placed_as_the_profiles_cpu_steps(
     assert "priorityClassName" not in _templates()["further-one"]
 
 
-def _templates(profile: Profile | None = None, **options: int) -> dict[str, Any]:
+def _templates(profile: Profile | None = None, max_pods: int = MAX_PODS) -> dict[str, Any]:
     profile = profile or load_profile("gpu")
-    template: dict[str, Any] = build_workflow_template(profile, NAMESPACE, **options)
+    template: dict[str, Any] = build_workflow_template(profile, NAMESPACE, max_pods=max_pods)
     return {part["name"]: part for part in template["spec"]["templates"]}

@@ -43,7 +43,7 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 # What our own steps hand on, as numbers, or in the characters of a name or URI.
 OWN_INPUTS = {
     "run", "number", "shard", "first", "count", "judge", "pods", "workflows",
-    "parallelism", "priority", "priority_class", "job_name", "run_id",
+    "parallelism", "priority", "priority_class", "job_name", "run_id", "rewriter", "rewriters",
 }  # fmt: skip
 
 
@@ -117,7 +117,10 @@ def test_number_of_a_batch_is_a_number_or_its_manifest_is_no_yaml(name: str, tex
 
 
 def _templates(profile: str) -> list[dict[str, Any]]:
-    template: dict[str, Any] = build_workflow_template(load_profile(profile), NAMESPACE)
+    """With the step that rewrites prompts: all others are in this template too."""
+    template: dict[str, Any] = build_workflow_template(
+        load_profile(profile), NAMESPACE, rewrites=True
+    )
     templates: list[dict[str, Any]] = template["spec"]["templates"]
     return templates
 

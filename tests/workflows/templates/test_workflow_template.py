@@ -13,6 +13,7 @@ from imagekiln.steps.generate.diffusion.device import NODE_VARIABLE
 from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.security import TOKEN_FOLDER
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.argo_pods import Object, containers, pods, read_patch, with_defaults
 from tests.workflows.argo_schemas import mistakes
@@ -52,6 +53,24 @@ def test_every_container_passes_pod_security_restricted_with_a_read_only_root(na
             assert not context["allowPrivilegeEscalation"]
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@EVERY_PROFILE
+def test_only_argos_own_containers_have_a_token_of_kubernetes(name: str) -> None:
+    for step, pod in _pods(name).items():
+        mounted = {
+            container
+            for container, fields in containers(pod).items()
+            if any(mount["mountPath"] == TOKEN_FOLDER for mount in fields.get("volumeMounts", ()))
+        }
+        if step == "further-one":  # whose containers are all Argo's
+            assert pod["automountServiceAccountToken"]
+            continue
+        assert pod["automountServiceAccountToken"] is False
+        assert mounted == {"init", "wait"}
+        (volume,) = (item for item in pod["volumes"] if item["name"] == "argo-token")
+        (token, *_) = volume["projected"]["sources"]
+        assert token["serviceAccountToken"]["expirationSeconds"] <= 3600
 
 
 @EVERY_PROFILE

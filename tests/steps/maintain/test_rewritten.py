@@ -1,0 +1,134 @@
+"""Rewritten prompts after a run: what may go, and what a takedown finds."""
+
+import os
+import shutil
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import imagekiln
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from tests.jobs import files
+from tests.language_models import language_model
+from tests.runs import fill, job, write_prompts
+
+DAY = 86_400
+PROMPTS = [{"prompt": text} for text in ("red cat", "red dog", "blue cat", "blue dog")]
+
+
+def _job(folder: Path, run_id: str, tokens: int = 4) -> Job:
+    """A job of prompts to rewrite, by other settings with other `tokens`."""
+    settings = {
+        "model": {"id": str(language_model("gpt2")), "dtype": "float32"},
+        "instruction": "Describe {prompt} :",
+        "max_new_tokens": tokens,
+    }
+    prompts = write_prompts(folder / "prompts.parquet", PROMPTS)
+    return job(prompts, str(folder / "out"), run_id=run_id, rewrite=settings)
+
+
+def _run(folder: Path, run_id: str, tokens: int = 4) -> PlanResult:
+    """A finished run of rewritten prompts."""
+    result = make_plan(_job(folder, run_id, tokens), rewriter=prompt_rewriter())
+    fill(result)
+    aggregate(result.uri)
+    return result
+
+
+def _age(folder: Path, days: float) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - days * DAY,) * 2)
+
+
+def _folders(output: Path) -> set[str]:
+    return {path.name for path in (output / "_rewritten").iterdir() if any(path.rglob("*.*"))}
+
+
+def test_rewritten_prompts_go_once_no_plan_names_them(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    first = _run(tmp_path, "first")
+    second = _run(tmp_path, "second", tokens=5)
+    assert second.plan.rewrite is not None
+    (output / "_rewritten" / "notes").mkdir()
+    (output / "_rewritten" / "notes" / "mine.txt").write_text("mine")
+    _age(output, 10)
+    assert gc(str(output)).found == ()
+
+    shutil.rmtree(first.uri)
+    before = files(output)
+    assert gc(str(output), 30).found == ()
+    (garbage,) = gc(str(output)).found
+    assert first.plan.rewrite is not None
+    assert garbage.run == f"{output}/{first.plan.rewrite.folder}"
+    assert (garbage.reason, garbage.objects) == ("unused", 3)
+    assert files(output) == before
+    assert gc(str(output), remove=True).removed
+    gone = f"{first.plan.rewrite.folder}/"
+    assert files(output) == {name: before[name] for name in before if not name.startswith(gone)}
+    assert _folders(output) == {second.plan.rewrite.folder.rpartition("/")[2], "notes"}
+
+
+def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
+    _run(tmp_path, "first")
+    job_to_come = _job(tmp_path, "second", tokens=5)
+    folder = Path(rewrite(job_to_come).uri)
+    _age(tmp_path / "out", 10)
+    (text,) = folder.glob("texts/*")
+    os.utime(text)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert make_plan(job_to_come).plan.counts.images == len(PROMPTS)
+
+
+@pytest.mark.parametrize("kept", range(3))
+def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    run = _run(tmp_path, "first")
+    _run(tmp_path, "second", tokens=5)
+    output = tmp_path / "out"
+    folder = run.plan.rewrite.folder if run.plan.rewrite else ""
+    before = {name: text for name, text in files(output).items() if name.startswith(folder)}
+    shutil.rmtree(run.uri)
+    _age(output, 10)
+    removed: list[str] = []
+    remove = LocalStore.remove
+
+    def remove_some(store: LocalStore, key: str) -> None:
+        if len(removed) == kept:
+            raise KeyboardInterrupt
+        removed.append(key)
+        remove(store, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "remove", remove_some)
+        with pytest.raises(KeyboardInterrupt):
+            gc(str(output), remove=True)
+    rewrite(_job(tmp_path, "again"))
+    after = {name: text for name, text in files(output).items() if name.startswith(folder)}
+    assert after == before
+
+
+def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:
+    uri = _run(tmp_path, "night").uri
+    rows = pq.read_table(open_store(uri).uri_of("manifest/00000.parquet")).to_pylist()
+    (row,) = (row for row in rows if row["prompt_original"] == "red dog")
+    assert "red dog" not in row["prompt"]
+    whole = sha256(b"red dog").hexdigest()
+    drawn = sha256(row["prompt"].encode()).hexdigest()
+    assert imagekiln.forget(uri, prompt_contains=["RED DO"]).images == 1
+    assert imagekiln.forget(uri, prompt_sha256=[whole]).images == 1
+    assert imagekiln.forget(uri, prompt_sha256=[drawn]).images == 1
+    imagekiln.forget(uri, prompt_contains=["red dog"], remove=True)
+    rows = pq.read_table(open_store(uri).uri_of("manifest/00000.parquet")).to_pylist()
+    gone = [row["prompt_original"] for row in rows if row["status"] == "forgotten"]
+    assert gone == ["red dog"]
+    imagekiln.verify(uri)
