@@ -35,6 +35,7 @@ from imagekiln.steps.storage.local import temporary_folder
 
 IMAGES_PER_BUCKET = 2**20
 READERS = 4
+BYTE_BITS = 8
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -54,12 +55,12 @@ class ReplacedImages:
 
     def in_shard(self, runs: Sequence[RunSource], run: int, shard: int) -> Mask:
         """Whether each image of a shard of these runs is left out."""
-        start = _run_starts(runs)[run] + sum(runs[run].shard_images[:shard])
-        end = start + runs[run].shard_images[shard]
-        first_byte = start // 8
-        packed = np.frombuffer(self.bits, np.uint8)[first_byte : -(-end // 8)]
-        flags = np.unpackbits(packed, bitorder="little")
-        return flags[start - 8 * first_byte : end - 8 * first_byte].astype(np.bool_)
+        shards = runs[run].shard_images
+        start = _run_starts(runs)[run]
+        start += sum(shards[:shard])
+        numbers = np.arange(start, start + shards[shard])
+        bits = np.frombuffer(self.bits, np.uint8)
+        return _Bits(bits).of(numbers)
 
 
 def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImages | None:
@@ -71,42 +72,45 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
     """
     if len(runs) < 2:
         return None
-    planned = _run_starts(runs)[-1]
+    starts = _run_starts(runs)
+    planned = starts[-1]
     columns = list(dict.fromkeys([column, ID_COLUMN]))
     bucket_count = max(1, -(-planned // IMAGES_PER_BUCKET))
     with temporary_folder("imagekiln-newest-") as folder:
-        buckets = [_open_buckets(Path(folder), name, bucket_count) for name in columns]
+        buckets = [
+            _open_buckets(Path(folder) / str(number), bucket_count)
+            for number in range(len(columns))
+        ]
         for keys in _iter_shard_keys(runs, columns):
             for held, records in zip(buckets, keys, strict=True):
                 held.add(records)
-        is_replaced = _Bits(planned)
-        counts = [_mark_older(held, is_replaced, _run_starts(runs)) for held in buckets]
-    return ReplacedImages(column, is_replaced.to_bytes(), sum(counts[:-1]), counts[-1])
+        is_replaced = _Bits.none_of(planned)
+        counts = [_mark_older(held, is_replaced, starts) for held in buckets]
+    *superseded, duplicates = counts
+    return ReplacedImages(
+        column,
+        is_replaced.to_bytes(),
+        sum(superseded),
+        duplicates,
+    )
 
 
 def _run_starts(runs: Sequence[RunSource]) -> list[int]:
     """The number of the first image of each run, and at last that of all images."""
-    return list(accumulate((sum(run.shard_images) for run in runs), initial=0))
+    images = [sum(run.shard_images) for run in runs]
+    return list(accumulate(images, initial=0))
 
 
-def _open_buckets(folder: Path, name: str, count: int) -> IdBuckets:
-    # Names of columns are a user's: only their hash becomes a file's.
-    own_folder = folder / hashlib.sha256(name.encode()).hexdigest()
-    own_folder.mkdir()
-    return IdBuckets(own_folder, count, NUMBERED_ID_DTYPE)
+def _open_buckets(folder: Path, count: int) -> IdBuckets:
+    folder.mkdir()
+    return IdBuckets(folder, count, NUMBERED_ID_DTYPE)
 
 
 def _iter_shard_keys(
     runs: Sequence[RunSource], columns: Sequence[str]
 ) -> Iterator[list[RecordArray]]:
     """Of each shard, for each column, what its images that are ok are compared by."""
-    starts = _run_starts(runs)
-    shards = [
-        (run, shard, start)
-        for run, source in enumerate(runs)
-        for shard, start in enumerate(accumulate(source.shard_images[:-1], initial=starts[run]))
-        if source.shard_images
-    ]
+    shards = list(_iter_shards(runs))
 
     def read(index: int) -> list[RecordArray]:
         run, shard, start = shards[index]
@@ -115,45 +119,68 @@ def _iter_shard_keys(
     yield from map_ordered(read, len(shards), READERS)
 
 
+def _iter_shards(runs: Sequence[RunSource]) -> Iterator[tuple[int, int, int]]:
+    """The run of each shard, its number there, and the number of its first image."""
+    start = 0
+    for run, source in enumerate(runs):
+        for shard, images in enumerate(source.shard_images):
+            yield run, shard, start
+            start += images
+
+
 def _read_shard_keys(
     run: RunSource, shard: int, start: int, columns: Sequence[str]
 ) -> list[RecordArray]:
     known = [name for name in columns if name in run.columns.names]
     store = open_store(run.uri)
+    images = run.shard_images[shard]
     try:
-        images = run.shard_images[shard]
         manifest = read_manifest_columns(store, shard, images, ["status", *known])
     except Missing as error:
         raise no_manifest_error(store) from error
-    is_ok = pc.equal(manifest["status"], "ok")
-    keys = []
-    for name in columns:
-        if name not in known:
-            keys.append(np.empty(0, NUMBERED_ID_DTYPE))
-            continue
-        values = manifest[name].combine_chunks()
-        is_compared = pc.and_(is_ok, pc.is_valid(values))
-        try:
-            ids = _to_ids(name, values.filter(is_compared))
-        except ValueError as error:
-            raise damage_error(store.uri_of(manifest_key(shard)), error) from error
-        records = np.empty(len(ids), NUMBERED_ID_DTYPE)
-        records["id"] = ids
-        records["number"] = start + np.flatnonzero(is_compared.to_numpy())
-        keys.append(records)
-    return keys
+    try:
+        return [_shard_records(manifest, name, start) for name in columns]
+    except ValueError as error:
+        raise damage_error(store.uri_of(manifest_key(shard)), error) from error
+
+
+def _shard_records(manifest: pa.Table, column: str, start: int) -> RecordArray:
+    """The values in a column of the images that are ok, with the images' numbers."""
+    if column not in manifest.column_names:
+        return np.empty(0, NUMBERED_ID_DTYPE)
+    values = manifest[column].combine_chunks()
+    status = manifest["status"].combine_chunks()
+    is_compared = pc.and_(
+        pc.equal(status, "ok"),
+        pc.is_valid(values),
+    )
+    places = pc.indices_nonzero(is_compared)
+    ids = _to_ids(column, values.take(places))
+
+    records = np.empty(len(ids), NUMBERED_ID_DTYPE)
+    records["id"] = ids
+    records["number"] = places.to_numpy()
+    records["number"] += start
+    return records
 
 
 def _to_ids(column: str, values: pa.Array) -> IdArray:
     """Sixteen bytes for each value. Raises ValueError where an image_id is none."""
     if column != ID_COLUMN:
-        texts = values.cast(pa.string()).cast(pa.binary()).to_pylist()
-        digests = [hashlib.blake2b(text, digest_size=ID_DTYPE.itemsize).digest() for text in texts]
-        return np.frombuffer(b"".join(digests), ID_DTYPE)
+        return _hash_texts(values.cast(pa.string()))
     ids = ids_from_hex(values)
     if len(ids) != len(values):
         raise ValueError("an image_id is not of 32 digits")
     return ids
+
+
+def _hash_texts(values: pa.Array) -> IdArray:
+    content = bytearray()
+    texts = values.cast(pa.binary())
+    for text in texts.to_pylist():
+        digest = hashlib.blake2b(text, digest_size=ID_DTYPE.itemsize)
+        content += digest.digest()
+    return np.frombuffer(content, ID_DTYPE)
 
 
 def _mark_older(buckets: IdBuckets, is_replaced: "_Bits", run_starts: Sequence[int]) -> int:
@@ -161,8 +188,8 @@ def _mark_older(buckets: IdBuckets, is_replaced: "_Bits", run_starts: Sequence[i
     marked = 0
     for number in range(buckets.count):
         records = buckets.read(number)
-        records = records[~is_replaced.of(records["number"])]
-        older = _older_numbers(records, run_starts)
+        is_left = ~is_replaced.of(records["number"])
+        older = _older_numbers(records[is_left], run_starts)
         is_replaced.mark(older)
         marked += len(older)
     return marked
@@ -170,32 +197,53 @@ def _mark_older(buckets: IdBuckets, is_replaced: "_Bits", run_starts: Sequence[i
 
 def _older_numbers(records: RecordArray, run_starts: Sequence[int]) -> Numbers:
     """Of records sorted by id, the numbers of those whose id is in a newer run, too."""
-    if not len(records):
-        return np.empty(0, np.int64)
+    numbers: Numbers = records["number"]
+    if not len(numbers):
+        return numbers
     ids = records["id"]
-    is_first = np.append(True, ids[1:] != ids[:-1])
+    is_first = np.ones(len(ids), np.bool_)
+    is_first[1:] = ids[1:] != ids[:-1]
+    firsts = np.flatnonzero(is_first)
     groups = np.cumsum(is_first) - 1
-    runs = np.searchsorted(run_starts, records["number"], side="right")
-    newest = np.maximum.reduceat(runs, np.flatnonzero(is_first))
-    older: Numbers = records["number"][runs < newest[groups]]
+
+    runs = np.searchsorted(run_starts, numbers, side="right")
+    newest = np.maximum.reduceat(runs, firsts)
+    older: Numbers = numbers[runs < newest[groups]]
     return older
 
 
 class _Bits:
     """A bit for each image, by its number."""
 
-    def __init__(self, count: int) -> None:
-        self._bytes = np.zeros(-(-count // 8), np.uint8)
+    def __init__(self, held: npt.NDArray[np.uint8]) -> None:
+        self._bytes = held
+
+    @classmethod
+    def none_of(cls, count: int) -> "_Bits":
+        """The bits of so many images, none of which is marked."""
+        size = -(-count // BYTE_BITS)
+        return cls(np.zeros(size, np.uint8))
 
     def of(self, numbers: Numbers) -> Mask:
-        is_set: Mask = (self._bytes[numbers >> 3] >> (numbers & 7)) & 1 == 1
-        return is_set
+        """Whether each of these images is marked."""
+        places = numbers // BYTE_BITS
+        marked = self._bytes[places] & _bit_values(numbers)
+        return marked.astype(np.bool_)
 
     def mark(self, numbers: Numbers) -> None:
-        np.bitwise_or.at(self._bytes, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
+        """Mark these images."""
+        places = numbers // BYTE_BITS
+        np.bitwise_or.at(self._bytes, places, _bit_values(numbers))
 
     def to_bytes(self) -> bytes:
+        """All bits, the lowest of each byte first."""
         return self._bytes.tobytes()
+
+
+def _bit_values(numbers: Numbers) -> npt.NDArray[np.uint8]:
+    """What the bit of each image counts in its byte."""
+    bits = (numbers % BYTE_BITS).astype(np.uint8)
+    return np.left_shift(np.uint8(1), bits)
 
 
 def require_comparable(uri: str, columns: pa.Schema, name: str) -> None:

@@ -4,7 +4,8 @@ Example: python -m tests.bench.export --images 1_000_000 --rows 10_000_000
 
 Writes two runs that have nothing but a plan, manifests and parts, and share some images. `--images`
 exports small ones in both formats, `--rows` the smallest there are, so that rows are all the work.
-Each is done in a process of its own, and what it wrote is removed before the next.
+Each is done in a process of its own, and what it wrote is removed before the next. A tar takes some
+four kilobytes an image more than its file: a million take 5 GB, ten million rows 6 GB, at most.
 """
 
 import argparse
@@ -202,7 +203,7 @@ def bench(images: int, size: int, kinds: Sequence[FileFormat]) -> list[tuple[str
         def measure(what: str, work: Callable[..., None], *arguments: object) -> Usage:
             target = folder / what
             usage = measure_usage(work, output, target, *arguments)
-            _report(f"{what} of {count:,}: {_layout(target)}")
+            _report(f"{what} of {count:,} in {usage.cpu_seconds:.1f} CPU s: {_layout(target)}")
             shutil.rmtree(target)
             return usage
 
