@@ -55,8 +55,8 @@ class ExportPlan:
     schema_version: int
     settings: ExportSettings
     is_run: bool
-    runs: Annotated[tuple[ExportedRun, ...], FailFast()]
-    files: Annotated[tuple[ExportFile, ...], Field(max_length=MAX_FILES), FailFast()]
+    runs: Annotated[tuple[ExportedRun, ...], Field(min_length=1), FailFast()]
+    files: Annotated[tuple[ExportFile, ...], Field(min_length=1, max_length=MAX_FILES), FailFast()]
     duplicates: Count = 0
     superseded: Count = 0
 

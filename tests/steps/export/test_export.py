@@ -215,6 +215,16 @@ def test_an_export_killed_before_any_access_resumes(
     assert accesses > 2 * len(undisturbed)
 
 
+@pytest.mark.parametrize("name", ["runs", "files"])
+def test_a_plan_without_runs_or_files_is_none(output: str, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "export"
+    imagekiln.export(output, target)
+    path = target / "export.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {name: []}))
+    with pytest.raises(BadInput, match="is not the plan of an export"):
+        imagekiln.export(output, target)
+
+
 def test_an_export_that_wakes_up_while_images_are_removed_does_not_call_it_complete(
     output: str, tmp_path: Path
 ) -> None:
