@@ -39,6 +39,13 @@ class DatasetHub:
     answers_left: float = float("inf")
     requests: list[str] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.objects.clear()
+        self.commits[:] = [{}]
+        for record in (self.tags, self.uploads, self.requests):
+            record.clear()
+
     @property
     def files(self) -> Files:
         """The files of the newest commit."""
@@ -99,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send({}, 401)
         elif match := FILE_PATH.fullmatch(path):
             self._send_file(*match.groups())
+        elif "/tag/" in path and json.loads(body)["tag"] in self.hub.tags:
+            self._send({}, 409)
         else:
             self._send(self._answer_of(path, body))
 
@@ -131,12 +140,14 @@ class _Handler(BaseHTTPRequestHandler):
         if "/commit/" in path:
             return self._commit(body)
         if "/tag/" in path:
-            revision = path.rpartition("/")[2]
-            hub.tags[json.loads(body)["tag"]] = int(revision, 16)
-            return {}
+            return self._tag_commit(path.rpartition("/")[2], json.loads(body)["tag"])
         if "/paths-info/" in path:
             return self._describe_paths(path.rpartition("/")[2], body)
         return self._describe(path)
+
+    def _tag_commit(self, revision: str, name: str) -> dict[str, object]:
+        self.hub.tags[name] = int(revision, 16)
+        return {}
 
     def _describe(self, path: str) -> object:
         hub = self.hub

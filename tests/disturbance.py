@@ -1,5 +1,6 @@
 """A proxy before an S3 server that spoils requests and answers, as networks and servers do."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from select import select
 
 from tests.servers import running
 
@@ -26,6 +28,11 @@ class Answer:
     def with_body(self, body: bytes) -> "Answer":
         """The same headers over another body, whose length the client is told."""
         return replace(self, body=body)
+
+    def header(self, name: str, default: str) -> str:
+        """The value of a header."""
+        values = {other.lower(): value for other, value in self.headers}
+        return values.get(name.lower(), default)
 
     def with_header(self, name: str, value: str) -> "Answer":
         """The same body under another header of this name."""
@@ -228,7 +235,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.headers:
             if name.lower() not in HOP_HEADERS:
                 self.send_header(name, value)
-        if self.command != "HEAD" and answer.status != 204:
+        if self.command == "HEAD":
+            self.send_header("Content-Length", answer.header("Content-Length", "0"))
+        elif answer.status != 204:
             length = len(answer.body) if answer.announced is None else answer.announced
             self.send_header("Content-Length", str(length))
             self.close_connection = length > len(answer.body)
@@ -239,7 +248,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815  # names of the standard library
 
     def forward(self, body: bytes) -> Answer:
-        """What the server answers to this request, which stays signed for the proxy's name."""
+        """What the server answers to this request, which stays signed for the proxy's name.
+
+        One whose client has given up, while a fault held it, never reaches the server.
+        """
+        if self.is_client_gone():
+            raise ConnectionAbortedError
         connection = HTTPConnection(self.server.upstream)
         try:
             connection.putrequest(
@@ -254,6 +268,11 @@ class _Handler(BaseHTTPRequestHandler):
             return Answer(response.status, headers, response.read())
         finally:
             connection.close()
+
+    def is_client_gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        readable, _, _ = select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def handle(self) -> None:
         """Answer requests until the client goes, which it may do at any moment."""

@@ -42,6 +42,7 @@ from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.sanitize import UNSAFE_IN_LINE
+from tests.fuzz_templates import read_template, read_wildcards
 from tests.jobs import SHAPES
 from tests.mutations import MAKERS, make_file
 from tests.texts import chance
@@ -54,7 +55,11 @@ CASES_PER_PROCESS = 1000
 MAX_ROWS = 300_000
 CASES_PER_PLAN = 50  # of which one is planned to its end
 MAX_SENTENCE_CHARS = 2100
-SUFFIXES = {"job": "yaml", "prices": "yaml", "tuning": "yaml", "image": "png"}
+SUFFIXES = {
+    **dict.fromkeys(("job", "prices", "tuning", "recipe"), "yaml"),
+    **dict.fromkeys(("template", "wildcards"), "txt"),
+    "image": "png",
+}
 LIMITS = JobLimits(picture_bytes=2**20, picture_pixels=4096 * 4096, rejected_share=1)
 
 
@@ -229,6 +234,9 @@ READERS: dict[str, Callable[[Path, int], str]] = {
     "prices": _read_prices,
     "tuning": _read_tuning,
     "image": _inspect_image,
+    "recipe": _read_job,
+    "template": read_template,
+    "wildcards": read_wildcards,
 }
 
 

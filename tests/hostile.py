@@ -27,6 +27,7 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.gallery.answers import answer
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.queries import PageQuery
+from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.reproduce import find_row
@@ -48,11 +49,13 @@ from tests.texts import chance
 SECRET = b"a file of the user's, which is none of the run's"
 FORMATS = ("parquet", "webdataset", "files")
 BROWSED_ONE_IN = 4  # changes: the gallery takes as long as all others together
+BROWSING = ("gallery", "static gallery")
 COLUMNS = {
     "prompt": [f"a red circle {place}" for place in range(6)],
     "id": [f"row-{place}" for place in range(6)],
     "topic": ["shapes"] * 6,
 }
+NAMED_FOLDERS = ("run", "export")  # which users name, and which may be links therefore
 MAX_LINE_CHARS = 1000
 DEEP = "@deep@"
 STRANGE: tuple[object, ...] = (
@@ -104,7 +107,7 @@ def try_commands(number: int, scratch: Path) -> list[str]:
 
     wrong = []
     for name, command in commands(output):
-        if name == "gallery" and number % BROWSED_ONE_IN:
+        if name in BROWSING and number % BROWSED_ONE_IN:
             continue
         try:
             command()
@@ -124,9 +127,9 @@ def change(output: Path, number: int) -> str:
     """Change one object of the run in `output`/run, and say what was changed."""
     dice = chance(number)
     kinds: list[tuple[Callable[[Path, random.Random], str], str]] = [
-        (_change_json, "*.json"),
-        (_change_table, "*.parquet"),
-        (_replace_object, "*"),
+        (change_json, "*.json"),
+        (change_table, "*.parquet"),
+        (replace_object, "*"),
     ]
     edit, pattern = dice.choice(kinds)
     objects = sorted(path for path in (output / "run").rglob(pattern) if path.is_file())
@@ -143,6 +146,7 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "verify", lambda: verify(run)
     yield "dataset", lambda: _read_dataset(run)
     yield "gallery", lambda: _browse(str(output))
+    yield "static gallery", lambda: _write_gallery(output)
     yield "diff", lambda: diff(run, str(output / "other"), str(output.parent / "page"))
     yield "reproduce", lambda: find_row(open_run(run), "row-1")
     yield "unfinished", lambda: _find_unfinished(output)
@@ -175,6 +179,13 @@ def _browse(output: str) -> None:
         assert state.is_complete
 
 
+def _write_gallery(output: Path) -> None:
+    target = output.parent / "gallery"
+    write_static_gallery(str(output), str(target))
+    for content in jobs.files(target).values():
+        assert SECRET not in content
+
+
 def _find_unfinished(output: Path) -> object:
     return find_unfinished_run(str(output), load_plan(open_store(str(output / "other"))))
 
@@ -195,7 +206,7 @@ def _plan_round(run: str) -> None:
     plan_next_round(opened.store, opened.plan)
 
 
-def _change_json(path: Path, dice: random.Random) -> str:
+def change_json(path: Path, dice: random.Random) -> str:
     """Put something strange in the place of one value, at any depth."""
     document = json.loads(path.read_bytes())
     places = list(_places(document))
@@ -225,7 +236,7 @@ def _places(document: Any) -> Iterator[tuple[Any, str | int]]:  # noqa: ANN401  
         yield from _places(value)
 
 
-def _change_table(path: Path, dice: random.Random) -> str:
+def change_table(path: Path, dice: random.Random) -> str:
     """Change a column, the rows, the offsets, or some bytes of a Parquet object."""
     table = pq.read_table(path)
     metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
@@ -260,14 +271,14 @@ def _change_table(path: Path, dice: random.Random) -> str:
     return what
 
 
-def _replace_object(path: Path, dice: random.Random) -> str:
+def replace_object(path: Path, dice: random.Random) -> str:
     """Put a link, a pipe, a folder or nothing in the place of an object, or a link in its folder's.
 
     The links lead to what is the user's, outside of the output.
     """
     outside = next(parent for parent in path.parents if (parent / "outside").is_dir()) / "outside"
     kind = dice.choice(["link", "device", "pipe", "folder", "absent", "sparse", "linked folder"])
-    if kind == "linked folder" and path.parent.name != "run":
+    if kind == "linked folder" and path.parent.name not in NAMED_FOLDERS:
         shutil.rmtree(path.parent)
         path.parent.symlink_to(outside)
         return kind

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 
@@ -40,7 +40,6 @@ SIZES: dict[str, object] = {
     "device": "cpu",
     "threads": 1,
 }
-READING_STEPS = ("verify", "verify round", "list", "read")
 Content = dict[str, bytes]
 Step = Callable[[], object]
 
@@ -50,8 +49,13 @@ class Life:
     """The steps of a life under one output, in order, and what each of them leaves undisturbed.
 
     `requests` are those of each step, undisturbed, `before` what it begins with, and `found` what
-    it returned where it only reads.
+    it returned where it only reads. `wholes` are the folders that a success marker vouches for, and
+    `more_work` the steps that begin something new when they are done again.
     """
+
+    wholes: ClassVar[tuple[str, ...]] = ("first", "second")
+    reading_steps: ClassVar[tuple[str, ...]] = ("verify", "verify round", "list", "read")
+    more_work: ClassVar[tuple[str, ...]] = ("retry", "retry again", "abandon")
 
     folder: Path
     bucket: str
@@ -66,7 +70,7 @@ class Life:
     _bodies: Content = field(default_factory=dict)  # by their MD5 sums, which are entity tags
 
     def __post_init__(self) -> None:
-        """List the steps."""
+        """Connect past the proxy, and list the steps."""
         self.files = fsspec.filesystem(
             "s3",
             endpoint_url=self.server.endpoint,
@@ -75,10 +79,14 @@ class Life:
             use_listings_cache=False,
             skip_instance_cache=True,
         )
+        self.steps = self.list_steps()
+
+    def list_steps(self) -> dict[str, Step]:
+        """The steps in their order."""
         first = self.job("first", FIRST)
         second = self.job("second", FIRST + 4, skip_existing=True)
         abandoned = self.job("abandoned", 5)
-        self.steps = {
+        return {
             "plan": lambda: make_plan(first),
             "generate": lambda: make_missing(self.uri("first"), FAILED),
             "aggregate": lambda: aggregate(self.uri("first")),
@@ -99,9 +107,14 @@ class Life:
         }
 
     @property
+    def root(self) -> str:
+        """The URI of the folder that has all that the steps write."""
+        return f"s3://{self.bucket}/{self.format}"
+
+    @property
     def output(self) -> str:
         """The URI of the output."""
-        return f"s3://{self.bucket}/{self.format}"
+        return self.root
 
     def uri(self, run: str) -> str:
         """The URI of a run."""
@@ -124,7 +137,7 @@ class Life:
     def do(self, name: str) -> None:
         """Do a step. Raises AssertionError where one that only reads finds other things."""
         found = self.steps[name]()
-        if name in READING_STEPS and self.found.setdefault(name, found) != found:
+        if name in self.reading_steps and self.found.setdefault(name, found) != found:
             raise AssertionError(f"{name} found {found}, and not {self.found[name]}")
 
     def record(self, network: Disturbance) -> None:
@@ -140,8 +153,8 @@ class Life:
             self._bodies |= {_md5(body): body for body in content.values()}
 
     def content(self) -> Content:
-        """Every object under the output."""
-        path = self.output.removeprefix("s3://")
+        """Every object that the steps wrote."""
+        path = self.root.removeprefix("s3://")
         entries = self.files.find(path, detail=True, refresh=True)
         result: Content = {}
         for name, entry in entries.items():
@@ -155,8 +168,8 @@ class Life:
         return result
 
     def restore(self, content: Content) -> None:
-        """Let the output have these objects and no others."""
-        path = self.output.removeprefix("s3://")
+        """Let the root have these objects and no others."""
+        path = self.root.removeprefix("s3://")
         current = self.content()
         for key in current.keys() - content.keys():
             self.files.rm_file(f"{path}/{key}")

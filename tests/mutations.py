@@ -51,6 +51,19 @@ PLACES: tuple[bytes | None, ...] = (
     *(b"/" + b"x" * 300, b"file:///etc/passwd", b"s3://", b"s3:///a.png", b"s3://bucket/"),
     *(b"s3://bucket/a.png::file:///etc/passwd", b"http://169.254.169.254/latest", b"local:///a"),
 )
+TEMPLATE_PIECES = (
+    *("a red ", "{{ place }}", "{{place}} ", "__x__", "__y/*__ ", "__!x__", "__~y/cold__", "\n"),
+    *("{a|b}", "{2::a|1::b}", "{a|{b|c} d}", "{2$$a|b|c}", "{1-2$$ and $$a|b}", "{-2$$__x__}"),
+    *("{!a|b}", "{~a|b}", "{a|}", "\\{x\\}", "\\_\\_x", "(cat:1.2) [a|b], ", "é 漢 ", "100% "),
+)
+TEMPLATE_TOKENS = (
+    *(b"{{", b"}}", b"{", b"}", b"|", b"::", b"0::", b"-1::", b"1e9::", b"9.99::", b"$$", b"2$$"),
+    *(b"{999999$$", b"-", b"__", b"__*__", b"__../x__", b"__/etc/passwd__", b"__z__", b"${", b"=!"),
+    *(b"${v=!{a|b}}", b"${v}", b"${v=a}", b"${v:a}", b"%{a$$b}", b"{% for x in y %}", b"{@a|b}"),
+    *(b"\\", b"#", b"\n#", b"{" * 40, b"}" * 40, b"{a|b}" * 30, b"__x__" * 300, b"{a|b|c|d}" * 99),
+    *(b"\xff", b"\xef\xbb\xbf", b"\0", b"\r", "\u2028".encode(), b"x" * 21_000, b"{{ id }}"),
+    *(b"{{ " + b"n" * 999 + b" }}", b"{a|a|a}", b"{2$${x}$$a|b}", b"__x(a=b)__"),
+)
 EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63)
 
 
@@ -163,6 +176,63 @@ def _job_values() -> dict[str, object]:
     }
 
 
+def _recipe_values() -> dict[str, object]:
+    """A job whose prompts are made and rewritten, and whose images compete."""
+    return {
+        "name": "test",
+        "prompts": {
+            "template": ["a {red|blue} __animal__", "{{ place }} at night"],
+            "negative_template": "{blurry|}, low quality",
+            "table": "places.csv",
+            "wildcards": "s3://bucket/wildcards/",
+            "combinations": 20,
+            "sweep": {
+                "seed": [1, 2],
+                "guidance": [2.5, 5],
+                "steps": [4, 8],
+                "sampler": ["euler"],
+                "loras": ["", "a:0.4"],
+            },
+            "max_prompts": 5000,
+        },
+        "rewrite": {
+            "model": {"id": "org/model", "revision": "main", "dtype": "bfloat16"},
+            "instruction": "Describe {prompt}",
+            "append": True,
+            "max_new_tokens": 80,
+            "temperature": 0.5,
+            "seed": 7,
+            "batch_size": 4,
+        },
+        "scores": {
+            "clip": {"kind": "clip_score", "id": "org/clip", "min": 20, "share": 0.5},
+            "nsfw": {"kind": "classifier", "id": "org/nsfw", "label": "nsfw", "max": 0.5},
+            "reward": {"kind": "reward", "id": "org/pick", "processor": {"id": "org/clip"}},
+            "taste": {"kind": "aesthetic", "id": "org/clip", "head": "head.safetensors"},
+            "own": {"kind": "own", "entry": "package.module:name"},
+        },
+        "keep": {"of": 4, "by": "clip", "losers": "keep"},
+        "output": "out",
+        "model": {"id": "bundled:shapes", "loras": {"a": {"id": "org/b"}}},
+    }
+
+
+def _template(dice: random.Random) -> bytes:
+    pieces = dice.choices(TEMPLATE_PIECES, k=dice.choice([1, 2, 4, 8]))
+    if dice.random() < 0.2:
+        pieces = ["${v=!{a|b|c}}", *pieces, "${v}"]
+    return "".join(pieces).encode()
+
+
+def _wildcards(dice: random.Random) -> bytes:
+    lines = []
+    for number in range(dice.choice([1, 3, 20, 300])):
+        weight = dice.choice(["", "", "", "2::", "0.5::", "0::"])
+        lines.append(f"{weight}line {number} {dice.choice(TEMPLATE_PIECES).strip()}")
+    lines.insert(dice.randrange(len(lines) + 1), dice.choice(["# a comment", "", "plain"]))
+    return dice.choice(["\n", "\r\n"]).join(lines).encode()
+
+
 def _yaml_of(values: object) -> Callable[[random.Random], bytes]:
     def write(dice: random.Random) -> bytes:
         changed = json.loads(json.dumps(values))
@@ -229,8 +299,12 @@ MAKERS: dict[str, Callable[[random.Random], bytes]] = {
     "prices": _yaml_of({"prices": [{"gpu": "NVIDIA L4", "per_hour": 0.7, "spot": True}] * 2}),
     "tuning": _yaml_of({"version": 1, "entries": [entry().model_dump(mode="json")]}),
     "image": _image,
+    "recipe": _yaml_of(_recipe_values()),
+    "template": _template,
+    "wildcards": _wildcards,
 }
-TEXTS = {"csv", "tsv", "jsonl", "job", "prices", "tuning"}
+TEMPLATES = {"template", "wildcards"}
+TEXTS = {"csv", "tsv", "jsonl", "job", "prices", "tuning", "recipe", *TEMPLATES}
 
 
 # Mutations.
@@ -289,6 +363,13 @@ def _insert_token(dice: random.Random, content: bytes, _: Sequence[bytes]) -> by
     return content
 
 
+def _insert_template_token(dice: random.Random, content: bytes, _: Sequence[bytes]) -> bytes:
+    for _number in range(dice.choice([1, 1, 2, 5])):
+        place = _place(dice, content)
+        content = content[:place] + dice.choice(TEMPLATE_TOKENS) + content[place:]
+    return content
+
+
 def _move_lines(dice: random.Random, content: bytes, _: Sequence[bytes]) -> bytes:
     lines = content.splitlines(keepends=True)
     dice.shuffle(lines)
@@ -337,6 +418,8 @@ def make_file(kind: str, dice: random.Random) -> bytes:
     content = MAKERS[kind](dice)
     others = [MAKERS[kind](dice), MAKERS[dice.choice(list(MAKERS))](dice)]
     mutators = TEXT_MUTATORS if kind in TEXTS else BINARY_MUTATORS
+    if kind in TEMPLATES:
+        mutators = (*mutators, *[_insert_template_token] * 4)
     if kind == "image":
         mutators = (*mutators, _change_png_chunk, _change_png_chunk, _change_png_chunk)
     for _ in range(dice.choice([0, 1, 1, 1, 1, 2, 3])):

@@ -10,7 +10,7 @@ from functools import partial
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, TryAgain
-from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from tests.disturbance import ALL_FAULTS, Answer, Disturbance, Fault, Forward
 from tests.life import Content, Life, Step, lasting
@@ -19,15 +19,16 @@ from tests.texts import chance
 
 MAX_BURST = 60
 MAX_ATTEMPTS = 4
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 600.0
 FOREVER = float("inf")
 LASTING_FAULTS = ("error", "slow down", "unavailable", "unanswered", "reset", "expired", "cut")
 # What a finished run promises; the rest of its objects serves people.
-PROMISED = ("manifest/", "image-ids/", "images/", "index/", "shards/", "plan.json")
+PROMISED = (
+    *("manifest/", "image-ids/", "images/", "index/", "shards/", "plan.json", "forgotten/"),
+    *("data/", "_plan/", "export.json"),
+)
 # Of who wakes: what it was about to do may be undone, or done, or gone.
 ZOMBIE_CODES = (BadInput.exit_code, Incomplete.exit_code, TryAgain.exit_code)
-# Steps that begin something new: whoever wakes in them may do so again, as a user might.
-MORE_WORK = ("retry", "retry again", "abandon")
 KINDS = ("fault", "fault", "fault", "burst", "kill", "stop", "zombie", "pair")
 
 
@@ -136,7 +137,7 @@ class Bench:
 
     def _require_finished_whole(self, step: str, content: Content) -> None:
         """A run with the success marker has what it had before, or all that it shall have."""
-        for run in ("first", "second"):
+        for run in self.life.wholes:
             if f"{run}/{SUCCESS_KEY}" not in content:
                 continue
             states = [
@@ -165,13 +166,13 @@ class Bench:
     def _play_zombie(self, step: str, dice: random.Random) -> None:
         """Let the step sleep at a request while others do it, and what follows it; then wake it."""
         names = list(self.life.steps)
-        if step in MORE_WORK:
+        if step in self.life.more_work:
             step = names[names.index(step) + 1]
             self.life.restore(self.life.before[step])
             self.log.append(f"in place of it, {step}")
         first = names.index(step)
         last = min(len(names) - 1, first + dice.choice([0, 0, 1, 2, 4]))
-        while names[last] in MORE_WORK:
+        while names[last] in self.life.more_work:
             last -= 1
         place = self.place(step, dice)
         acts = dice.random() < 0.5
@@ -200,13 +201,14 @@ class Bench:
 
     def _finish_after_zombie(self, step: str, content: Content) -> None:
         """What was finished is so still; aggregated again, its report and cards are current too."""
-        for run in ("first", "second"):
+        for run in self.life.wholes:
             marker = f"{run}/{SUCCESS_KEY}"
             if marker not in self.life.after[step]:
                 continue
             if marker not in content:
                 raise Damage(f"{run} was finished, and is not any more")
-            aggregate(self.life.uri(run))
+            if f"{run}/{PLAN_KEY}" in content:
+                aggregate(f"{self.life.root}/{run}")
         self._finish(step)
 
     def _judge_writer(self, writer: "Writer", codes: Collection[int]) -> None:

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding, file_suffix
+from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     EMPTY_DATASET_KEY,
@@ -18,7 +19,6 @@ from imagekiln.steps.runs.keys import (
 )
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.scores import score_fields
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
@@ -41,10 +41,10 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
     """Write the card into the run, and where it has no images the empty dataset that it names."""
     schema = read_row_schema(store, plan)
-    scores = score_fields(plan.job)
+    added = added_fields(plan.job)
     if not summary.ok:
-        store.replace(EMPTY_DATASET_KEY, part_to_parquet(schema.empty_table(), [], scores))
-    schema = pa.schema([*schema, *scores])  # readers go by names
+        store.replace(EMPTY_DATASET_KEY, part_to_parquet(schema.empty_table(), [], added))
+    schema = pa.schema([*schema, *added])  # readers go by names
     card = render_card(plan, schema, summary)
     store.replace(CARD_KEY, card.encode(errors="replace"))
 

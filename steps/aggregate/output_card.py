@@ -16,11 +16,11 @@ import yaml
 from imagekiln.steps.aggregate.card import card_template, run_file_patterns, size_category
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.parquet_features import part_features
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import iter_successful, read_entries
-from imagekiln.steps.runs.scores import score_fields
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
@@ -138,7 +138,7 @@ def _read_run(output: str, run_id: str) -> CardRun | None:
     try:
         store = open_store(f"{output}/{run_id}")
         plan = load_plan(store)
-        columns = pa.schema([*read_row_schema(store, plan), *score_fields(plan.job)])
+        columns = pa.schema([*read_row_schema(store, plan), *added_fields(plan.job)])
         # Each of a thousand nights names all nights before it: together, that is half a million.
         return CardRun(replace(plan, existing_runs=()), load_summary(store), columns)
     except (BadInput, Missing):

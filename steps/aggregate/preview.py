@@ -42,7 +42,7 @@ def judge_first_shard(uri: str) -> Preview:
     stats = load_stats(run.store, 0)
     sheet = ContactSheet(tuple(job.marking_gates))
     sheet.add(shard)
-    builder = SummaryBuilder(job.carried_columns, job.scores)
+    builder = SummaryBuilder(job.carried_columns, job.scores, run.plan.pass_sizes)
     builder.add(shard)
     plan = _plan_of_first_shard(run.plan)
     policy = resolve_policy(run)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
+from imagekiln.steps.runs.added_columns import added_fields, outcome_schema
 from imagekiln.steps.runs.forgotten import forget_rows, read_forgotten
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS, OUTSCORED_STATUS
@@ -24,7 +25,6 @@ from imagekiln.steps.runs.parts import (
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Round, iter_rounds
-from imagekiln.steps.runs.scores import outcome_schema, score_fields
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA, OUTCOME_SCHEMA
@@ -69,7 +69,7 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
     if not store.exists(part.key):  # s3fs would list the folder on opening a missing object
         return None
-    outcomes = read_outcomes(store, part.key, ["image_id", *OUTCOME_SCHEMA.names], part.scores)
+    outcomes = read_outcomes(store, part.key, ["image_id", *OUTCOME_SCHEMA.names], part.added)
     require_same_images(store.uri_of(part.key), outcomes, part.rows)
     return outcomes
 
@@ -88,7 +88,7 @@ def _part_results(part_format: PartFormat, part: Part, outcomes: PartOutcomes | 
 
 
 def _result_schema(part: Part) -> pa.Schema:
-    outcome = outcome_schema(part.scores)
+    outcome = outcome_schema(part.added)
     return pa.schema([*outcome, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
 
 
@@ -132,7 +132,7 @@ class RunReconciler:
                     where = retry_round.store.uri_of(shard_key(shard))
                     raise BadInput(f"{where}: has other columns than the run. Restore it.")
                 manifest = overlay(manifest, later, partial(self._read_named_parts, number))
-        manifest = forget_rows(manifest, self.forgotten, score_fields(self.plan.job))
+        manifest = forget_rows(manifest, self.forgotten, added_fields(self.plan.job))
 
         keys = dict(
             zip(self._missing_part_numbers(planned.manifest), planned.missing_parts, strict=True)

@@ -134,7 +134,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     store = run.store
     plan = run.plan
     gates = plan.job.gates
-    builder = SummaryBuilder(plan.job.carried_columns, plan.job.scores)
+    builder = SummaryBuilder(plan.job.carried_columns, plan.job.scores, plan.pass_sizes)
     sheet = ContactSheet(tuple(plan.job.marking_gates))
     sweep = SweepSheet(swept_settings(plan.job), plan.job.candidates)
     marker = NearDuplicateMarker(gates.near_duplicate)

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
@@ -22,7 +20,9 @@ from imagekiln.steps.aggregate.throughput import (
 )
 from imagekiln.steps.errors import BadInput, newer_version_error
 from imagekiln.steps.job.prices import GpuPrice, Prices
+from imagekiln.steps.models.passes import NO_PASSES, PassSizes
 from imagekiln.steps.runs.account import NOTHING, Spent
+from imagekiln.steps.runs.drawn_sizes import sum_work
 from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
@@ -220,8 +220,17 @@ def load_summary(store: Store) -> Summary:
 class SummaryBuilder:
     """Adds up a run shard by shard, in memory that does not grow with the run."""
 
-    def __init__(self, carry: Sequence[str] = (), scores: Iterable[str] = ()) -> None:
-        """Begin with no shard. `carry` names the columns that the job carries, `scores` scores."""
+    def __init__(
+        self,
+        carry: Sequence[str] = (),
+        scores: Iterable[str] = (),
+        sizes: PassSizes = NO_PASSES,
+    ) -> None:
+        """Begin with no shard. `carry` names the columns that the job carries, `scores` scores.
+
+        `sizes` are those that its passes give.
+        """
+        self._sizes = sizes
         self._counts = ImageCounts()
         self._marks_of_run: Counter[str] = Counter()
         self._failures = FailureCounter(carry)
@@ -236,7 +245,7 @@ class SummaryBuilder:
         self._counts += count_images(manifest)
         self._failures.add(manifest)
         self._distributions.add(manifest)
-        self._work += _work(manifest)
+        self._work += sum_work(manifest, self._sizes)
 
         room = MAX_LISTED - len(self._missing_parts)
         self._missing_parts += shard.missing_parts[:room]
@@ -305,13 +314,3 @@ class SummaryBuilder:
             work=self._work,
             expected=expected,
         )
-
-
-def _work(manifest: pa.Table) -> float:
-    """What a shard's images take to draw, in pixels times steps."""
-    pixels = pc.multiply(
-        pc.cast(manifest["width"], pa.float64()), pc.cast(manifest["height"], pa.float64())
-    )
-    work = pc.multiply(pixels, manifest["steps"])
-    strengths = pc.fill_null(manifest["strength"], 1.0)
-    return float(pc.sum(pc.multiply(work, strengths)).as_py() or 0.0)

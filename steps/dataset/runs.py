@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.output import file_suffix
+from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import read_registry
 from imagekiln.steps.runs.rounds import resolve_run
-from imagekiln.steps.runs.scores import score_fields
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
@@ -96,7 +96,7 @@ def describe_source(store: Store, plan: Plan) -> RunSource:
     fields = (
         *read_row_schema(store, plan),
         *OUTCOME_SCHEMA,
-        *score_fields(plan.job),
+        *added_fields(plan.job),
         *LOCATION_SCHEMA,
         *NEAR_DUPLICATE_SCHEMA,
     )

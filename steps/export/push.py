@@ -7,7 +7,7 @@ uploaded before a break. The manifest and the card come with the last commit.
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest
 from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.models.hub import BUSY_STATUSES, silence_hub_client
 from imagekiln.steps.runs.account import count_entries
-from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -29,6 +29,7 @@ VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 MAX_REPOSITORY_FILES = 100_000  # more than the hub recommends make a repository slow
+MARKER_BYTES = 1000  # more than it has
 DENIED_STATUSES = (401, 403)
 
 
@@ -80,11 +81,30 @@ class _Repository:
         folders = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
         return [path for path in paths if path.startswith(folders) and path not in keys]
 
+    def has_same_files(self, one: str, other: str) -> bool:
+        """Whether two commits have the same files."""
+        return self._blobs(one) == self._blobs(other)
+
+    def _blobs(self, commit: str) -> dict[str, str]:
+        """The names of a commit's files, and what git calls their content."""
+        entries = self.api.list_repo_tree(
+            self.name, recursive=True, revision=commit, repo_type="dataset"
+        )
+        return {entry.path: entry.blob_id for entry in entries if hasattr(entry, "blob_id")}
+
     def find_version(self, version: str) -> str | None:
         """The commit of a tag."""
         tags = self.api.list_repo_refs(self.name, repo_type="dataset").tags
         commits = {tag.name: tag.target_commit for tag in tags}
         return commits.get(version)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What changes where images are removed from a complete export."""
+
+    marker: bytes
+    removals: int
 
 
 def push(
@@ -106,16 +126,23 @@ def push(
     if not token:
         raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
     store = open_store(export)
+    state = _read_state(store)
     data, others = _list_files(store)
+    if state is None:
+        raise BadInput(f"{store.uri}: is not complete. Run the command that exports it again.")
+    _require_own_files(store, [*data, *others])
     from huggingface_hub import HfApi  # slow to import
 
     with _translate_errors(repository), silence_hub_client():
         api = HfApi(token=token)
         api.create_repo(name, repo_type="dataset", private=not public, exist_ok=True)
         target = _Repository(api, name)
-        commit = _upload_all(target, store, data, others, progress or NoProgress())
+        additions, outdated = _upload_all(target, store, data, others, progress or NoProgress())
+        if _read_state(store) != state:
+            raise TryAgain(f"{store.uri}: changed while it was pushed. Run the command again.")
+        commit = target.commit(additions, outdated)
         if version is not None:
-            _tag(target, version, commit)
+            commit = _tag(target, version, commit)
     return PushResult(repository, commit, version, len(data) + len(others))
 
 
@@ -133,8 +160,6 @@ def _read_name(repository: str, version: str | None) -> str:
 def _list_files(store: Store) -> tuple[list[str], list[str]]:
     """The data files of an export, and what comes with the last commit."""
     plan = load_export_plan(store)
-    if not store.exists(SUCCESS_KEY):
-        raise BadInput(f"{store.uri}: is not complete. Run the command that exports it again.")
     chunks = count_entries(store, manifest_chunk_key)
     others = [*map(manifest_chunk_key, range(chunks)), CARD_KEY]
     data = [file.key for file in plan.files]
@@ -146,14 +171,37 @@ def _list_files(store: Store) -> tuple[list[str], list[str]]:
     return data, others
 
 
+def _require_own_files(store: Store, keys: Sequence[str]) -> None:
+    """Raise BadInput where one is absent or a link: a stranger's may lead to any file here."""
+    folders = {key.rpartition("/")[0] for key in keys}
+    own = {entry.key for folder in folders for entry in store.list_folder(folder)}
+    for key in keys:
+        if key not in own:
+            raise BadInput(
+                f"{store.uri_of(key)}: is missing, or is a link, which is not published. Restore "
+                "it, or export to another folder."
+            )
+
+
+def _read_state(store: Store) -> _State | None:
+    """The state of an export; None while it is not complete."""
+    with suppress(Missing):
+        marker = store.read_prefix(SUCCESS_KEY, MARKER_BYTES)
+        return _State(marker, count_entries(store, forgotten_key))
+    return None
+
+
 def _upload_all(
     target: _Repository,
     store: Store,
     data: Sequence[str],
     others: Sequence[str],
     progress: Progress,
-) -> str:
-    """Upload and commit some files at a time; the commit that has all is the last."""
+) -> tuple[list["CommitOperationAdd"], list[str]]:
+    """Upload all, and commit the data files some at a time.
+
+    Returns what the last commit adds, with which it has all, and which files it deletes.
+    """
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
         additions = []
@@ -163,19 +211,24 @@ def _upload_all(
         target.commit(additions)
         progress.add_committed(len(additions))
     outdated = target.outdated_files({*data, *others})
-    commit = target.commit([target.upload(store, key) for key in others], outdated)
+    additions = [target.upload(store, key) for key in others]
     progress.close()
-    return commit
+    return additions, outdated
 
 
-def _tag(target: _Repository, version: str, commit: str) -> None:
+def _tag(target: _Repository, version: str, commit: str) -> str:
+    """Tag the commit, and return what the version names: perhaps another with the same files."""
     existing = target.find_version(version)
     if existing is None:
-        target.api.create_tag(target.name, tag=version, revision=commit, repo_type="dataset")
-    elif existing != commit:
+        target.api.create_tag(
+            target.name, tag=version, revision=commit, repo_type="dataset", exist_ok=True
+        )
+        existing = target.find_version(version) or commit  # another push may have been faster
+    if existing != commit and not target.has_same_files(existing, commit):
         raise BadInput(
             f"{target.name}: version {version} is there, with other files. Choose another version."
         )
+    return existing
 
 
 @contextmanager

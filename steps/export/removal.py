@@ -138,4 +138,5 @@ def _replace_derived(store: Store, plan: ExportPlan, forgotten: pa.Array) -> Non
     columns = rows.select(file_columns(plan, rows)).schema
     card = render_export_card(plan, columns, images, size)
     store.replace(CARD_KEY, card.encode(errors="replace"))
-    store.create(SUCCESS_KEY, success_marker(images))
+    # An export that began before this removal may have written the marker meanwhile.
+    store.replace(SUCCESS_KEY, success_marker(images))

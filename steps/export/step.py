@@ -171,6 +171,7 @@ def _write_export(source: ExportSource, store: Store, progress: Progress) -> int
     for number, chunk in enumerate(iter_manifest(store, plan)):
         create_once(store, manifest_chunk_key(number), to_parquet(chunk))
     _write_card(store, plan)
+    _require_no_removal(store)  # which may have begun meanwhile, and is not done
     create_once(store, SUCCESS_KEY, success_marker(plan.images))
     progress.close()
     return written

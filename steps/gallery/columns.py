@@ -58,12 +58,27 @@ def manifest_columns(columns: dict[str, IndexColumn]) -> list[IndexColumn]:
 
 
 def _describe_type(arrow_type: pa.DataType) -> tuple[ColumnKind, str] | None:
-    if pa.types.is_signed_integer(arrow_type):
+    """What a column may be asked; None for structures, bytes and other lists."""
+    types = pa.types
+    if types.is_signed_integer(arrow_type):
         return "whole", "BIGINT"
-    if pa.types.is_floating(arrow_type):
+    if types.is_unsigned_integer(arrow_type):
+        return "whole", "UBIGINT"
+    if types.is_floating(arrow_type) or types.is_decimal(arrow_type):
         return "number", "DOUBLE"
-    if arrow_type == pa.list_(pa.string()):
+    if types.is_list(arrow_type) and _is_text(arrow_type.value_type):
         return "flags", "VARCHAR[]"
-    if pa.types.is_string(arrow_type) or pa.types.is_boolean(arrow_type):
+    if types.is_dictionary(arrow_type):
+        return _describe_type(arrow_type.value_type)
+    if _is_text(arrow_type) or types.is_boolean(arrow_type) or types.is_temporal(arrow_type):
         return "text", "VARCHAR"
     return None
+
+
+def _is_text(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_string_view(arrow_type)
+    )

@@ -57,6 +57,7 @@ class GalleryState:
     columns: tuple[ColumnChoice, ...]
     statuses: tuple[str, ...]
     flags: tuple[str, ...]
+    scores: tuple[str, ...]
     images: int
     indexed: int
     is_complete: bool
@@ -136,6 +137,7 @@ def describe_choices(
     """What a page of these runs and columns offers."""
     plans = [run.run.plan for run in runs.runs]
     flags = dict.fromkeys(flag for plan in plans for flag in plan.job.marking_gates)
+    scores = dict.fromkeys(score for plan in plans for score in plan.job.scores)
     return GalleryState(
         uri=runs.uri,
         runs=tuple(RunChoice(run.run_id, sum(run.source.shard_images)) for run in runs.runs),
@@ -145,6 +147,7 @@ def describe_choices(
         ),
         statuses=STATUSES,
         flags=tuple(flags),
+        scores=tuple(scores),
         images=progress.images,
         indexed=progress.indexed,
         is_complete=progress.is_complete,

@@ -217,7 +217,7 @@ const source = (() => {
   }
 
   async function neighborsOf(number) {
-    hashes = hashes || readHashes();
+    hashes = hashes || readHashes().catch((error) => { hashes = null; throw error; });
     const { high, low, known } = await hashes;
     if (!known[number]) return [];
     const byDistance = Array.from({ length: 65 }, () => []);

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,9 +36,7 @@ class StaticColumns:
         rows = _select(manifest, self._columns)
         for column in self._columns:
             if column.kind in ("whole", "number"):
-                values = rows[column.name]
-                self._sums[run_id, column.name] += pc.sum(values, min_count=0).as_py()
-                self._counts[run_id, column.name] += pc.count(values).as_py()
+                self._add_to_mean((run_id, column.name), rows[column.name])
         self._pending.append(rows)
         self._rows += rows.num_rows
         while self._rows >= self.chunk_rows:
@@ -50,12 +49,23 @@ class StaticColumns:
 
     def mean(self, run_id: str, name: str) -> float | None:
         """The mean of a column of numbers in a run; None where it has no values."""
-        count = self._counts.get((run_id, name))
-        return self._sums[run_id, name] / count if count else None
+        key = (run_id, name)
+        count = self._counts.get(key)
+        if not count:
+            return None
+        return self._sums[key] / count
+
+    def _add_to_mean(self, key: tuple[str, str], column: pa.ChunkedArray) -> None:
+        values = column.cast(pa.float64(), safe=False)
+        total = pc.sum(values, min_count=0)
+        count = pc.count(values)
+        self._sums[key] += total.as_py()
+        self._counts[key] += count.as_py()
 
     def _write_chunk(self) -> None:
         rows = pa.concat_tables(self._pending, promote_options="permissive")
-        chunk, rest = rows.slice(0, self.chunk_rows), rows.slice(self.chunk_rows)
+        chunk = rows.slice(0, self.chunk_rows)
+        rest = rows.slice(self.chunk_rows)
         self._pending = [rest] if rest.num_rows else []
         self._rows = rest.num_rows
         for column in self._columns:
@@ -65,13 +75,19 @@ class StaticColumns:
 
 
 def _select(manifest: pa.Table, columns: Sequence[IndexColumn]) -> pa.Table:
-    arrays = [
-        manifest[column.name]
+    arrays = {
+        column.name: _values(manifest[column.name])
         if column.name in manifest.column_names
         else pa.nulls(manifest.num_rows)
         for column in columns
-    ]
-    return pa.table(arrays, names=[column.name for column in columns])
+    }
+    return pa.table(arrays)
+
+
+def _values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column
 
 
 def _to_values(column: pa.ChunkedArray) -> list[object]:
@@ -86,5 +102,7 @@ def _to_value(value: object) -> object:
             return "true" if value else "false"
         case int():
             return value if abs(value) <= MAX_SAFE_INTEGER else str(value)
+        case Decimal():
+            return float(value)
         case _:
             return str(value)

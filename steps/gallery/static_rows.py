@@ -37,7 +37,8 @@ def put_blocks(run: GalleryRun, target: Store, manifest: pa.Table) -> Iterator[B
     with ThreadPoolExecutor(READERS) as readers:
 
         def put(number: int) -> Block:
-            rows = manifest.slice(number * BLOCK_IMAGES, BLOCK_IMAGES)
+            first = number * BLOCK_IMAGES
+            rows = manifest.slice(first, BLOCK_IMAGES)
             return _put_block(run, target, rows, readers)
 
         yield from map_ordered(put, count, WRITERS)
@@ -52,8 +53,8 @@ def _put_block(
         "thumbnails": thumbnails and [thumbnails.name, thumbnails.offsets],
     }
     name = put_json(target, ROWS_FOLDER, block)
-    keys = [f"{ROWS_FOLDER}/{name}"]
-    if thumbnails is not None:
-        keys.append(f"{THUMBNAILS_FOLDER}/{thumbnails.name}")
-    problems = () if thumbnails is None else thumbnails.problems
-    return Block(rows.num_rows, name, tuple(keys), problems)
+    rows_key = f"{ROWS_FOLDER}/{name}"
+    if thumbnails is None:
+        return Block(rows.num_rows, name, (rows_key,), ())
+    thumbnails_key = f"{THUMBNAILS_FOLDER}/{thumbnails.name}"
+    return Block(rows.num_rows, name, (rows_key, thumbnails_key), thumbnails.problems)

@@ -43,12 +43,7 @@ def put_thumbnails(
 
     None where no image is ok. Raises TryAgain where storage fails.
     """
-    digests = [
-        digest if status == "ok" else None
-        for digest, status in zip(
-            rows["sha256"].to_pylist(), rows["status"].to_pylist(), strict=True
-        )
-    ]
+    digests = _digests(rows)
     if not any(digests):
         return None
     name = _file_name(digests)
@@ -63,6 +58,15 @@ def put_thumbnails(
     header = struct.pack(f"<{len(lengths)}I", *lengths)
     target.create(f"{THUMBNAILS_FOLDER}/{name}", header + b"".join(thumbnails))
     return ThumbnailFile(name, _offsets(lengths), tuple(problems))
+
+
+def _digests(rows: pa.Table) -> list[str | None]:
+    """The hash of each image's file; None of images that have none."""
+    digests = rows["sha256"].to_pylist()
+    statuses = rows["status"].to_pylist()
+    return [
+        digest if status == "ok" else None for digest, status in zip(digests, statuses, strict=True)
+    ]
 
 
 def _file_name(decisive: Sequence[str | None]) -> str:
@@ -94,7 +98,8 @@ def _make_thumbnails(
     ok = [place for place, status in enumerate(statuses) if status == "ok"]
     for first in range(0, len(ok), READ_AT_ONCE):
         places = ok[first : first + READ_AT_ONCE]
-        for place, content in zip(places, _read(source, rows, places, readers), strict=True):
+        contents = _read(source, rows, places, readers)
+        for place, content in zip(places, contents, strict=True):
             thumbnail = _make_thumbnail(source, rows, place, content)
             if isinstance(thumbnail, BadInput):
                 problems.append(str(thumbnail))
@@ -108,7 +113,8 @@ def _read(
 ) -> list[bytes | BadInput]:
     """The stored files of these rows; one that is damaged costs itself alone."""
     try:
-        return [*read_images(source, rows.take(pa.array(places)), readers)]
+        chosen = rows.take(pa.array(places))
+        return [*read_images(source, chosen, readers)]
     except BadInput as error:
         if len(places) == 1:
             return [error]
@@ -121,6 +127,8 @@ def _make_thumbnail(
     if isinstance(content, BadInput):
         return content
     try:
-        return encode_thumbnail(decode_image(content), SIDE)
+        pixels = decode_image(content)
+        return encode_thumbnail(pixels, SIDE)
     except DAMAGE_ERRORS as error:
-        return damage_error(source.uri_of(str(rows["part"][place])), error)
+        part = str(rows["part"][place])
+        return damage_error(source.uri_of(part), error)

@@ -55,6 +55,13 @@ def is_flat(rgb: RGB) -> bool:
     return bool((rgb == rgb[0, 0]).all())
 
 
+def mark_flat(image: DrawnImage) -> DrawnImage:
+    """The image; where it is of a single color, which a pass might hide, as a blank one."""
+    if image.rgb is None or image.status != "ok" or not is_flat(image.rgb):
+        return image
+    return replace(image, rgb=None, status="blank", error=FLAT_ERROR)
+
+
 class OutputEncoder:
     """Encodes and judges images as a plan asks. May be called from several threads at once."""
 
@@ -82,6 +89,7 @@ class OutputEncoder:
             encoded,
             scores={name: score.value for name, score in image.scores.items()},
             candidate_rank=image.candidate_rank,
+            captions=image.captions,
         )
         if encoded.status != "ok" or image.rgb is None:
             return encoded

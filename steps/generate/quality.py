@@ -4,6 +4,7 @@ A check that raises marks the image: what could not be judged does not count as 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 
 import numpy as np
@@ -39,7 +40,8 @@ class QualityGates:
         Raises TryAgain where a check runs out of memory.
         """
         measures = measure_image(rgb)
-        spec = to_image_spec(row)
+        height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
+        spec = replace(to_image_spec(row), width=width, height=height)
         verdicts = {check.name: check(rgb, spec) for check in self._checks}
         bad = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
 

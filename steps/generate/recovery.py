@@ -41,9 +41,15 @@ class BatchRecovery:
     ever shrinks. What failed at one size leaves the batches of smaller images as they are.
     """
 
-    def __init__(self, draw: DrawBatch, planned_size: Callable[[ImageRow], int]) -> None:
-        """Take what draws a batch, and what gives the planned batch size for a row."""
+    def __init__(
+        self, draw: DrawBatch, planned_size: Callable[[ImageRow], int], setting: str = ""
+    ) -> None:
+        """Take what draws a batch, and what gives the planned batch size for a row.
+
+        `setting` is that of a pass, which errors then name.
+        """
         self.max_pixels: int | None = None
+        self._setting = setting
         self._draw = draw
         self._planned_size = planned_size
         self._any_drawn = False
@@ -86,8 +92,9 @@ class BatchRecovery:
 
         if self._any_drawn:  # others fit, so this image is too large
             return self._draw_one_by_one(rows, failure)
+        subject = f"{self._setting}: " if self._setting else ""
         raise TryAgain(
-            "not even one image fits in the device's memory "
+            f"{subject}not even one image fits in the device's memory "
             f"({failure.message[:200]}). Run the shard again."
         )
 
@@ -111,6 +118,8 @@ class BatchRecovery:
             if is_device_lost(error):
                 raise device_error(error) from error
             message = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+            if self._setting:  # behind it, since an error begins with its class
+                message += f" (in {self._setting})"
             # Parquet takes no lone surrogates, which file names may hold.
             message = message.encode(errors="replace").decode()
             return _DrawFailure(message, is_out_of_memory(error))

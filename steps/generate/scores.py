@@ -24,7 +24,7 @@ from imagekiln.steps.generate.diffusion.scorers import (
     Scorer,
     load_model_scorer,
 )
-from imagekiln.steps.generate.encoder import FLAT_ERROR, is_flat
+from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.quality import MAX_REASON_CHARS, marking_scores, to_image_spec
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
@@ -201,7 +201,7 @@ def score_images(
     scorers: Scorers, images: Sequence[DrawnImage], rows: Sequence[ImageRow]
 ) -> list[DrawnImage]:
     """The images with their scores. One of a single flat color is blank, and has none."""
-    images = [_mark_flat(image) for image in images]
+    images = [mark_flat(image) for image in images]
     to_score = [
         (place, image.rgb, rows[place])
         for place, image in enumerate(images)
@@ -249,12 +249,6 @@ def _require_whole_groups(rows: Sequence[ImageRow], candidates: int) -> None:
             f"image {rows[0].image_id}: is not planned beside the other candidates of its prompt. "
             "Plan anew, under another run_id."
         )
-
-
-def _mark_flat(image: DrawnImage) -> DrawnImage:
-    if image.rgb is None or image.status != "ok" or not is_flat(image.rgb):
-        return image
-    return replace(image, rgb=None, status="blank", error=FLAT_ERROR)
 
 
 def _rank_key(

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from imagekiln.steps.generate.diffusion.transfer import count_pending
 from imagekiln.steps.generate.recovery import BatchRecovery
@@ -17,6 +17,7 @@ from imagekiln.steps.runs.image import (
     DrawnImage,
     EncodedImage,
     ImageRow,
+    PassedImages,
     group_by_shape,
     image_rows,
 )
@@ -29,6 +30,7 @@ from imagekiln.steps.storage.store import Store
 ENCODER_THREADS = 4
 EncodeImage = Callable[[DrawnImage, ImageRow], EncodedImage]
 ScoreImages = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], Sequence[DrawnImage]]
+RunPasses = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], PassedImages]
 OnUpcoming = Callable[[Sequence[ImageRow]], None]
 IsMissing = Callable[["Batch"], bool]
 
@@ -45,7 +47,8 @@ class Batch:
 class DrawnBatch:
     """Drawn images and their rows, of one part. The device may still be working on them.
 
-    Where they were scored, `wait_seconds` passed waiting for the device, and then `score_seconds`.
+    Where they were scored, `wait_seconds` passed waiting for the device, and then `score_seconds`;
+    `pass_seconds` were spent on passes, by their names.
     """
 
     part: Part
@@ -53,14 +56,15 @@ class DrawnBatch:
     rows: Sequence[ImageRow]
     wait_seconds: float = 0.0
     score_seconds: float = 0.0
+    pass_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
     """A part that is ready to be committed, and the seconds spent on it.
 
-    `wait_seconds` passed waiting for the device, `score_seconds` scoring, and `encode_seconds`
-    encoding, judging and packing.
+    `wait_seconds` passed waiting for the device, `score_seconds` scoring, `pass_seconds` in passes,
+    and `encode_seconds` encoding, judging and packing.
     `statuses` counts its images.
     """
 
@@ -69,6 +73,7 @@ class EncodedPart:
     encode_seconds: float
     statuses: Mapping[str, int] = field(default_factory=dict)
     score_seconds: float = 0.0
+    pass_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class CommittedPart:
     write_seconds: float
     was_first: bool
     score_seconds: float = 0.0
+    pass_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
@@ -99,12 +105,30 @@ def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> lis
 
 
 @dataclass(slots=True)
+class PassRate:
+    """How long it takes from drawing images to the end of their passes."""
+
+    images: int = 0
+    seconds: float = 0.0
+
+    def seconds_for(self, images: int) -> float:
+        """Seconds for so many images; 0 before the first."""
+        return images * self.seconds / self.images if self.images else 0.0
+
+    def add(self, images: int, seconds: float) -> None:
+        """Count some images, those among them that have no passes, too."""
+        self.images += images
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
 class _DrawRate:
     """How long an image takes. `pending` images were queued on the device and may not be done."""
 
     images: int = 0
     pending: int = 0
     seconds: float = 0.0
+    passes: PassRate = field(default_factory=PassRate)
 
     def seconds_for(self, images: int) -> float:
         """Seconds until pending images and this many more are drawn; 0 before the first batch."""
@@ -126,13 +150,14 @@ def draw_batches(
     stop: Stop,
     on_upcoming: OnUpcoming = lambda _: None,
     is_missing: IsMissing = lambda _: True,
+    pass_rate: "PassRate | None" = None,
 ) -> Iterator[DrawnBatch]:
     """Draw batch after batch. Raises Stopped where the part at hand cannot be finished in time.
 
     `on_upcoming` is called before each batch with the rows of the batch after it. A batch is
-    skipped where the part of it is not missing any more.
+    skipped where the part of it is not missing any more. `pass_rate` says what follows drawing.
     """
-    rate = _DrawRate()
+    rate = _DrawRate(passes=pass_rate or PassRate())
     for index, batch in enumerate(batches):
         if not is_missing(batch):
             continue
@@ -160,7 +185,12 @@ def _seconds_to_finish(part: Part, row: ImageRow, rate: _DrawRate) -> float:
     """Seconds until the part is committed if this row is drawn next."""
     if row.index_in_part == 0:
         return math.inf  # no new part is begun after a request to stop
-    return COMMIT_RESERVE_SECONDS + rate.seconds_for(part.rows.num_rows - row.index_in_part)
+    of_passes = rate.passes.seconds_for(part.rows.num_rows)
+    return (
+        COMMIT_RESERVE_SECONDS
+        + of_passes
+        + rate.seconds_for(part.rows.num_rows - row.index_in_part)
+    )
 
 
 def score_batches(
@@ -171,25 +201,47 @@ def score_batches(
     So they are scored together in the same way however memory cut the batches that they were drawn
     in.
     """
+    for batch in _regroup_batches(drawn, images_at_once):
+        began = time.perf_counter()
+        scored = score(batch.images, batch.rows)
+        yield replace(batch, images=scored, score_seconds=time.perf_counter() - began)
+
+
+def pass_batches(
+    drawn: Iterator[DrawnBatch], run_passes: RunPasses, images_at_once: int, rate: PassRate
+) -> Iterator[DrawnBatch]:
+    """Run the passes over the images of each part, so many at once."""
+    for batch in _regroup_batches(drawn, images_at_once):
+        passed = run_passes(batch.images, batch.rows)
+        # Waiting for a batch here, and not at the next, leaves drawing no time to be measured by.
+        seconds = batch.wait_seconds + batch.score_seconds + sum(passed.seconds.values())
+        rate.add(len(batch.rows), seconds)
+        yield replace(batch, images=passed.images, pass_seconds=passed.seconds)
+
+
+def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterator[DrawnBatch]:
+    """The images of each part in its order, so many in a batch but for the last. Waits for them."""
     images: list[DrawnImage] = []
     rows: list[ImageRow] = []
     wait_seconds = 0.0
+    score_seconds = 0.0
     for batch in drawn:
         if batch.rows[0].index_in_part == 0:
             images, rows = [], []  # of a part that was given up
         began_waiting = time.perf_counter()
         images += batch.images
         rows += batch.rows
-        wait_seconds += time.perf_counter() - began_waiting
+        wait_seconds += time.perf_counter() - began_waiting + batch.wait_seconds
+        score_seconds += batch.score_seconds
 
         is_last = rows[-1].index_in_part == batch.part.rows.num_rows - 1
         while len(rows) >= images_at_once or (is_last and rows):
-            began_scoring = time.perf_counter()
-            scored = score(images[:images_at_once], rows[:images_at_once])
-            seconds = time.perf_counter() - began_scoring
-            yield DrawnBatch(batch.part, scored, rows[:images_at_once], wait_seconds, seconds)
+            regrouped = images[:images_at_once]
+            regrouped_rows = rows[:images_at_once]
+            yield DrawnBatch(batch.part, regrouped, regrouped_rows, wait_seconds, score_seconds)
             images, rows = images[images_at_once:], rows[images_at_once:]
             wait_seconds = 0.0
+            score_seconds = 0.0
 
 
 def encode_parts(
@@ -203,6 +255,7 @@ def encode_parts(
     wait_seconds = 0.0
     encode_seconds = 0.0
     score_seconds = 0.0
+    pass_seconds = Counter[str]()
     with ThreadPoolExecutor(ENCODER_THREADS) as pool:
         for batch in drawn:
             if batch.rows[0].index_in_part == 0:
@@ -215,6 +268,7 @@ def encode_parts(
 
             wait_seconds += began_encoding - began_waiting + batch.wait_seconds
             score_seconds += batch.score_seconds
+            pass_seconds.update(batch.pass_seconds)
             if len(encoded) < batch.part.rows.num_rows:
                 encode_seconds += time.perf_counter() - began_encoding
                 continue
@@ -222,11 +276,14 @@ def encode_parts(
             packed = part_format.pack(batch.part, encoded)
             encode_seconds += time.perf_counter() - began_encoding
             statuses = Counter[str](image.status for image in encoded)
-            yield EncodedPart(packed, wait_seconds, encode_seconds, statuses, score_seconds)
+            yield EncodedPart(
+                packed, wait_seconds, encode_seconds, statuses, score_seconds, dict(pass_seconds)
+            )
             encoded = []
             wait_seconds = 0.0
             encode_seconds = 0.0
             score_seconds = 0.0
+            pass_seconds = Counter[str]()
 
 
 def commit_parts(
@@ -248,4 +305,5 @@ def commit_parts(
             write_seconds,
             was_first,
             part.score_seconds,
+            part.pass_seconds,
         )

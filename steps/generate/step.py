@@ -27,21 +27,24 @@ from imagekiln.steps.generate.late_shards import (
     shard_shapes,
 )
 from imagekiln.steps.generate.part_watch import PartWatch
+from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.scores import images_scored_at_once, load_scorers, score_and_rank
 from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
+    PassRate,
     commit_parts,
     draw_batches,
     encode_parts,
+    pass_batches,
     score_batches,
     split_into_batches,
 )
 from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.formats import format_of, recover_parts
-from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import (
@@ -55,6 +58,7 @@ from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
     add_queue_waits,
+    add_seconds,
     record_stats,
     time_share,
 )
@@ -98,6 +102,8 @@ class LazyDenoiser:
             denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
             try:
                 denoiser.scorers = load_scorers(self._plan, denoiser.device)
+                if self._plan.job.passes:
+                    denoiser.passes = load_passes(self._plan, denoiser)
             except BaseException:
                 denoiser.close()
                 raise
@@ -313,12 +319,17 @@ def _make_parts(work: _Work, parts: Sequence[Part], watch: PartWatch) -> _Attemp
     encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
     recovery = BatchRecovery(partial(denoiser.draw, check=_step_check(work)), work.batch_size)
-    drawn = draw_batches(batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing)
+    rate = PassRate()
+    drawn = draw_batches(
+        batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, rate
+    )
+    drawn = _run_passes(work, drawn, rate)
 
     def encode_and_commit(drawn: Iterator[DrawnBatch]) -> None:
         part_format = format_of(work.plan.job)
-        scored = _score(work, drawn)
-        encoded = encode_parts(scored, work.encoder, part_format, work.progress)
+        if denoiser.passes is None:
+            drawn = _score(work, drawn)
+        encoded = encode_parts(drawn, work.encoder, part_format, work.progress)
         with closing(prefetch(encoded, MAX_QUEUED_PARTS, encoded_waits)) as ready:
             committed.extend(commit_parts(ready, work.store, work.progress))
 
@@ -356,6 +367,25 @@ def _score(work: _Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     return score_batches(drawn, score, images_scored_at_once(work.plan))
 
 
+def _run_passes(work: _Work, drawn: Iterator[DrawnBatch], rate: PassRate) -> Iterator[DrawnBatch]:
+    """The batches after the passes that the job asks for, of the images that scores have chosen.
+
+    All in the thread that draws, as passes use the model.
+    """
+    if work.denoiser.passes is None:
+        return drawn
+    scored = _score(work, drawn)
+    # Only winners have passes: of so many images, they fill a batch.
+    images_at_once = work.plan.max_batch_size * work.plan.job.candidates
+    passes = work.denoiser.passes
+    check = work.stop.raise_if_due
+
+    def run_passes(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> PassedImages:
+        return passes(images, rows, check)
+
+    return pass_batches(scored, run_passes, images_at_once, rate)
+
+
 def _step_check(work: _Work) -> Callable[[], None]:
     """What is called after each denoising step."""
     if work.startup is None:
@@ -381,7 +411,7 @@ def _shard_stats(work: _Work, number: int, load_seconds: float, attempt: _Attemp
         device=denoiser.device,
         seconds=_stage_seconds(load_seconds, attempt),
         versions=library_versions(work.plan.job),
-        busy_share=time_share(denoiser.times.busy, attempt.seconds),
+        busy_share=time_share(denoiser.times.busy + _pass_seconds(attempt), attempt.seconds),
         peak_memory=denoiser.peak_memory,
         compile_mode=denoiser.compile_mode,
         decode_mode=denoiser.decode_mode,
@@ -409,7 +439,20 @@ def _stage_seconds(load_seconds: float, attempt: _Attempt) -> StageSeconds:
         encode=sum(part.encode_seconds for part in attempt.committed),
         score=sum(part.score_seconds for part in attempt.committed),
         write=sum(part.write_seconds for part in attempt.committed),
+        passes=_sum_passes(attempt.committed),
         encode_waits=device_waits,
     )
     add_queue_waits(seconds, attempt.drawn_waits, attempt.encoded_waits)
     return seconds
+
+
+def _sum_passes(parts: Sequence[CommittedPart]) -> dict[str, float]:
+    """The seconds of each pass, by name."""
+    seconds: dict[str, float] = {}
+    for part in parts:
+        seconds = add_seconds(seconds, part.pass_seconds)
+    return seconds
+
+
+def _pass_seconds(attempt: _Attempt) -> float:
+    return sum(_sum_passes(attempt.committed).values())

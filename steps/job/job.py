@@ -28,6 +28,14 @@ from imagekiln.steps.job.fields import (
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
+from imagekiln.steps.job.passes import (
+    MAX_PASSES,
+    AnyPass,
+    PassName,
+    RefinePass,
+    alters_pixels,
+    check_passes,
+)
 from imagekiln.steps.job.prices import GpuPrice, is_price
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
@@ -321,6 +329,11 @@ class Job(Settings):
         exclude_if=lambda keep: keep is None,
         description="Keeps the best of several images of a prompt: best 1 of 4 by clip_score.",
     )
+    passes: Annotated[dict[PassName, AnyPass], Field(max_length=MAX_PASSES)] = Field(
+        default={},
+        exclude_if=lambda passes: not passes,
+        description="What is done to each image before it is stored, in this order.",
+    )
     price_per_hour: Number | None = Field(
         default=None, ge=0, description="The price of a device per hour, for the report."
     )
@@ -399,6 +412,22 @@ class Job(Settings):
     def _check_scores(self) -> "Job":
         check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_columns})
         return self
+
+    @model_validator(mode="after")
+    def _check_passes(self) -> "Job":
+        check_passes(self.passes, self.all_gates, self.carried_columns)
+        refines = any(isinstance(settings, RefinePass) for settings in self.passes.values())
+        if refines and (self.model.controlnet or self.model.ip_adapter):
+            raise ValueError(
+                "has a pass of the kind refine, which does not work with model.controlnet or "
+                "model.ip_adapter; remove one of them"
+            )
+        return self
+
+    @property
+    def alters_images(self) -> bool:
+        """Whether a pass changes the pixels of images after they were drawn."""
+        return any(alters_pixels(settings) for settings in self.passes.values())
 
     @property
     def marking_gates(self) -> dict[str, Gate]:

@@ -43,6 +43,9 @@ def _require_kind(schema: JsonDict) -> None:
         schema["required"] = ["kind", *required]
 
 
+KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
+
+
 def _allow_text(schema: JsonDict) -> None:
     """Have editors accept the group in words."""
     group = dict(schema)
@@ -53,7 +56,7 @@ def _allow_text(schema: JsonDict) -> None:
 class Score(Gate):
     """A number for each image, and between which bounds it has to be, or else it is marked."""
 
-    model_config = ConfigDict(json_schema_extra=_require_kind)
+    model_config = KIND_REQUIRED
 
     min: Number | None = Field(default=None, description="Marks an image with a lower score.")
     max: Number | None = Field(default=None, description="Marks an image with a higher score.")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.publishing import revoke_success
 from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
@@ -26,6 +27,7 @@ from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, re
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import MAX_TABLE_ROWS
@@ -65,7 +67,9 @@ class ForgetSelection:
             pc.fill_null(pc.is_in(rows["id"], ids), False),
         )
         for name in prompt_columns:
-            is_selected = pc.or_(is_selected, self._match(pc.fill_null(rows[name], "")))
+            prompts = pc.fill_null(rows[name], "")
+            is_match = self._match(prompts)
+            is_selected = pc.or_(is_selected, is_match)
         return rows["image_id"].filter(is_selected).combine_chunks()
 
     def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -73,7 +77,8 @@ class ForgetSelection:
         hashes = frozenset(self.prompt_hashes)
         is_match = pa.array([False] * len(prompts))
         for text in filter(None, self.prompt_parts):
-            is_match = pc.or_(is_match, pc.match_substring(prompts, text, ignore_case=True))
+            contains = pc.match_substring(prompts, text, ignore_case=True)
+            is_match = pc.or_(is_match, contains)
         if hashes:
             has_hash = [_sha256(prompt) in hashes for prompt in prompts.to_pylist()]
             is_match = pc.or_(is_match, pa.array(has_hash))
@@ -139,6 +144,9 @@ def forget(
     if remove:
         for run, ids, earlier in zip(runs, selected, known, strict=True):
             _forget_in_run(run, _without(ids, earlier), pa.concat_arrays([earlier, ids]).unique())
+        with_ids = [run for run, ids in zip(runs, selected, strict=True) if len(ids)]
+        if with_ids:
+            _update_output_card(with_ids[-1])
     removals = [remove_from_export(open_store(name), all_ids, remove=remove) for name in exports]
     return ForgetResult(
         runs=tuple(counts),
@@ -218,6 +226,14 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     _remove_copies(turn)
     failed_share, accepted = _accepted(run)
     aggregate_run(run, failed_share, accepted)
+
+
+def _update_output_card(run: Run) -> None:
+    """Write the card of the run's output again: what was killed had perhaps not come to it."""
+    entry = RunEntry(run.plan.run_id, run.plan.job.name)
+    output = register_run(run.store.uri, entry)
+    if output is not None:
+        update_output_card(output)
 
 
 def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:

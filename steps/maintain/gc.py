@@ -161,25 +161,38 @@ def _collect_rewrites(
     """The rewritten prompts that no plan names and to which nothing was written since `cutoff`."""
     rewrites = [run.plan.rewrite for run in runs]
     named = {rewrite.folder for rewrite in rewrites if rewrite is not None}
-    for folder in [entry.key for entry in store.list_folder(REWRITES_FOLDER) if entry.is_folder]:
-        if folder in named:
+    entries = list(store.list_folder(REWRITES_FOLDER))
+    for entry in entries:
+        folder = entry.key
+        if folder in named or not entry.is_folder:
             continue
         objects = list(_rewrite_objects(store, folder))
-        if not objects or not all(_is_before(entry, cutoff) for entry in objects):
+        old = list(_objects_before(objects, cutoff))
+        if not old or len(old) < len(objects):
             continue
-        newest = max(entry.modified or now for entry in objects)
-        size = sum(entry.size for entry in objects)
-        days = (now - newest) / DAY_SECONDS
-        yield Garbage(store.uri_of(folder), "unused", len(objects), size, days)
+        yield _describe_rewrite(store.uri_of(folder), objects, now)
         if remove:
             _remove_rewrite(store, folder, objects)
 
 
+def _describe_rewrite(uri: str, objects: list[ObjectInfo], now: float) -> Garbage:
+    newest = max(entry.modified or now for entry in objects)
+    return Garbage(
+        run=uri,
+        reason="unused",
+        objects=len(objects),
+        bytes=sum(entry.size for entry in objects),
+        days=(now - newest) / DAY_SECONDS,
+    )
+
+
 def _rewrite_objects(store: Store, folder: str) -> Iterator[ObjectInfo]:
-    for name in (folder, f"{folder}/texts", f"{folder}/prompts"):
-        for entry in store.list_folder(name):
-            if any(pattern.fullmatch(entry.key) for pattern in REWRITE_KEY_PATTERNS):
-                yield entry
+    folders = (folder, f"{folder}/texts", f"{folder}/prompts")
+    entries = chain.from_iterable(map(store.list_folder, folders))
+    for entry in entries:
+        matches = (pattern.fullmatch(entry.key) for pattern in REWRITE_KEY_PATTERNS)
+        if any(matches):
+            yield entry
 
 
 def _remove_rewrite(store: Store, folder: str, objects: Iterable[ObjectInfo]) -> None:

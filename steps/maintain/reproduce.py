@@ -205,11 +205,14 @@ def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Proven
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
+    from imagekiln.steps.generate.passes import load_passes
     from imagekiln.steps.generate.recovery import BatchRecovery
 
     with closing(load_denoiser(run.plan, run.store, code=False)) as denoiser:
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         (drawn,) = next(recovery.draw_batches([row]))
+        if run.plan.job.passes:
+            (drawn,) = load_passes(run.plan, denoiser)([drawn], [row]).images
     provenance = Provenance(
         device=describe_device(denoiser.device),
         batch=recovery.batch_size(row),

@@ -26,6 +26,7 @@ CONFIGURATION_PATTERNS = [
     "*/tokenizer.model",
 ]
 DEFAULT_REVISION = "main"
+LANGUAGE_MODEL_SETTING = "rewrite.model"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ACCESS_DENIED_STATUSES = {401, 403}
 RATE_LIMIT_STATUS = 429
@@ -47,7 +48,7 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "OfflineModeIsEnabled": (
         BadInput,
         "is not in this machine's cache, and HF_HUB_OFFLINE is set. "
-        "Fill the model cache: `imagekiln fetch RUN`. Or unset it.",
+        "Fill the model cache: `imagekiln {fetch}`. Or unset it.",
     ),
 }
 
@@ -198,6 +199,7 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
             revision=reference.revision,
             setting=setting,
             id_setting=id_setting,
+            fetch="rewrite JOB --fetch" if setting == LANGUAGE_MODEL_SETTING else "fetch RUN",
             file_setting=f"{setting}.weight_name" if is_named else id_setting,
         )
         return kind(f"{name}: {explained}")

@@ -6,13 +6,23 @@ from pathlib import Path
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
-from imagekiln.steps.models.compatibility import require_pipeline_support
+from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
+from imagekiln.steps.models.passes import (
+    PASSES_PREFIX,
+    PassFacts,
+    PassSizes,
+    load_pass_facts,
+    pass_keys,
+    require_pass_support,
+)
 from imagekiln.steps.models.revisions import LORA_SETTING_PREFIX, NamedRevision, pin_revisions
 from imagekiln.steps.models.scorers import score_digests
 
 SCORE_SETTING_PREFIX = "scores."
+# What enters image ids in another way, or not at all.
+PARTIAL_PREFIXES = (LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX, PASSES_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +32,7 @@ class ResolvedModel:
     `job` is the job with commits in place of the branches and tags that it names, `revisions`.
     `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
     the column of input images that each one reads, `loras` by the names that rows use, `scores`,
-    which decide no pixel, by the path of the setting.
+    which decide no pixel, by the path of the setting, `passes` by the names of passes.
     """
 
     job: Job
@@ -32,6 +42,7 @@ class ResolvedModel:
     loras: dict[str, LoraFacts]
     revisions: tuple[NamedRevision, ...] = ()
     scores: dict[str, str] = field(default_factory=dict)
+    passes: dict[str, PassFacts] = field(default_factory=dict)
 
     @property
     def common_digest(self) -> str:
@@ -39,8 +50,18 @@ class ResolvedModel:
         return "|".join(
             digest
             for setting, digest in self._digests()
-            if not setting.startswith((LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX))
+            if not setting.startswith(PARTIAL_PREFIXES)
         )
+
+    @property
+    def key_extras(self) -> tuple[str, ...]:
+        """What else changes every image of the job: shortcuts, and what passes do."""
+        return (*model_key_extras(self.job.speed), *pass_keys(self.job, self.passes))
+
+    @property
+    def pass_sizes(self) -> PassSizes:
+        """The sizes that the job's passes give."""
+        return PassSizes.of(self.job, self.passes, self.facts.size_multiple)
 
     @property
     def digest(self) -> str:
@@ -66,6 +87,8 @@ class ResolvedModel:
             yield f"{LORA_SETTING_PREFIX}{name}", f"{name}={lora.sha256}"
         for setting, digest in self.scores.items():
             yield setting, f"{setting}={digest}"
+        for name, facts in self.passes.items():
+            yield f"{PASSES_PREFIX}{name}", f"{PASSES_PREFIX}{name}={facts.digest}"
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
@@ -81,6 +104,7 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     job = pinned.job
     configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
+    require_pass_support(job, facts.pipeline, facts.size_multiple)
     return ResolvedModel(
         job=job,
         facts=facts,
@@ -89,4 +113,5 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
         loras=load_lora_facts(job.model),
         revisions=pinned.revisions,
         scores=score_digests(job),
+        passes=load_pass_facts(job),
     )

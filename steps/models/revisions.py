@@ -8,6 +8,7 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, resolve_commit
+from imagekiln.steps.models.passes import pass_references, pin_passes
 from imagekiln.steps.models.scorers import pin_scores, score_references
 from imagekiln.steps.models.single_file import configuration_reference
 
@@ -43,7 +44,8 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
     """
     planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
-    for setting, reference in (*_references(job.model), *score_references(job)):
+    references = (*_references(job.model), *score_references(job), *pass_references(job))
+    for setting, reference in references:
         if not is_hub_id(reference.id):
             _refuse_revision(setting, reference)
             continue
@@ -58,7 +60,11 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
         return PinnedJob(job, ())
     commits = {named.setting: named.commit for named in revisions}
     model = _with_commits(job.model, commits)
-    update = {"model": model, "scores": pin_scores(job.scores, commits)}
+    update = {
+        "model": model,
+        "scores": pin_scores(job.scores, commits),
+        "passes": pin_passes(job.passes, commits),
+    }
     return PinnedJob(job.model_copy(update=update), tuple(revisions))
 
 

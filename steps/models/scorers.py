@@ -13,23 +13,18 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.component_files import (
-    CONFIG_PATTERN,
-    SAFETENSORS_SUFFIX,
-    require_data_component,
+from imagekiln.steps.models.component_files import SAFETENSORS_SUFFIX
+from imagekiln.steps.models.facts import weights_digest
+from imagekiln.steps.models.json_files import Config
+from imagekiln.steps.models.transformers_files import (
+    other_files_error,
+    require_model,
+    require_processor,
 )
-from imagekiln.steps.models.facts import is_hub_id, weights_digest
-from imagekiln.steps.models.hub import download_snapshot, list_hub_files
-from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.models.weights import file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
 
-CONFIG_FILE = "config.json"
-TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
-MODEL_FILES = [*TOKENIZER_FILES, "model*.safetensors"]
-WEIGHTS_PATTERN = "*.safetensors"
-AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all that Auto... heeds
 CLIP_MODEL_TYPE = "clip"
 MAX_LISTED_LABELS = 10
 
@@ -74,67 +69,18 @@ def score_digests(job: Job) -> dict[str, str]:
     return digests
 
 
-def fetch_planned_files(setting: str, reference: HubReference, digests: Mapping[str, str]) -> Path:
-    """The folder of a score's model on this machine, downloaded if need be.
-
-    Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
-    """
-    if weights_digest(reference) != digests.get(setting):
-        raise _other_files(setting, reference.id)
-    if is_hub_id(reference.id):
-        folder = download_snapshot(reference, MODEL_FILES, setting)
-    else:
-        folder = _local_folder(setting, reference)
-    require_data_component(folder, setting, AUTO_CLASS)
-    return folder
-
-
 def fetch_planned_head(setting: str, location: str, digests: Mapping[str, str]) -> Path:
     """The file of a score's layers. Raises as `fetch_planned_files`."""
     if _head_digest(setting, location) != digests.get(setting):
-        raise _other_files(setting, location)
+        raise other_files_error(setting, location)
     return Path(resolve_path(location))
 
 
-def _other_files(setting: str, name: str) -> BadInput:
-    return BadInput(
-        f"{setting}: {name} is not what the run was planned with. Restore it, or plan anew."
-    )
-
-
 def _require_score_model(setting: str, reference: HubReference) -> None:
-    if is_hub_id(reference.id):
-        folder = download_snapshot(reference, TOKENIZER_FILES, setting)
-        names = list_hub_files(reference)
-        has_weights = not names or any(name.endswith(SAFETENSORS_SUFFIX) for name in names)
+    if isinstance(reference, AnyModelScore):
+        _require_fitting_config(setting, reference, require_model(setting, reference))
     else:
-        folder = _local_folder(setting, reference)
-        has_weights = any(folder.glob(WEIGHTS_PATTERN))
-    if not any(folder.glob(CONFIG_PATTERN)):
-        raise BadInput(
-            f"{setting}: {reference.id} has no {CONFIG_FILE}, so it is no model of transformers. "
-            "Choose another."
-        )
-    require_data_component(folder, setting, AUTO_CLASS)
-    if not isinstance(reference, AnyModelScore):  # a processor needs no weights
-        return
-    if not has_weights:
-        raise BadInput(
-            f"{setting}: {reference.id} has no safetensors, and pickles can run code. "
-            "Convert it to safetensors, or choose another."
-        )
-    _require_fitting_config(setting, reference, read_json(folder / CONFIG_FILE, setting))
-
-
-def _local_folder(setting: str, reference: HubReference) -> Path:
-    folder = Path(resolve_path(reference.id))
-    with translate_errors(reference.id):
-        if not folder.is_dir():
-            raise Missing(
-                f"{setting}: {reference.id} is not a folder. "
-                "Set it to a folder, or to a hub id as org/name."
-            )
-    return folder
+        require_processor(setting, reference)
 
 
 def _require_fitting_config(setting: str, score: AnyModelScore, config: Config) -> None:

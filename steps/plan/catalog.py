@@ -109,7 +109,8 @@ DUPLICATE_ROWS_SQL = """
 class ImageGroup:
     """Images of one shape, which may share a batch. The model truncates `truncated` prompts.
 
-    `input_images` are the names of the input images that each has, joined by commas.
+    `input_images` are the names of the input images that each has, joined by commas. `pass_work` is
+    what passes of diffusion take after an image was drawn, in pixels times steps.
     """
 
     width: int
@@ -122,6 +123,7 @@ class ImageGroup:
     loras: str | None = None
     strength: float | None = None
     input_images: str | None = None
+    pass_work: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

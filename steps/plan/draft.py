@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.compatibility import model_key_extras
 from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
@@ -41,6 +41,7 @@ from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_
 from imagekiln.steps.plan.run_time import RunTime, run_time
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
+from imagekiln.steps.runs.drawn_sizes import with_final_sizes
 from imagekiln.steps.runs.plan import (
     BatchSize,
     InputFacts,
@@ -79,7 +80,7 @@ class PlanDraft:
     """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
     `work` is in pixels times steps. `time` is None where there is no figure for what an image
-    takes, `sample` where the first shard is one like the others.
+    takes, `sample` where the first shard is one like the others. `sizes` are what passes give.
     """
 
     files: tuple[InputFile, ...]
@@ -89,6 +90,7 @@ class PlanDraft:
     sharding: Sharding
     work: float
     time: RunTime | None
+    sizes: PassSizes
     sample: PlanSample | None = None
 
     @property
@@ -115,7 +117,11 @@ class PlanDraft:
         return locate_rejected_rows(self.files, self.catalog.iter_rejected())
 
     def iter_shards(self) -> Iterator[pa.Table]:
-        """The image rows of each shard in turn."""
+        """The image rows of each shard in turn, with the sizes in which images are stored."""
+        for rows in self._iter_drawn_shards():
+            yield with_final_sizes(rows, self.sizes)
+
+    def _iter_drawn_shards(self) -> Iterator[pa.Table]:
         schema = pa.schema([*IMAGE_ROW_SCHEMA, *self.files[0].passthrough])
         sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
@@ -167,9 +173,9 @@ def _make_images(
     job = inputs.job
     model = inputs.model
     fit = fitting_samplers(model.configuration)
-    rules = rejection_rules(job, model.facts, fit)
+    rules = rejection_rules(job, model.facts, fit, model.pass_sizes)
     passthrough = passthrough_names(len(job.carried_columns))
-    key = model_key(model.common_digest, job.model.dtype, *model_key_extras(job.speed))
+    key = model_key(model.common_digest, job.model.dtype, *model.key_extras)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
     sql = images_sql(job, size, key, violation, passthrough, empty)
@@ -249,6 +255,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     """Choose the batch sizes, and cut the images into parts and shards."""
     job = inputs.job
     facts = inputs.model.facts
+    catalog = _with_pass_work(catalog, inputs.model)
     batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
     figure = time_figure(job, size, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
@@ -267,8 +274,19 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
         sharding=sharding,
         work=work,
         time=None if figure is None else run_time(figure, work, len(sharding.shard_images)),
+        sizes=inputs.model.pass_sizes,
         sample=sample,
     )
+
+
+def _with_pass_work(catalog: Catalog, model: ResolvedModel) -> Catalog:
+    """The catalog with what passes of diffusion add to the work of each image."""
+    sizes = model.pass_sizes
+    groups = (
+        replace(group, pass_work=sizes.work((group.width, group.height), group.steps))
+        for group in catalog.groups
+    )
+    return replace(catalog, groups=tuple(groups))
 
 
 def _count_rows(files: tuple[InputFile, ...]) -> int:

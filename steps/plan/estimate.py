@@ -7,6 +7,7 @@ from pathlib import Path
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import Price
+from imagekiln.steps.models.passes import work_by_defaults
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.budget import expect_run_time
@@ -45,7 +46,8 @@ class Estimate:
     is refused for that, and `device` on which device the time was measured, or which the job sets.
     `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
     a language model rewrites first, which is in no other figure, and `planned_run` that the run
-    which the job or its date names is planned already.
+    which the job or its date names is planned already. `stored_size`, in pixels, is that of an
+    image of the job's default size after its passes; None without passes.
     """
 
     rows: int
@@ -76,6 +78,7 @@ class Estimate:
     is_firm: bool = True
     prompts_to_rewrite: int = 0
     planned_run: str | None = None
+    stored_size: tuple[int, int] | None = None
 
 
 def estimate(
@@ -143,8 +146,7 @@ def _describe_input(job: Job, files: Sequence[InputFile]) -> str:
     size, figure = default_figure(job)
     if figure is None:
         return known
-    width, height = size
-    time = run_time(figure, images * width * height * job.defaults.steps)
+    time = run_time(figure, images * work_by_defaults(job, size))
     return f"{known} {time.describe(1)}"
 
 
@@ -164,6 +166,7 @@ def _count(draft: PlanDraft, job: Job) -> Estimate:
         gigabytes=estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
         gpu_hours=None,
         cost=None,
+        stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
     )
 
 

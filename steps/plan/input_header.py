@@ -31,7 +31,7 @@ from imagekiln.steps.plan.source_files import SourceFile, is_web_uri
 from imagekiln.steps.plan.text_formats import open_delimited
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.object_store import open_object
 from imagekiln.steps.storage.uri import resolve_path
 
 HEAD_BYTES = 2**20
@@ -52,8 +52,8 @@ def check_header(job: Job, uri: str, *, only_file: bool) -> bool:
     """
     with temporary_folder("imagekiln-header-") as folder:
         source = SourceFile(uri, Path(folder, "head"), sha256="")
-        filesystem, path = open_filesystem(resolve_path(uri))
-        with translate_errors(uri), filesystem.open(path, "rb", block_size=HEAD_BYTES) as file:
+        name = resolve_path(uri)
+        with translate_errors(uri), open_object(name, HEAD_BYTES) as file:
             head = _read_head(file)
             source.path.write_bytes(head)
             source = replace(source, kind=detect_format(source))

@@ -31,7 +31,7 @@ from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path, open_file, temporary_folder
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.object_store import open_object
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 READERS = 16
@@ -91,15 +91,14 @@ def _read_footer(uri: str) -> pq.FileMetaData | None:
 
 
 @contextmanager
-def _open(uri: str, **options: int) -> Iterator[BinaryIO]:
+def _open(uri: str, block_bytes: int = CHUNK_BYTES) -> Iterator[BinaryIO]:
     name = resolve_path(uri)
     with translate_errors(uri):
         if not is_remote_uri(name):
             with open_file(local_path(name)) as file:
                 yield file
             return
-        filesystem, path = open_filesystem(name)
-        with filesystem.open(path, "rb", **options) as file:
+        with open_object(name, block_bytes) as file:
             yield file
 
 
@@ -122,8 +121,8 @@ def _copy(source: SourceFile, bytes_left: int) -> int:
     """Copy a file to its path, and give its size. Raises BadInput for more bytes than are left."""
     size = 0
     # Many web servers know no ranges, and do not say so: one request, for all of it.
-    options = {"block_size": 0} if is_web_uri(source.uri) else {}
-    with _open(source.uri, **options) as file, source.path.open("wb") as copy:
+    block_bytes = 0 if is_web_uri(source.uri) else CHUNK_BYTES
+    with _open(source.uri, block_bytes) as file, source.path.open("wb") as copy:
         while chunk := file.read(CHUNK_BYTES):
             size += len(chunk)
             if size > bytes_left:

@@ -16,10 +16,12 @@ from imagekiln.steps.job.columns import (
 )
 from imagekiln.steps.job.job import Job, JobLimits
 from imagekiln.steps.job.output import MAX_SIDES, Encoding
+from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
@@ -51,12 +53,15 @@ def first_violation_sql(rules: tuple[RejectionRule, ...]) -> str:
 
 
 def rejection_rules(
-    job: Job, model: ModelFacts, fit: SamplerFit | None = None
+    job: Job,
+    model: ModelFacts,
+    fit: SamplerFit | None = None,
+    sizes: PassSizes | None = None,
 ) -> tuple[RejectionRule, ...]:
     """The rules of a job, in the order in which they are applied to a row.
 
-    Without `fit`, any sampler fits the model. Raises BadInput where a default breaks a rule: that
-    is a mistake of the job, not of all its rows.
+    Without `fit`, any sampler fits the model. `sizes` are those that passes give. Raises BadInput
+    where a default breaks a rule: that is a mistake of the job, not of all its rows.
     """
     fit = fit or SamplerFit()
     _check_defaults(job, model)
@@ -66,6 +71,7 @@ def rejection_rules(
         *_text_rules(job.limits),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
+        *_pass_rules(job, sizes),
         *_input_image_rules(job, model),
     )
 
@@ -157,6 +163,24 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
     if fit.samplers != SAMPLERS:
         reason = f"does not fit the model: {_describe_fit(fit)}"
         yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
+
+
+def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
+    """Rules for the size that passes give, and for what they leave of the steps."""
+    if sizes is None or not sizes.alters_images:
+        return
+    limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
+    final = {name: sizes.final_side_sql(name) for name in ("width", "height")}
+    for name, side in final.items():
+        reason = f"is over {limit} pixels after the passes"
+        yield RejectionRule(name, f"{side} > {limit}", reason)
+    pixels = job.limits.pixels
+    reason = f"times height is over {pixels} pixels after the passes"
+    yield RejectionRule("width", f"{final['width']} * {final['height']} > {pixels}", reason)
+    for name, settings in job.passes.items():
+        if isinstance(settings, RefinePass) and settings.steps is None:
+            reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
+            yield RejectionRule("steps", f"floor(steps * {settings.strength!r}) < 1", reason)
 
 
 def _is_none_of(samplers: tuple[str, ...]) -> str:

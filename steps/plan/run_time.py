@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
+from imagekiln.steps.models.passes import work_by_defaults
 from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
 from imagekiln.steps.plan.batch_sizes import tuning_source
 from imagekiln.steps.plan.row_count import count_rows
@@ -28,9 +29,9 @@ class RunTime:
     `source` says where the time of an image is from, and `device` names the GPU that it was
     measured on, if that is known. Where an earlier run was measured, loading is included.
     `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
-    False where rows or earlier runs decide how much there is to generate, and only planning finds
-    out. `images` are those of the rows that were counted without planning. `is_firm` is False where
-    the time rests on too little for a budget to refuse the job by it.
+    False where rows, earlier runs or passes decide how much there is to generate, and only planning
+    finds out. `images` are those of the rows that were counted without planning. `is_firm` is False
+    where the time rests on too little for a budget to refuse the job by it.
     """
 
     gpu_hours: float
@@ -112,12 +113,11 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     if figure is None:
         return None
     counted = count_rows(job)
-    width, height = size
     images = counted.rows * job.defaults.images_per_prompt * job.candidates
-    by_rows = run_time(figure, images * width * height * job.defaults.steps)
+    by_rows = run_time(figure, images * work_by_defaults(job, size))
     names = job.columns.model_dump()
     has_own_work = any(names[column] in counted.columns for column in WORK_COLUMNS)
-    has_default_work = not has_own_work and not job.skip_existing
+    has_default_work = not (has_own_work or job.skip_existing or job.alters_images)
     return replace(by_rows, has_default_work=has_default_work, images=images)
 
 

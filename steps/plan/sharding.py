@@ -125,7 +125,8 @@ def _default_most_images(job: Job, images: int) -> int:
 
 def work_per_image(group: ImageGroup) -> float:
     """What an image of the group costs, as pixels times steps."""
-    return float(group.width * group.height * group.steps * (group.strength or 1.0))
+    drawing = group.width * group.height * group.steps * (group.strength or 1.0)
+    return float(drawing + group.pass_work)
 
 
 def _cut_by_count(images: int, shard: int) -> Iterator[int]:

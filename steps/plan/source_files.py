@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import open_file
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.object_store import open_filesystem, open_object
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 CHUNK_BYTES = 8 * 2**20
@@ -281,19 +281,35 @@ def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
 
 
 def _download(uri: str, path: Path) -> SourceFile:
-    filesystem, remote_path = open_filesystem(uri)
+    """Copy a file; once more where the copy is perhaps not what the store has. Raises TryAgain."""
+    digest, is_certain = _copy(uri, path)
+    if not is_certain:
+        again, is_certain = _copy(uri, path)
+        if not is_certain and again != digest:
+            raise TryAgain(
+                f"{uri}: the store gives other bytes at each reading. Run the command again."
+            )
+        digest = again
+    return SourceFile(uri, path, digest)
+
+
+def _copy(uri: str, path: Path) -> tuple[str, bool]:
+    """Copy a file, and return its hash; and whether nothing says that this is not its content."""
     # Many web servers know no ranges, and do not say so: one request, for all of it.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     digest = hashlib.sha256()
+    md5 = hashlib.md5(usedforsecurity=False)
     with (
         translate_errors(uri),
-        filesystem.open(remote_path, "rb", block_size=block_bytes) as source,
+        open_object(uri, block_bytes) as source,
         path.open("wb") as copy,
     ):
         for chunk in _read_chunks(source):
             digest.update(chunk)
+            md5.update(chunk)
             copy.write(chunk)
-    return SourceFile(uri, path, digest.hexdigest())
+        expected = getattr(source, "md5", "")
+    return digest.hexdigest(), expected in ("", md5.hexdigest())
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -29,7 +29,10 @@ class SpaceNeeded:
 def estimate_bytes(draft: PlanDraft, job: Job) -> float:
     """The bytes of the images of a draft that are stored, as far as they can be estimated."""
     groups = draft.catalog.groups
-    pixels = sum(group.images * group.width * group.height for group in groups)
+    pixels = 0
+    for group in groups:
+        width, height = draft.sizes.final((group.width, group.height))
+        pixels += group.images * width * height
     if job.keep is not None and job.keep.losers == "drop":
         pixels //= job.candidates
     return pixels * _bytes_per_pixel(job.encoding)

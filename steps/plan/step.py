@@ -37,6 +37,7 @@ from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInpu
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.runs.added_columns import require_free_names
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -52,7 +53,6 @@ from imagekiln.steps.runs.plan import (
     creation_time,
     parse_plan,
 )
-from imagekiln.steps.runs.scores import require_free_names
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
     MAX_SHARD_BYTES,
@@ -284,8 +284,9 @@ def _adopt_plan(
             f"{store.uri}: holds a plan with another `{difference}`. "
             "Choose another run_id or output."
         )
-    planned_files = plan.model.digest, plan.adapters, plan.loras, plan.scores
-    if planned_files != (model.facts.digest, model.adapters, model.loras, model.scores):
+    planned_files = plan.model.digest, plan.adapters, plan.loras, plan.scores, plan.passes
+    found_files = model.facts.digest, model.adapters, model.loras, model.scores, model.passes
+    if planned_files != found_files:
         raise BadInput(
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
             "Choose another run_id or output."
@@ -320,7 +321,10 @@ def _first_difference(planned: Job, job: Job) -> str | None:
 def fixed_settings(job: Job) -> dict[str, object]:
     """The settings that must be equal for a run to be resumed, as JSON has them."""
     free = {**UNNAMED_SETTINGS, "run_id": True, "cluster": True}
-    return _without_shares(job).model_dump(mode="json", exclude=free)
+    settings = _without_shares(job).model_dump(mode="json", exclude=free)
+    # The order of passes decides pixels, and that of a mapping is lost in comparing it.
+    settings["passes"] = list(settings.get("passes", {}).items())
+    return settings
 
 
 def _write_plan(
@@ -351,6 +355,7 @@ def _write_plan(
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
         scores=inputs.model.scores,
+        passes=inputs.model.passes,
         revisions=inputs.model.revisions,
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
         rewrite=inputs.rewrite,

@@ -65,9 +65,11 @@ def rewrite(job: Job, progress: Progress | None = None, share: Share = WHOLE) ->
     or the device failed; then it resumes.
     """
     job = job.without_cluster()
-    rewriting = open_rewriting(job, require_rewrite(job))
+    settings = require_rewrite(job)
+    rewriting = open_rewriting(job, settings)
     with temporary_folder("imagekiln-rewrite-") as folder:
-        prompts = collect_prompts(job, read_prompts(job, Path(folder)))
+        files = read_prompts(job, Path(folder))
+        prompts = collect_prompts(job, files)
         rewritten = _rewrite_prompts(progress or NoProgress(), job, prompts, share)
     return RewriteResult(rewriting.uri, len(prompts), rewritten)
 
@@ -78,8 +80,10 @@ def fetch_language_model(job: Job) -> str:
     Raises BadInput where there is none, or one that writes no text, Missing, TryAgain.
     """
     settings = require_rewrite(job)
-    model = _resolve_model(settings, open_rewriting(job, settings))
-    folder = fetch_weights(_pin(settings, model).model, MODEL_SETTING)
+    rewriting = open_rewriting(job, settings)
+    model = _resolve_model(settings, rewriting)
+    pinned = _pin(settings, model)
+    folder = fetch_weights(pinned.model, MODEL_SETTING)
     return f"{settings.model.id} is in {folder}."
 
 
@@ -144,7 +148,10 @@ def _is_done(rewriting: Rewriting, prompts: set[str], share: Share) -> bool:
     """Whether nothing is left to do here. What is in no list yet may be in parts of any share."""
     parts = list(_iter_parts_of(rewriting, prompts))
     listed = sum(len(prompts.intersection(part.prompts)) for part in parts)
-    return listed == len(prompts) and all(map(rewriting.has_part, share.select(parts)))
+    if listed < len(prompts):
+        return False
+    own = share.select(parts)
+    return all(map(rewriting.has_part, own))
 
 
 def _iter_parts_of(rewriting: Rewriting, prompts: set[str]) -> Iterator[RewritePart]:

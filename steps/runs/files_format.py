@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
+from imagekiln.steps.runs.added_columns import outcome_schema
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import IMAGES_PREFIX, folder_metadata_key, image_key, index_key
@@ -38,7 +39,6 @@ from imagekiln.steps.runs.parts import (
     parse_part_index,
 )
 from imagekiln.steps.runs.row_checks import check_outcomes
-from imagekiln.steps.runs.scores import outcome_schema
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import (
     CONTENT_ERRORS,
@@ -69,7 +69,7 @@ class PackedFiles:
         part = self.part
         with ThreadPoolExecutor(IO_THREADS) as pool:
             images = list(pool.map(write_image, self.images))
-            outcome = outcome_table(images, part.scores)
+            outcome = outcome_table(images, part.added)
             table = join_outcome(part.rows, outcome)
             lines = sidecar_lines(table)
             outcomes = list(pool.map(write_sidecar, images, lines))
@@ -168,10 +168,10 @@ class FilesFormat:
             outcomes = parse_part_index(store.read(part.key), part, store.uri_of(part.key))
             is_emptied = is_to_be_emptied(outcomes.table, image_ids)
             if is_emptied:
-                outcome = emptied_outcome(outcomes.table, image_ids, part.scores)
+                outcome = emptied_outcome(outcomes.table, image_ids, part.added)
                 store.replace(part.key, _index_of(part, outcome))
 
-        nothing = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)], part.scores)
+        nothing = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)], part.added)
         files = self.object_keys(part)
         sidecars = _image_keys(part, SIDECAR_SUFFIX)
         ids = part.rows["image_id"].to_pylist()
@@ -261,7 +261,7 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
     try:
         values = json.loads(line)
         image_id = values["image_id"]
-        schema = outcome_schema(part.scores)
+        schema = outcome_schema(part.added)
         outcome = {name: values[name] for name in schema.names}
         table = pa.Table.from_pylist([outcome], schema)
         check_outcomes(table)

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.added_columns import AddedFields
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import forgotten_key
 from imagekiln.steps.runs.parts import Part, read_outcomes
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.scores import ScoreFields
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
@@ -47,8 +47,12 @@ def read_forgotten(store: Store, plan: Plan) -> pa.Array:
 
 def read_forgotten_ids(store: Store) -> pa.Array:
     """The ids in all tables of a folder."""
-    image_ids = pa.array([], pa.string())
     count = count_entries(store, forgotten_key)
+    return _read_tables(store, count)
+
+
+def _read_tables(store: Store, count: int) -> pa.Array:
+    image_ids = pa.array([], pa.string())
     for number in range(count):
         key = forgotten_key(number)
         further = read_column(store, key, "image_id")
@@ -57,15 +61,17 @@ def read_forgotten_ids(store: Store) -> pa.Array:
 
 
 def add_forgotten(store: Store, image_ids: pa.Array) -> None:
-    """Write down further ids, in a table of their own. Raises TryAgain."""
-    table = pa.table([image_ids], schema=ID_SCHEMA)
-    content = to_parquet(table)
-    number = count_entries(store, forgotten_key)
-    while not store.create(forgotten_key(number), content):
-        # Where an answer was lost, a second request meets the table of the first.
-        if store.read(forgotten_key(number)) == content:
-            break
-        number += 1
+    """Write down those of these ids that no table has, in one of their own. Raises TryAgain."""
+    while True:
+        number = count_entries(store, forgotten_key)
+        known = _read_tables(store, number)
+        is_new = pc.invert(pc.is_in(image_ids, known))
+        new = image_ids.filter(is_new)
+        if not len(new):
+            return
+        # Another may have the number, or this one after an answer was lost: its table tells.
+        if store.create(forgotten_key(number), to_parquet(pa.table([new], schema=ID_SCHEMA))):
+            return
 
 
 def iter_stored_images(store: Store, part: Part, image_ids: Container[str]) -> Iterator[str]:
@@ -80,7 +86,7 @@ def iter_stored_images(store: Store, part: Part, image_ids: Container[str]) -> I
             yield image_id
 
 
-def forget_rows(manifest: pa.Table, image_ids: pa.Array, scores: ScoreFields) -> pa.Table:
+def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> pa.Table:
     """The manifest, with nothing but the status of what became of the images with these ids."""
     if not len(image_ids):
         return manifest
@@ -89,8 +95,8 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, scores: ScoreFields) ->
         return manifest
     status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
     manifest = _replace_column(manifest, "status", status)
-    score_names = [field.name for field in scores]
-    for name in (*EMPTIED_COLUMNS, *score_names):
+    added_names = [field.name for field in added]
+    for name in (*EMPTIED_COLUMNS, *added_names):
         if name in manifest.column_names:
             column = manifest[name]
             nulls = pa.nulls(len(column), column.type)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS as INPUT_IMAGE_COLUMNS
+from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 
 ID_COLUMNS = ("image_id", "id", "image_index")
 ImageStatus = Literal["ok", "blank", "filtered", "failed", "outscored", "forgotten"]
@@ -81,10 +82,10 @@ class ScoreValue:
 
 @dataclass(frozen=True, slots=True)
 class DrawnImage:
-    """What the denoiser made of one row: RGB uint8 (height, width, 3), or why there is none.
+    """What was made of one row: RGB uint8 (height, width, 3), or why there is none.
 
     It has its `scores` once they are computed, where the job has any, and `candidate_rank`, from 1
-    on, where it competes with others of its prompt.
+    on, where it competes with others of its prompt. `captions` are by the names of passes.
     """
 
     index_in_part: int
@@ -93,6 +94,15 @@ class DrawnImage:
     error: str | None = None
     scores: Mapping[str, ScoreValue] = field(default_factory=dict)
     candidate_rank: int | None = None
+    captions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedImages:
+    """The images of some rows after all passes, and the seconds that each pass took, by name."""
+
+    images: Sequence[DrawnImage]
+    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +131,15 @@ class EncodedImage:
     quality: ImageQuality | None = None
     scores: Mapping[str, float | None] = field(default_factory=dict)
     candidate_rank: int | None = None
+    captions: Mapping[str, str] = field(default_factory=dict)
 
 
 def image_rows(table: pa.Table) -> list[ImageRow]:
-    """The image rows in one part's slice of a shard."""
+    """The image rows in one part's slice of a shard, with the sizes in which images are drawn."""
+    if DRAWN_SIZE_COLUMNS[0] in table.column_names:
+        table = table.drop_columns(["width", "height"])
+        drawn = dict(zip(DRAWN_SIZE_COLUMNS, ("width", "height"), strict=True))
+        table = table.rename_columns(drawn)
     parameters = [
         ImageParameters(*values)
         for values in zip(*_columns(table, ImageParameters.__slots__), strict=True)

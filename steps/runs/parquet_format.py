@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, is_lossless
+from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema, types_with_added
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import part_key
@@ -33,7 +34,6 @@ from imagekiln.steps.runs.parts import (
     outcome_table,
     read_offsets,
 )
-from imagekiln.steps.runs.scores import ScoreFields, outcome_schema, types_with_scores
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     parquet_options,
@@ -80,7 +80,7 @@ class ParquetFormat:
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedParquet:
         """Pack a part's images, in any order."""
-        return PackedParquet(part, part_to_parquet(part.rows, images, part.scores))
+        return PackedParquet(part, part_to_parquet(part.rows, images, part.added))
 
     def recover(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as in every format
         """False: without its commit, a part has no images."""
@@ -105,12 +105,12 @@ class ParquetFormat:
             return False
         with parse_parquet(store.read(part.key), store.uri_of(part.key)) as parquet:
             files = _read_files(parquet)
-            columns = ["image_id", *outcome_schema(part.scores).names]
-            outcomes = read_whole(parquet, columns, types_with_scores(part.scores))
+            columns = ["image_id", *outcome_schema(part.added).names]
+            outcomes = read_whole(parquet, columns, types_with_added(part.added))
         if not is_to_be_emptied(outcomes, image_ids):
             return False
 
-        outcome = emptied_outcome(outcomes, image_ids, part.scores)
+        outcome = emptied_outcome(outcomes, image_ids, part.added)
         statuses = outcome["status"].to_pylist()
         for index, status in enumerate(statuses):
             if status == FORGOTTEN_STATUS:
@@ -151,7 +151,7 @@ class ParquetFormat:
 
 
 def part_to_parquet(
-    rows: pa.Table, images: Sequence[EncodedImage], scores: ScoreFields = ()
+    rows: pa.Table, images: Sequence[EncodedImage], added: AddedFields = ()
 ) -> bytes:
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
@@ -162,7 +162,7 @@ def part_to_parquet(
             files.append(None)
         else:
             files.append({"bytes": image.content, "path": f"{image_id}{image.suffix}"})
-    return _write_part(rows, outcome_table(ordered, scores), files)
+    return _write_part(rows, outcome_table(ordered, added), files)
 
 
 def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | None]) -> bytes:

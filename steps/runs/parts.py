@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
+from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema, types_with_added
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
-from imagekiln.steps.runs.scores import ScoreFields, outcome_schema, types_with_scores
 from imagekiln.steps.runs.tables import (
     open_parquet,
     parse_parquet,
@@ -32,11 +32,11 @@ OFFSETS_METADATA = b"imagekiln.offsets"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A planned part: the key of the object that commits it, its image rows, and its scores."""
+    """A planned part: the key of the object that commits it, its image rows, and added columns."""
 
     key: str
     rows: pa.Table
-    scores: ScoreFields = ()
+    added: AddedFields = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class ImageRecord:
 RECORD_COLUMNS = ImageRecord.__slots__
 
 
-def outcome_table(images: Sequence[EncodedImage], scores: ScoreFields = ()) -> pa.Table:
-    """The outcomes of a part's images, in the order of their rows, with these scores."""
+def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa.Table:
+    """The outcomes of a part's images, in the order of their rows, with these added columns."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     outcomes = [_outcome(image) for image in ordered]
-    return pa.Table.from_pylist(outcomes, schema=outcome_schema(scores))
+    return pa.Table.from_pylist(outcomes, schema=outcome_schema(added))
 
 
 def is_to_be_emptied(outcomes: pa.Table, image_ids: Container[str]) -> bool:
@@ -84,12 +84,12 @@ def is_to_be_emptied(outcomes: pa.Table, image_ids: Container[str]) -> bool:
 
 
 def emptied_outcome(
-    outcomes: pa.Table, image_ids: Container[str], scores: ScoreFields = ()
+    outcomes: pa.Table, image_ids: Container[str], added: AddedFields = ()
 ) -> pa.Table:
     """The outcomes of a part, of which nothing but the status is left of the images named."""
-    schema = outcome_schema(scores)
+    schema = outcome_schema(added)
     forgotten = EncodedImage(0, FORGOTTEN_STATUS)
-    (empty,) = outcome_table([forgotten], scores).to_pylist()
+    (empty,) = outcome_table([forgotten], added).to_pylist()
     ids = outcomes["image_id"].to_pylist()
     rows = outcomes.select(schema.names).to_pylist()
     emptied = [
@@ -140,7 +140,7 @@ def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field
     `leading` are the columns that its format puts before those of the rows.
     """
     rows = part.rows
-    outcome = outcome_schema(part.scores)
+    outcome = outcome_schema(part.added)
     planned = pa.schema([*leading, *rows.schema, *outcome])
     if not parquet.schema_arrow.equals(planned):
         return False
@@ -175,16 +175,16 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
 
 
 def read_outcomes(
-    store: Store, key: str, columns: Sequence[str], scores: ScoreFields = ()
+    store: Store, key: str, columns: Sequence[str], added: AddedFields = ()
 ) -> PartOutcomes:
-    """Read columns of a part and these scores, and none of its images.
+    """Read columns of a part and these added ones, and none of its images.
 
     Raises Missing, or BadInput where the part is damaged.
     """
     with open_parquet(store, key) as parquet:
-        score_names = [field.name for field in scores]
-        types = types_with_scores(scores)
-        table = read_whole(parquet, [*columns, *score_names], types)
+        added_names = [field.name for field in added]
+        types = types_with_added(added)
+        table = read_whole(parquet, [*columns, *added_names], types)
         offsets = read_offsets(parquet)
         if "status" in columns:
             check_outcomes(table)
@@ -233,6 +233,7 @@ def _outcome(image: EncodedImage) -> dict[str, object]:
         "pixels_sha256": image.pixels_sha256,
         "marks": [],
         **image.scores,
+        **image.captions,
         RANK_COLUMN: image.candidate_rank,
     }
     if image.quality is not None:

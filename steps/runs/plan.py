@@ -4,7 +4,7 @@ Every step after planning reads the job's settings here.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, cast
@@ -22,9 +22,11 @@ from pydantic import (
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
+from imagekiln.steps.job.passes import AnyModelPass, caption_names
 from imagekiln.steps.models.adapters import adapters_by_column
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
 from imagekiln.steps.runs.registry import RunId
@@ -109,9 +111,9 @@ def _is_none(facts: RewriteFacts | None) -> bool:
     return facts is None
 
 
-def _is_empty(entries: tuple[NamedRevision, ...] | dict[str, str]) -> bool:
+def _is_empty(entries: Sized) -> bool:
     # Plans without such entries have the bytes that they had before there were any.
-    return not entries
+    return len(entries) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class Plan:
     run that its images come from. `revisions` are the branches and tags that were resolved to the
     commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
     first shard has so many images: a sample of all. `scores` identifies the files of scores, by
-    the path of the setting, and `rewrite` says which texts the prompts are.
+    the path of the setting, `passes` those of passes, by name, and `rewrite` says which texts the
+    prompts are.
     """
 
     schema_version: int
@@ -149,11 +152,19 @@ class Plan:
     sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
     scores: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
     rewrite: Annotated[RewriteFacts | None, Field(exclude_if=_is_none)] = None
+    passes: Annotated[dict[str, PassFacts], Field(exclude_if=_is_empty)] = field(
+        default_factory=dict
+    )
 
     @property
     def max_batch_size(self) -> int:
         """The number of images in the run's largest batches."""
         return max_batch_size(self.job, self.batch_sizes)
+
+    @property
+    def pass_sizes(self) -> PassSizes:
+        """The sizes that the job's passes give."""
+        return PassSizes.of(self.job, self.passes, self.model.size_multiple)
 
     def batch_size(self, width: int, height: int) -> int:
         """The number of images in a batch of this size, in pixels."""
@@ -327,11 +338,17 @@ def _require_planned_files(plan: Plan, where: str) -> None:
         raise BadInput(f"{where}: has adapters that are not those of its job. Restore it.")
     if plan.loras.keys() != model.loras.keys():
         raise BadInput(f"{where}: has loras that are not those of its job. Restore it.")
+    passes = plan.job.passes
+    models = {name for name in passes if isinstance(passes[name], AnyModelPass)}
+    if plan.passes.keys() != models:
+        raise BadInput(f"{where}: has passes that are not those of its job. Restore it.")
 
 
 def _require_columns_of_its_own(plan: Plan, where: str) -> None:
     """Raise BadInput where a carried column has a name that the dataset has taken since."""
-    names = sorted(RESERVED_COLUMNS.intersection((*plan.job.carry, *plan.job.scores)))
+    job = plan.job
+    chosen = (*job.carry, *job.scores, *caption_names(job.passes))
+    names = sorted(RESERVED_COLUMNS.intersection(chosen))
     if names:
         raise BadInput(
             f"{where}: carries {names[0]}, which is now a column of the dataset itself. "

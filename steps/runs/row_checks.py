@@ -16,6 +16,7 @@ from imagekiln.steps.job.columns import (
     MAX_SIDE,
     PROMPT_COLUMNS,
 )
+from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import IMAGE_OBJECT_PATTERN
@@ -65,7 +66,8 @@ def check_image_rows(rows: pa.Table) -> None:
 
     for name in REQUIRED_TEXTS:
         _require(pc.is_valid(rows[name]), name)
-    for name, (lowest, highest) in NUMBER_BOUNDS.items():
+    sizes = {name: (1, MAX_SIDE) for name in DRAWN_SIZE_COLUMNS if name in rows.column_names}
+    for name, (lowest, highest) in (NUMBER_BOUNDS | sizes).items():
         is_inside = _is_between(rows[name], lowest, highest)
         _require(is_inside, name)
 

@@ -1,5 +1,6 @@
 """What finished runs took, by which the next run of the same job is estimated."""
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,11 +30,16 @@ MIN_RATIO_SPREAD = 0.5  # from 0, where all runs have as many images a shard, to
 DEVICES_WITHOUT_GPU_NAME = ("cpu", "mps")
 
 
+def _is_empty(passes: str) -> bool:
+    return not passes
+
+
 @dataclass(frozen=True, slots=True)
 class RunRate:
     """The device-seconds of a run, for its images, their work in pixels times steps, its shards.
 
     `working_seconds` passed after loading, `loading_seconds` before: repeated work is in neither.
+    `passes` are the settings of the run's passes, whose time is part of these.
     """
 
     run_id: str
@@ -46,6 +52,7 @@ class RunRate:
     shards: Annotated[int, Field(ge=1, le=1e9)]
     working_seconds: Amount
     loading_seconds: Amount
+    passes: Annotated[str, Field(exclude_if=_is_empty)] = ""
 
 
 RATE_TYPE_ADAPTER: TypeAdapter[RunRate] = TypeAdapter(RunRate)
@@ -143,6 +150,7 @@ def write_run_rate(
         shards=len(plan.shards),
         working_seconds=working_seconds,
         loading_seconds=loading_seconds,
+        passes=_describe_passes(plan.job),
     )
     store.replace(RATE_KEY, RATE_TYPE_ADAPTER.dump_json(rate, indent=1) + b"\n")
 
@@ -218,4 +226,12 @@ def _read_rate(store: Store, entry: RunEntry) -> RunRate | None:
 def _is_alike(rate: RunRate, job: Job, digest: str) -> bool:
     if rate.digest != digest or rate.dtype != job.model.dtype:
         return False
+    if rate.passes != _describe_passes(job):
+        return False
     return rate.speed == throughput_settings(job.speed)
+
+
+def _describe_passes(job: Job) -> str:
+    """The passes in a form to compare: another kind, model or setting takes other time."""
+    settings = [settings.model_dump(mode="json") for settings in job.passes.values()]
+    return json.dumps(settings) if settings else ""

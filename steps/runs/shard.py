@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
+from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.row_checks import REQUIRED_COLUMNS, check_image_rows, check_loras
-from imagekiln.steps.runs.scores import score_fields
 from imagekiln.steps.runs.tables import (
+    DRAWN_SIZE_SCHEMA,
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
     RESERVED_COLUMNS,
@@ -48,13 +49,13 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     """
     rows = add_origin(read_shard_rows(store, plan, shard), plan)
     part_format = format_of(plan.job)
-    scores = score_fields(plan.job)
+    added = added_fields(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
         first = number * plan.part_images
         part_rows = rows.slice(first, plan.part_images)
         commit_key = part_format.commit_key(shard, number)
-        parts.append(Part(commit_key, part_rows, scores))
+        parts.append(Part(commit_key, part_rows, added))
     return tuple(parts)
 
 
@@ -71,7 +72,7 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
 
     with parse_parquet(content, where) as parquet:
         rows = read_whole(parquet)
-        _check_columns(rows)
+        _check_columns(rows, plan)
         check_image_rows(rows)
         check_loras(rows, plan.job.model.loras)
     planned_images = plan.shards[shard].images
@@ -83,9 +84,12 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     return rows
 
 
-def _check_columns(rows: pa.Table) -> None:
-    """Raise ValueError where rows have columns that are added to them later."""
-    later = RESERVED_COLUMNS.difference(IMAGE_ROW_SCHEMA.names).intersection(rows.column_names)
+def _check_columns(rows: pa.Table, plan: Plan) -> None:
+    """Raise ValueError where rows have columns that are added to them later, or lack a size."""
+    if plan.job.alters_images:
+        require_columns(rows.schema, DRAWN_SIZE_SCHEMA.names)
+    planned = {*IMAGE_ROW_SCHEMA.names, *DRAWN_SIZE_SCHEMA.names}
+    later = (RESERVED_COLUMNS - planned).intersection(rows.column_names)
     if later:
         raise ValueError(f"it has a column {min(later)}")
 

@@ -1,6 +1,6 @@
 """The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -19,9 +19,15 @@ Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
-def _is_zero(seconds: float) -> bool:
-    # Statistics without scores have the bytes that they had before there were any.
+def _is_zero(seconds: float | dict[str, float]) -> bool:
+    # Statistics without scores or passes have the bytes that they had before there were any.
     return not seconds
+
+
+def add_seconds(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The time of both, by name."""
+    names = dict.fromkeys((*first, *second))
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in names}
 
 
 @dataclass(slots=True)
@@ -31,7 +37,8 @@ class StageSeconds:
     `text`, `denoise`, `decode`, `safety` and `copy` are the device's: encoding prompts, denoising
     steps, decoding by the VAE, the model's safety checker, and pixels on their way to the CPU.
     `encode_waits` is high where the device is the bottleneck, `denoise_waits` where encoding or
-    writing is. `score` is spent on scores, on the device and on what they read.
+    writing is. `score` is spent on scores, on the device and on what they read, `passes` on each
+    pass of the job, while nothing is drawn.
     """
 
     total: Seconds = 0.0
@@ -48,12 +55,16 @@ class StageSeconds:
     encode_waits: Seconds = 0.0
     write_waits: Seconds = 0.0
     score: Annotated[Seconds, Field(exclude_if=_is_zero)] = 0.0
+    passes: Annotated[dict[str, Seconds], Field(exclude_if=_is_zero)] = field(
+        default_factory=dict, kw_only=True
+    )
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
-        both = StageSeconds()
+        both = StageSeconds(passes=add_seconds(self.passes, other.passes))
         for stage in StageSeconds.__slots__:
-            setattr(both, stage, getattr(self, stage) + getattr(other, stage))
+            if stage != "passes":
+                setattr(both, stage, getattr(self, stage) + getattr(other, stage))
         return both
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
+from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store, confirm_damage
 
@@ -33,6 +34,8 @@ IMAGE_ROW_SCHEMA = pa.schema(
         pa.field("shortcuts", pa.string()),
     ]
 )
+# Of rows whose images passes change after they were drawn.
+DRAWN_SIZE_SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in DRAWN_SIZE_COLUMNS])
 # Where an image comes from: the same for all images of a run, or of one of its rounds.
 ORIGIN_SCHEMA = pa.schema(
     [
@@ -83,6 +86,7 @@ DUPLICATE_SCHEMA = pa.schema(
 )
 RESERVED_COLUMNS = {
     *IMAGE_ROW_SCHEMA.names,
+    *DRAWN_SIZE_SCHEMA.names,
     *ORIGIN_SCHEMA.names,
     *OUTCOME_SCHEMA.names,
     *LOCATION_SCHEMA.names,
@@ -94,6 +98,7 @@ DICTIONARY_COLUMNS = (
     "negative_prompt",
     "width",
     "height",
+    *DRAWN_SIZE_COLUMNS,
     "steps",
     "guidance",
     "sampler",
@@ -115,6 +120,7 @@ FIELD_TYPES: FieldTypes = {
     field.name: field.type
     for field in (
         *IMAGE_ROW_SCHEMA,
+        *DRAWN_SIZE_SCHEMA,
         *ORIGIN_SCHEMA,
         *OUTCOME_SCHEMA,
         *LOCATION_SCHEMA,

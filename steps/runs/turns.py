@@ -1,8 +1,9 @@
 """Turns: of several processes that replace or remove objects of a run, the last to begin does so.
 
 What an earlier one has read may be out of date: it was frozen, or Argo believes its pod dead. Each
-takes a turn by creating the next entry, and looks for a later one before it writes. No store can
-rule out that a process is frozen between this look and the write that follows.
+takes a turn by creating the next entry, and looks for a later one before it writes. One that is
+frozen between this look and the write is refused by S3, if the object was written meanwhile. Other
+stores, and removals, have no such condition.
 """
 
 import time
@@ -45,8 +46,7 @@ class TurnStore(RelayedStore):
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-        self.require_turn()
-        super().replace(key, data)
+        self.replace_after(self.require_turn, key, data)
 
     def remove(self, key: str) -> None:
         """Delete the object."""

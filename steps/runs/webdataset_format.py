@@ -73,7 +73,7 @@ class WebDatasetFormat:
         """Pack a part's images, in any order."""
         ordered = sorted(images, key=lambda image: image.index_in_part)
         contents = [image.content for image in ordered]
-        return self._pack(part, outcome_table(ordered, part.scores), contents)
+        return self._pack(part, outcome_table(ordered, part.added), contents)
 
     def _pack(self, part: Part, outcome: pa.Table, contents: Sequence[bytes | None]) -> PackedTar:
         table = join_outcome(part.rows, outcome)
@@ -133,7 +133,7 @@ class WebDatasetFormat:
         outcomes = parse_part_index(index, part, store.uri_of(key))
         is_emptied = is_to_be_emptied(outcomes.table, image_ids)
         if is_emptied:
-            outcome = emptied_outcome(outcomes.table, image_ids, part.scores)
+            outcome = emptied_outcome(outcomes.table, image_ids, part.added)
             ids = part.rows["image_id"].to_pylist()
             contents = [
                 None if image_id in image_ids else content

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -91,8 +91,13 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
+        self.replace_after(lambda: None, key, data)
+
+    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
+        """Write the object whole, right after `check`, which raises to refuse."""
         path = self._own_path_of(key)
         with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
+            check()
             temporary.replace(path)
             sync_folder(path.parent)
 

@@ -10,17 +10,24 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
-from imagekiln.steps.errors import BadInput, NotInstalled, first_line
+from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
-from imagekiln.steps.storage.s3_reader import ByteRange, S3File, S3Reader
+from imagekiln.steps.storage.s3_reader import (
+    LOOKUP_FIELDS,
+    ByteRange,
+    S3File,
+    S3Reader,
+    confirm_lookup,
+)
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 from imagekiln.steps.storage.web_client import open_web_client
 
@@ -60,6 +67,9 @@ REFUSED_SCHEMES = {
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
+# Of a store that has conditions for new objects only.
+NOT_IMPLEMENTED = {"NotImplemented", "501"}
+NO_CONDITION: Mapping[str, str] = MappingProxyType({})
 # What every answer of S3 has, and that of a gateway in its place lacks.
 WRITTEN_FIELD = "ETag"
 LISTED_FIELD = "Name"
@@ -95,7 +105,7 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
-        _count_retries(files)
+        _watch_requests(files)
     return files, path
 
 
@@ -148,8 +158,8 @@ def _refuse_malformed_url(uri: str) -> None:
         raise BadInput(f"{uri}: is no URL. Write https://host/file.")
 
 
-def _count_retries(files: Any) -> None:
-    """Have s3fs make its requests in a session that counts those that are repeated."""
+def _watch_requests(files: Any) -> None:
+    """Have s3fs count repeated requests, and repeat once what looks objects up and finds none."""
     if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
         return
     from aiobotocore.session import AioSession
@@ -160,6 +170,22 @@ def _count_retries(files: Any) -> None:
 
     files.session = AioSession(**files.kwargs)
     files.session.register("needs-retry.s3", count)
+    for operation in LOOKUP_FIELDS:
+        files.session.register(f"needs-retry.s3.{operation}", confirm_lookup)
+
+
+@contextmanager
+def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
+    """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises.
+
+    Of S3, each answer is compared with what the store says of the object.
+    """
+    files, path = open_filesystem(uri)
+    if "s3" in files.protocol:
+        yield cast("BinaryIO", S3File(S3Reader(files), path, READ_TIMEOUT_SECONDS))
+        return
+    with files.open(path, "rb", block_size=block_bytes) as file:
+        yield file
 
 
 class ObjectStore:
@@ -219,6 +245,29 @@ class ObjectStore:
         """Write the object whole, in place of an earlier one."""
         with translate_errors(self.uri_of(key), "write"):
             self._write(key, data, mode="overwrite")
+
+    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
+        """Write the object whole, in place of the one that was there when `check` was called.
+
+        Where an answer is lost, a second request meets what the first has written, and the check
+        is made again.
+        """
+        if self._s3_reader is None:
+            check()
+            self.replace(key, data)
+            return
+        for attempt in range(CONFLICT_ATTEMPTS):
+            if attempt:
+                time.sleep(CONFLICT_SECONDS * 2 ** (attempt - 1))
+            condition = self._unchanged(self._s3_reader, key)
+            check()
+            with translate_errors(self.uri_of(key), "write"):
+                if self._try_replace(key, data, condition):
+                    return
+        raise TryAgain(
+            f"{self.uri_of(key)}: other processes write it all the time. Run the command again "
+            "once they have ended."
+        )
 
     def remove(self, key: str) -> None:
         """Delete the object."""
@@ -286,11 +335,37 @@ class ObjectStore:
             raise
         return True
 
-    def _write(self, key: str, data: bytes, mode: str) -> None:
+    def _unchanged(self, reader: S3Reader, key: str) -> dict[str, str]:
+        """The condition of S3 that the object is as it is now, or is still absent."""
+        with translate_errors(self.uri_of(key), "read"):
+            try:
+                one_byte = ByteRange(end=1)
+                etag = reader.read(self._path_of(key), one_byte, CALL_TIMEOUT_SECONDS).etag
+            except FileNotFoundError as error:
+                if error_code(error) == "NoSuchBucket":
+                    raise
+                return {"IfNoneMatch": "*"}
+            return {"IfMatch": f'"{etag}"'} if etag else {}
+
+    def _try_replace(self, key: str, data: bytes, condition: Mapping[str, str]) -> bool:
+        try:
+            self._write(key, data, mode="overwrite", condition=condition)
+        except (OSError, NotImplementedError) as error:
+            if error_code(error) in NOT_IMPLEMENTED:
+                self._write(key, data, mode="overwrite")
+                return True
+            if error_code(error) not in {*PRECONDITION_FAILED, CONFLICT}:
+                raise
+            return False
+        return True
+
+    def _write(
+        self, key: str, data: bytes, mode: str, condition: Mapping[str, str] = NO_CONDITION
+    ) -> None:
         if not self._creates_conditionally():
             mode = "overwrite"
         timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
-        options = {} if self._s3_reader is None else _put_options(key)
+        options = {} if self._s3_reader is None else {**_put_options(key), **condition}
         path = self._path_of(key)
 
         def write() -> object:

@@ -30,7 +30,11 @@ WAIT_SECONDS = 0.1  # before the third request, doubled before each further one
 TAIL_BYTES = 2**16
 CONTENT_RANGE_PATTERN = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 MD5_ETAG_PATTERN = re.compile(r"[0-9a-f]{32}")
+# What each answer of S3 to these requests has, and that of a gateway in its place lacks.
+LOOKUP_FIELDS = {"ListObjectsV2": "Name", "HeadObject": "ETag"}
 # The answer to a request for bytes of an empty object.
+OK = 200
+NEGATIVE_STATUSES = (403, 404)
 INVALID_RANGE = {"InvalidRange", "416"}
 
 
@@ -62,6 +66,7 @@ class Answer:
     content: bytes = b""
     size: int = 0
     etag: str = ""
+    md5: str = ""  # of the whole object, where the entity tag may be that
 
 
 class _BrokenBody(ConnectionError):
@@ -137,14 +142,15 @@ class S3Reader:
         self, headers: Mapping[str, Any], content: bytes, byte_range: ByteRange
     ) -> tuple[Answer, bool]:
         etag = _etag(headers)
+        md5 = etag if _is_md5(headers) else ""
         match = CONTENT_RANGE_PATTERN.fullmatch(str(headers.get("ContentRange") or ""))
         if match is None:  # the store does not know ranges, or this is not its answer
             start, end = byte_range.within(len(content))
-            answer = Answer(content[start:end], len(content), etag)
+            answer = Answer(content[start:end], len(content), etag, md5)
             return answer, self._has_md5(headers, content)
 
         first, last, size = map(int, match.groups())
-        answer = Answer(content, size, etag)
+        answer = Answer(content, size, etag, md5)
         is_planned = (first, last + 1) == byte_range.within(size)
         if not etag or not is_planned or len(content) != last + 1 - first:
             return answer, False
@@ -169,6 +175,23 @@ class S3Reader:
             return False
         self._has_md5_etags = True
         return True
+
+
+def confirm_lookup(
+    *, response: tuple[Any, Mapping[str, Any]] | None, operation: Any, attempts: int, **_: object
+) -> float | None:
+    """Have botocore repeat a request that finds nothing, or that something else has answered.
+
+    To be registered for the requests in LOOKUP_FIELDS. Raises OSError where no answer is a store's.
+    """
+    if response is None:
+        return None
+    http, parsed = response
+    is_foreign = http.status_code == OK and not parsed.get(LOOKUP_FIELDS[operation.name])
+    if is_foreign and attempts > 1:
+        raise OSError(errno.EIO, "the answer is not that of an object store")
+    is_doubtful = is_foreign or http.status_code in NEGATIVE_STATUSES
+    return 0.0 if is_doubtful and attempts == 1 else None
 
 
 async def _read_body(body: Any) -> bytes:
@@ -207,6 +230,11 @@ class S3File(io.RawIOBase):
         self._timeout = timeout
         self._tail = reader.read(path, ByteRange(-TAIL_BYTES), timeout)
         self._position = 0
+
+    @property
+    def md5(self) -> str:
+        """The MD5 sum of the object, or what looks like one; "" where the store tells none."""
+        return self._tail.md5
 
     def readable(self) -> bool:
         """True."""

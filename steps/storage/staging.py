@@ -1,6 +1,6 @@
 """Replacements that wait on this machine until all of them are known, and then follow at once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
@@ -46,6 +46,10 @@ class RelayedStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
         self._store.replace(key, data)
+
+    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
+        """Write the object whole, in place of the one that was there when `check` was called."""
+        self._store.replace_after(check, key, data)
 
     def remove(self, key: str) -> None:
         """Delete the object."""

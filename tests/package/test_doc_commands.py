@@ -24,8 +24,8 @@ LOCAL = {
     "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
     "reproduce", "diff", "gc", "schema", "manifests", "render", "preview", "simulate",
 }  # fmt: skip
-# Processes that load torch again, or a file that `tune` measures: other tests have them.
-ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20")
+# Processes that load torch again, a file that `tune` measures, a whole page: other tests have them.
+ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20|published\.yaml")
 
 
 def help_commands() -> list[list[str]]:

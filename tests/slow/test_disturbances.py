@@ -13,8 +13,10 @@ import pytest
 from botocore.retries.standard import ExponentialBackoff
 
 from imagekiln.steps.storage import object_store, s3_reader
+from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.disturbance import disturbance
 from tests.life import Life
+from tests.published_life import PublishedLife, load_safely
 from tests.s3 import S3Server, log_in
 from tests.scenarios import Bench, Damage
 
@@ -34,6 +36,20 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DatasetHub]:
+    """A hub that exports are pushed to, some files a commit; and some prompts a rewritten part."""
+    with dataset_hub() as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.endpoint)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr("imagekiln.steps.export.push.COMMIT_FILES", 2)
+        monkeypatch.setattr("imagekiln.steps.rewrite.step.PART_PROMPTS", 2)
+        loading = "imagekiln.steps.rewrite.language_model.load_language_model"
+        monkeypatch.setattr(loading, load_safely)
+        yield server
+
+
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
 def test_whatever_goes_wrong_the_step_run_again_ends_as_undisturbed(
@@ -41,17 +57,38 @@ def test_whatever_goes_wrong_the_step_run_again_ends_as_undisturbed(
 ) -> None:
     log_in(s3_server, monkeypatch)
     life = Life(tmp_path, s3_server.make_bucket(), s3_server, format_name)
+    assert not damages_in(life, monkeypatch)
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # as in test_push
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
+def test_whatever_goes_wrong_a_dataset_is_published_as_undisturbed(
+    format_name: str,
+    s3_server: S3Server,
+    hub: DatasetHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log_in(s3_server, monkeypatch)
+    bucket = s3_server.make_bucket()
+    life = PublishedLife(tmp_path, bucket, s3_server, format_name, hub=hub)
+    assert not damages_in(life, monkeypatch)
+
+
+def damages_in(life: Life, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is wrong after some of the scenarios."""
+    damages = []
     with (
-        disturbance(s3_server.endpoint) as network,
-        disturbance(s3_server.endpoint) as other_network,
+        disturbance(life.server.endpoint) as network,
+        disturbance(life.server.endpoint) as other_network,
     ):
         log_in(S3Server(network.endpoint), monkeypatch)
         life.record(network)
         bench = Bench(life, network, other_network)
-        damages = []
         for seed in range(SEED, SEED + COUNT):
             try:
                 bench.play(seed)
             except Damage as damage:
                 damages.append(str(damage))
-        assert not damages
+    return damages

@@ -1,6 +1,7 @@
 """Steps of a run on S3 over a network that spoils answers: what is whole is never called wrong."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, KilnError, StorageRefused, TryAgain
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.source_files import gather_sources
 from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.prompts.parser import parse_template
+from imagekiln.steps.prompts.wildcards import WildcardFiles
 from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
 from imagekiln.steps.storage import open_store, s3_reader
 from imagekiln.steps.storage.store import Store
@@ -22,7 +26,7 @@ from tests.disturbance import (
     disturbance,
 )
 from tests.life import read_images
-from tests.s3 import S3Server, log_in
+from tests.s3 import S3Server, forget_connections, log_in
 
 STEPS: dict[str, Callable[[str], object]] = {
     "aggregate": aggregate,
@@ -89,6 +93,32 @@ def test_images_are_read_as_they_are_over_a_network_that_spoils_answers(
     for fault, spoil in PASSING_FAULTS.items():
         network.once_each(spoil)
         assert read_images(finished.uri) == undisturbed, fault
+
+
+def test_prompts_in_a_bucket_are_read_as_they_are_over_a_network_that_spoils_answers(
+    network: Disturbance, s3_server: S3Server, tmp_path: Path
+) -> None:
+    bucket = s3_server.make_bucket()
+    table = "place\n" + "red house\n" * 20_000  # more than is read at once with its size
+    for name, text in {"tables/a.csv": table, "tables/b.csv": "place\nblue sea\n"}.items():
+        open_store(f"s3://{bucket}").create(name, text.encode())
+    open_store(f"s3://{bucket}").create("wildcards/x/warm.txt", b"red\nblue\n")
+
+    def read() -> list[str]:
+        forget_connections()
+        sources = gather_sources((f"s3://{bucket}/tables/*.csv", f"s3://{bucket}/tables"), tmp_path)
+        wildcards = WildcardFiles(f"s3://{bucket}/wildcards")
+        parse_template("__x/*__", wildcards)
+        return [wildcards.digest, *(f"{source.uri} {source.sha256}" for source in sources)]
+
+    undisturbed = read()
+    assert len(undisturbed) == 1 + 4
+    for fault, spoil in PASSING_FAULTS.items():
+        network.rest()
+        network.once_each(spoil)
+        with suppress(TryAgain):  # a list that ends in its middle
+            assert read() == undisturbed, fault
+        assert network.faults
 
 
 def test_part_is_made_again_over_a_network_that_spoils_answers(

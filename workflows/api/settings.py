@@ -28,6 +28,7 @@ from imagekiln.steps.job.job import (
     ShardSettings,
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
+from imagekiln.steps.job.passes import CaptionPass, RefinePass, UpscalePass
 from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
 from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
 from imagekiln.steps.job.scores import (
@@ -44,6 +45,7 @@ __all__ = [
     "AestheticScore",
     "BatchSettings",
     "C2paSettings",
+    "CaptionPass",
     "CardSettings",
     "ClassifierScore",
     "ClipScore",
@@ -63,11 +65,13 @@ __all__ = [
     "Png",
     "PromptSweep",
     "PromptTemplate",
+    "RefinePass",
     "RewardScore",
     "RewriteSettings",
     "RowDefaults",
     "ShardSettings",
     "SpeedSettings",
+    "UpscalePass",
     "Webp",
 ]
 

@@ -225,7 +225,7 @@ def estimate(
     Reads and validates the prompts as planning does, and writes nothing.
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import format_estimate, format_scores
+    from imagekiln.workflows.cli.plan_text import format_estimate, format_passes, format_scores
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client.deadline import explain_lateness
@@ -248,6 +248,8 @@ def estimate(
     print_result(result, output_format, format_estimate)
     if estimated_job.scores:
         print_note(format_scores(estimated_job).strip())
+    if estimated_job.passes:
+        print_note(format_passes(estimated_job, result.stored_size).strip())
     if result.gpu_hours is not None and result.hours is not None:
         late = explain_lateness(result.gpu_hours, result.hours, profile)
         if late is not None:

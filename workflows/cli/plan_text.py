@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import cut_name
+from imagekiln.steps.job.passes import describe_pass
 from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.runs.keys import REJECTED_KEY
@@ -104,6 +105,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
         _format_batches(plan),
         _format_shard_size(plan),
         format_scores(plan.job),
+        format_passes(plan.job, plan.pass_sizes.final((plan.width, plan.height))),
     ]
     time = _format_time(result, gpus, cluster_gpus)
     return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
@@ -160,6 +162,21 @@ def format_scores(job: "Job") -> str:
     sentence = f"Scores: {', '.join(scores)}; their time is not in estimates."
     if job.keep is not None:
         sentence += f" Keeps the best of {job.keep.of} candidates by {job.keep.by}."
+    return f"\n{sanitize_line(sentence)}"
+
+
+def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
+    """What is done to images before they are stored, on a line of its own; empty without passes."""
+    if not job.passes:
+        return ""
+    passes = [f"{name} ({describe_pass(settings)})" for name, settings in job.passes.items()]
+    sentence = f"Passes: {', '.join(passes)}."
+    if job.alters_images and stored_size is not None:
+        width, height = stored_size
+        sentence += f" Images of the default size are stored in {width} x {height}."
+    kinds = {settings.kind for settings in job.passes.values()} - {"refine"}
+    if kinds:
+        sentence += " Until a run is measured, estimates count only the steps of diffusion."
     return f"\n{sanitize_line(sentence)}"
 
 

@@ -34,9 +34,11 @@ def find_cause(failures_json: str) -> str | None:
 
 def _to_failure(node: dict[str, object], step_name: str, attempts: int) -> StepFailure:
     """What the last of so many attempts left."""
-    shard = SHARD_PATTERN.search(step_name)
+    step = str(node["templateName"])
+    # A pod that rewrites prompts has a number too, and no shard.
+    shard = SHARD_PATTERN.search(step_name) if step == "generate" else None
     return StepFailure(
-        step=str(node["templateName"]),
+        step=step,
         shard=int(shard[1]) if shard else None,
         attempts=attempts,
         message=str(node.get("message") or ""),

@@ -10,6 +10,7 @@ from typing import Literal
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.passes import work_by_defaults
 from imagekiln.steps.models.performance import TimeFigure
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.run_time import HOW_TO_KNOW, count_images, default_figure
@@ -106,7 +107,7 @@ def seconds_per_image(job: Job) -> float:
     if figure is None:
         remedy = f"{HOW_TO_KNOW[0].upper()}{HOW_TO_KNOW[1:]}."
         raise BadInput(f"job {job.name}: the time of an image is unknown. {remedy}")
-    return figure.seconds_per_work * _work(job, size)
+    return figure.seconds_per_work * work_by_defaults(job, size)
 
 
 def count_job_images(job: Job) -> int:
@@ -158,6 +159,7 @@ def simulate(job: Job, profile: Profile, images: int, conditions: Conditions) ->
 def cut_images(job: Job, images: int) -> Sharding:
     """Cut so many images of the job's defaults as planning does."""
     (width, height), figure = default_figure(job)
+    drawing = width * height * job.defaults.steps
     group = ImageGroup(
         width=width,
         height=height,
@@ -165,6 +167,7 @@ def cut_images(job: Job, images: int) -> Sharding:
         guidance=job.defaults.guidance,
         sampler=job.defaults.sampler,
         images=images,
+        pass_work=work_by_defaults(job, (width, height)) - drawing,
     )
     return cut_shards(job, (group,), _seconds_per_work(figure), max_batch_size(job, ()))
 
@@ -175,11 +178,6 @@ def _share_of_limit(limit: Limit) -> float:
 
 def _seconds_per_work(figure: TimeFigure | None) -> float | None:
     return None if figure is None else figure.seconds_per_work
-
-
-def _work(job: Job, size: tuple[int, int]) -> int:
-    width, height = size
-    return width * height * job.defaults.steps
 
 
 def _limits(simulation: Simulation, profile: Profile, fleet: Fleet) -> Iterator[Limit]:

@@ -35,7 +35,7 @@ BAR_SPACING = 0.62
 
 @dataclass(frozen=True, slots=True)
 class ColorScheme:
-    """The colors of a plot. `stages` are those of a stacked bar, in order."""
+    """The colors of a plot. `stages` are those of a stacked bar, in order, before `passes`."""
 
     background: str
     ink: str
@@ -43,6 +43,7 @@ class ColorScheme:
     bar: str
     slow: str
     stages: tuple[str, ...]
+    passes: tuple[str, ...]
 
 
 LIGHT_SCHEME = ColorScheme(
@@ -52,6 +53,7 @@ LIGHT_SCHEME = ColorScheme(
     bar="#b4531a",
     slow="#b3261e",
     stages=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#4c8c7d", "#8b1a5c", "#d5d9df"),
+    passes=("#7a4fa3", "#2f7fbf", "#a3733f", "#5a8c3a", "#c0487a", "#3f9ea3", "#8c7a2a", "#6b5b95"),
 )
 DARK_SCHEME = ColorScheme(
     background="#1c1f24",
@@ -60,6 +62,7 @@ DARK_SCHEME = ColorScheme(
     bar="#f0935a",
     slow="#ff8a80",
     stages=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#6cc0ab", "#e86fb5", "#454c57"),
+    passes=("#b48fe0", "#7fb8e8", "#d9ab7a", "#9ccc7a", "#f08fb5", "#7ad0d4", "#d1c06a", "#a99bd0"),
 )
 
 
@@ -159,7 +162,8 @@ def _draw_stages(axes: Axes, plot: StackedBarPlot, scheme: ColorScheme) -> float
     """Draw the stacked bar and its legend; returns where the bar ends."""
     end = 0.0
     bars = []
-    for stage, color in zip(plot.sequential, scheme.stages, strict=True):
+    colors = (*scheme.stages, *scheme.passes)
+    for stage, color in zip(plot.sequential, colors, strict=False):  # few jobs have passes
         if stage.share < MIN_VISIBLE_SHARE:
             continue
         bar = axes.barh(

@@ -95,9 +95,10 @@ def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> TimeBreakdown:
     if usage.busy is not None:
         # Of the time in which the device computed, what was not drawing was encoding texts.
         computing = usage.busy * (seconds.total - seconds.load)
-        text = min(seconds.text, max(0.0, computing - drawing))
+        text = min(seconds.text, max(0.0, computing - drawing - sum(seconds.passes.values())))
 
-    left = max(0.0, seconds.total - seconds.load - seconds.compile - text - drawing)
+    passes = sum(seconds.passes.values())
+    left = max(0.0, seconds.total - seconds.load - seconds.compile - text - drawing - passes)
     # The device may still be drawing a batch while the one before waits.
     wait = min(seconds.denoise_waits, left)
     return TimeBreakdown(
@@ -120,6 +121,10 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
     sequential = tuple(
         _share_row(_stage_label(stage, seconds), getattr(breakdown, stage), seconds.total)
         for stage in SEQUENTIAL_STAGES
+    )
+    sequential += tuple(
+        _share_row(f"pass {name}", duration, seconds.total)
+        for name, duration in seconds.passes.items()
     )
     host_work = tuple(
         _share_row(label, getattr(seconds, stage), seconds.total)

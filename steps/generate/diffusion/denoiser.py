@@ -8,6 +8,7 @@ import diffusers
 import numpy as np
 import torch
 from diffusers.utils import BaseOutput
+from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
 from imagekiln.steps.generate.diffusion.compile import (
@@ -42,7 +43,13 @@ from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import parse_loras
-from imagekiln.steps.runs.image import BatchShape, DrawnImage, ImageRow, batch_shape
+from imagekiln.steps.runs.image import (
+    BatchShape,
+    DrawnImage,
+    ImageRow,
+    PassedImages,
+    batch_shape,
+)
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.start_times import StartClock
@@ -50,6 +57,8 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+# Called with images, their rows, and what may raise to give up.
+RunPasses = Callable[[Sequence[DrawnImage], Sequence[ImageRow], Callable[[], None]], PassedImages]
 GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
 
 
@@ -68,7 +77,8 @@ class DenoiserStats:
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once.
 
-    `scorers` are what images are scored by where its job has scores, which another thread may use.
+    `scorers` are what images are scored by where its job has scores, which another thread may use,
+    and `passes` what runs over images that were drawn, in the thread that draws.
 
     Until `close`, it has threads that read ahead: one for texts, and some for input images.
     """
@@ -93,6 +103,7 @@ class Denoiser:
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
+        self.passes: RunPasses | None = None
         self._pipe = pipe
         self._loras = loras
         self._adapters = adapters
@@ -129,18 +140,44 @@ class Denoiser:
         of it can be prepared meanwhile). Raises what the pipeline raises, ValueError where it drew
         another size, and TryAgain where the device failed at the batch before.
         """
+        return self._draw_batch(rows, size, check)
+
+    def draw_over(
+        self,
+        rows: Sequence[ImageRow],
+        images: Mapping[int, Pillow.Image],
+        size: int,
+        check: Callable[[], None],
+    ) -> Sequence[DrawnImage]:
+        """Draw over images of these rows, of the size of the rows, by their index in the part.
+
+        The time that it takes is not in `pop_times`. Otherwise as `draw`.
+        """
+        return self._draw_batch(rows, size, check, images)
+
+    def _draw_batch(
+        self,
+        rows: Sequence[ImageRow],
+        size: int,
+        check: Callable[[], None],
+        own_images: Mapping[int, Pillow.Image] | None = None,
+    ) -> Sequence[DrawnImage]:
         calls = [
-            self.compiled_pipeline.draw(batch, partial(self._call_pipeline, batch, check))
+            self.compiled_pipeline.draw(
+                batch, partial(self._call_pipeline, batch, check, own_images)
+            )
             for batch in self._inputs.split_batches(rows, size)
         ]
         done_event = calls[-1].host_copy.done_event
+        is_timed = own_images is None
         if done_event is None:
-            return self._to_drawn_images(rows, calls)
+            return self._to_drawn_images(rows, calls, is_timed)
         previous = self._previous_batch
         self._previous_batch = done_event
         if previous is not None:
             wait_for_event(previous)
-        return PendingBatch(len(rows), done_event, partial(self._to_drawn_images, rows, calls))
+        read = partial(self._to_drawn_images, rows, calls, is_timed)
+        return PendingBatch(len(rows), done_event, read)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
         """Take the rows after the next batch, to encode their texts beside it where that helps."""
@@ -185,7 +222,10 @@ class Denoiser:
             self._adapters.image_prefetcher.close()
 
     def _call_pipeline(
-        self, batch: Sequence[ImageRow], check: Callable[[], None]
+        self,
+        batch: Sequence[ImageRow],
+        check: Callable[[], None],
+        own_images: Mapping[int, Pillow.Image] | None,
     ) -> "PipelineCall":
         self._text_prefetcher.wait()
         variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
@@ -195,19 +235,23 @@ class Denoiser:
                 kwargs = variant.inputs.text_kwargs(batch)
             self._encode_upcoming_texts(batch[0])
             kwargs |= variant.inputs.batch_kwargs(batch, check)
-            kwargs |= self._variants.image_kwargs(batch)
+            images = None
+            if own_images is not None:
+                images = [own_images[row.index_in_part] for row in batch]
+            kwargs |= self._variants.image_kwargs(batch, images)
             with overlapped_copies(variant.pipe, self._input_stream):
                 output = variant.draw(kwargs)
-        images = to_tensor(output.images, batch[0])
-        host_copy = copy_to_host(images, self._copy_stream, spans)
+        tensor = to_tensor(output.images, batch[0])
+        host_copy = copy_to_host(tensor, self._copy_stream, spans)
         return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)
 
     def _to_drawn_images(
-        self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"]
+        self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool
     ) -> list[DrawnImage]:
         """The images of calls that are done. The padding of a batch comes last, and is dropped."""
         for call in calls:
-            self._profiler.add_call(call.spans)
+            if is_timed:
+                self._profiler.add_call(call.spans)
         images = [image for call in calls for image in call.iter_images()]
         return [to_drawn_image(row, *image) for row, image in zip(rows, images, strict=False)]
 

@@ -29,8 +29,10 @@ from imagekiln.steps.models.component_files import require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub
 from imagekiln.steps.models.lora_files import fetch_planned_lora
-from imagekiln.steps.models.scorers import fetch_planned_files, score_references
+from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
+from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.single_file import checkpoint_file
+from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
@@ -288,7 +290,7 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
 
 def fetch_run_models(uri: str) -> str:
-    """Download a planned run's model, adapters and LoRAs; returns the model's folder.
+    """Download a planned run's model and all that belongs to it; returns the model's folder.
 
     Also creates the folder in which pods share compiled code, beside the models. Raises BadInput,
     Missing and TryAgain as fetching raises them.
@@ -303,5 +305,8 @@ def fetch_run_models(uri: str) -> str:
     for name, lora in plan.job.model.loras.items():
         fetch_planned_lora(name, lora, plan.loras[name].sha256)
     for setting, reference in score_references(plan.job):
-        fetch_planned_files(setting, reference, plan.scores)
+        fetch_planned_files(setting, reference, plan.scores.get(setting))
+    for setting, reference in pass_references(plan.job):
+        facts = plan.passes[setting.removeprefix(PASSES_PREFIX)]
+        fetch_planned_files(setting, reference, facts.digest)
     return str(folder)

@@ -12,9 +12,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.patches import Untyped
+from imagekiln.steps.generate.diffusion.transformers_models import (
+    LOAD_OPTIONS,
+    MODEL_OPTIONS,
+    explained_loading,
+    pad_batch,
+)
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.scores import (
     AestheticScore,
@@ -22,13 +27,12 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.scorers import fetch_planned_files, fetch_planned_head
+from imagekiln.steps.models.scorers import fetch_planned_head
+from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.runs.image import ImageRow, ScoreValue, pad_rows
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.storage.failures import error_reason
 
 CLIP_SCORE_SCALE = 100.0
-LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
 WEIGHT_SUFFIX = ".weight"
 BIAS_SUFFIX = ".bias"
 # One number for each RGB uint8 (height, width, 3), of which there are at most as many as the last.
@@ -60,8 +64,7 @@ class ModelScorer:
         count = len(images)
         prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
         pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"]
-        padding = pixels[-1:].expand(size - count, *pixels.shape[1:])
-        pixels = torch.cat([pixels, padding])
+        pixels = pad_batch(pixels, size)
         # Behind the batches that are queued on the default stream, each would wait for all of them.
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             scores = self._compute(pixels.to(self._device), prompts)
@@ -80,19 +83,18 @@ def load_model_scorer(
     setting = f"scores.{name}"
     if not isinstance(score, AnyModelScore):
         raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
-    folder = fetch_planned_files(setting, score, plan.scores)
+    folder = fetch_planned_files(setting, score, plan.scores.get(setting))
     processor_folder = folder
     if isinstance(score, RewardScore) and score.processor is not None:
-        processor_folder = fetch_planned_files(f"{setting}.processor", score.processor, plan.scores)
+        processor = f"{setting}.processor"
+        processor_folder = fetch_planned_files(
+            processor, score.processor, plan.scores.get(processor)
+        )
     head = None
     if isinstance(score, AestheticScore):
         head = _load_head(f"{setting}.head", score.head, plan, device)
-    try:
+    with explained_loading(setting, score.id, score.kind):
         return _load(score, folder, processor_folder, head, device, stream)
-    except KilnError:
-        raise
-    except Exception as error:  # a user's folder makes the libraries raise anything
-        raise _explain_load_error(setting, score, error) from error
 
 
 def _load(
@@ -104,7 +106,7 @@ def _load(
     stream: torch.cuda.Stream | None,
 ) -> ModelScorer:
     processor = transformers.AutoImageProcessor.from_pretrained(processor_folder, **LOAD_OPTIONS)
-    options = {**LOAD_OPTIONS, "use_safetensors": True, "dtype": torch.float32}
+    options = dict(MODEL_OPTIONS)
     if isinstance(score, ClassifierScore):
         model_class: Untyped = transformers.AutoModelForImageClassification
     else:
@@ -206,15 +208,3 @@ def _load_head(setting: str, location: str, plan: Plan, device: torch.device) ->
 
 def _natural_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
-
-
-def _explain_load_error(setting: str, score: AnyModelScore, error: Exception) -> KilnError:
-    reason = error_reason(error)
-    if is_out_of_memory(error) or is_device_lost(error):
-        return TryAgain(
-            f"{setting}: the device has no room for {score.id}, or failed ({reason}). "
-            "Run the shard again."
-        )
-    return BadInput(
-        f"{setting}: {score.id} does not load as a {score.kind} ({reason}). Choose another model."
-    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import diffusers
 from diffusers.utils import BaseOutput
+from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.ip_adapter import ReferenceEmbeddings
@@ -82,8 +83,15 @@ class PipelineVariants:
         inputs = self.text_to_image.inputs.for_sibling(pipe)
         return Variant(pipe, inputs, Schedulers(pipe.scheduler))
 
-    def image_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """The arguments that carry the input images of rows of one shape."""
+    def image_kwargs(
+        self, rows: Sequence[ImageRow], own_images: Sequence[Pillow.Image] | None = None
+    ) -> PipelineKwargs:
+        """The arguments that carry the input images of rows of one shape.
+
+        `own_images` are images of these rows that are drawn over, in place of their input images.
+        """
+        if own_images is not None:
+            return {"image": list(own_images), "strength": rows[0].parameters.strength}
         if self._adapters is None:
             return {}
         prefetcher = self._adapters.image_prefetcher

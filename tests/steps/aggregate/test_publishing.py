@@ -74,11 +74,11 @@ class Disk(LocalStore):
         self._sleep(f"read {key}")
         return b"" if self._is_faulty("read nothing", key) else super().read(key)
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
         self._refuse("replace", key)
         self._sleep(key)
         self.changes.append(key)
-        super().replace(key, data)
+        super().replace_after(check, key, data)
 
     def _sleep(self, key: str) -> None:
         """Let others work before an object is written for the first time."""

@@ -1,5 +1,6 @@
 """Accounting for every planned image."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -75,9 +76,9 @@ class Recording(LocalStore):
         self.written.append(key)
         return super().create(key, data)
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
         self.written.append(key)
-        super().replace(key, data)
+        super().replace_after(check, key, data)
 
 
 def test_success_is_written_last(planned_run: PlanResult) -> None:

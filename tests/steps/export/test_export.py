@@ -23,7 +23,10 @@ from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import MAX_FOLDER_FILES, data_key
 from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.export.settings import FileFormat
+from imagekiln.steps.export.step import export
+from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests.interleaving import Process, interleaving
 from tests.runs import encoded, fill, not_ok, planned, retried
@@ -47,6 +50,16 @@ def make_run(scratch: Path, output: str, format_name: str = "parquet") -> str:
     result = planned(scratch, output, rows, limits={"failed_share": 0.5}, **changes)
     outcomes = {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")}
     return retried(result, outcomes, encoded(0))
+
+
+class CalledBack(NoProgress):
+    """Calls back once images are copied."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many
+        self._then()
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +213,17 @@ def test_an_export_killed_before_any_access_resumes(
         assert set(history.written.values()) == {1}
         shutil.rmtree(history.destination)
     assert accesses > 2 * len(undisturbed)
+
+
+def test_an_export_that_wakes_up_while_images_are_removed_does_not_call_it_complete(
+    output: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "export"
+    store = open_store(str(target))
+    progress = CalledBack(lambda: add_forgotten(store, pa.array(["0" * 32])))
+    with pytest.raises(BadInput, match="images were being removed"):
+        export(output, str(target), progress=progress)
+    assert not (target / SUCCESS_KEY).exists()
 
 
 def test_two_writers_make_one_export(

@@ -4,13 +4,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
 import imagekiln
 from imagekiln import BadInput, TryAgain
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.export.push import push
+from imagekiln.steps.export.removal import remove_from_export
 from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.storage import open_store
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.runs import encoded, fill, planned
 
@@ -57,6 +62,8 @@ def test_a_version_has_the_files_of_its_export(
     assert hub.files == pushed_files(export)
     assert (result.files, hub.private) == (PROMPTS + 2, True)
     assert hub.commits[hub.tags["v1"]] == hub.files
+    written = [file.read_bytes() for file in export.rglob("*") if file.is_file()]
+    assert not any(TOKEN.encode() in content for content in (*written, *hub.files.values()))
 
     smaller = shutil.copytree(export, tmp_path / "smaller")
     run = next((export.parent / "out").glob("tiny-*"))
@@ -86,6 +93,51 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(export: Path, hub: Data
     commits = len(hub.commits)
     assert imagekiln.push(export, REPOSITORY, version="v1").version == "v1"
     assert len(hub.commits) == commits
+
+
+def test_two_pushes_at_once_agree_on_a_version(export: Path, hub: DatasetHub) -> None:
+    first = imagekiln.push(export, REPOSITORY, version="v1")
+    hub.commits.append(dict(hub.files))  # that of the other, which saw none of these files
+    assert imagekiln.push(export, REPOSITORY, version="v1").commit == first.commit
+    hub.commits.append({**hub.files, "data/another.parquet": b"of somebody else"})
+    assert imagekiln.push(export, REPOSITORY, version="v1").commit == first.commit
+    hub.commits.append({**hub.files, "another.txt": b"of somebody else"})
+    with pytest.raises(BadInput, match="version v1 is there"):
+        imagekiln.push(export, REPOSITORY, version="v1")
+
+
+class Forgetting(NoProgress):
+    """Has images of an export removed while its files are uploaded."""
+
+    def __init__(self, export: Path) -> None:
+        self._export = export
+
+    def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many files
+        rows = pq.read_table(self._export / "manifest" / "00000.parquet")
+        remove_from_export(open_store(str(self._export)), rows["image_id"][:1], remove=True)
+
+
+def test_an_export_that_changes_while_it_is_pushed_gets_no_version(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    changing = shutil.copytree(export, tmp_path / "changing")
+    with pytest.raises(TryAgain, match="changed while it was pushed"):
+        push(str(changing), REPOSITORY, "v1", progress=Forgetting(changing))
+    assert hub.tags == {}
+    imagekiln.push(changing, REPOSITORY, version="v1")
+    assert hub.files == pushed_files(changing)
+
+
+@pytest.mark.parametrize("name", ["README.md", "data", "manifest/00000.parquet"])
+def test_a_link_in_an_export_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path, name: str
+) -> None:
+    strangers = shutil.copytree(export, tmp_path / "strangers")
+    (strangers / name).rename(tmp_path / "elsewhere")
+    (strangers / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="is a link, which is not published"):
+        imagekiln.push(strangers, REPOSITORY)
+    assert (hub.objects, hub.files) == ({}, {})
 
 
 def test_what_cannot_be_pushed_is_refused(

@@ -1,10 +1,12 @@
 """What the gallery answers over HTTP, to its page and to strangers."""
 
+import datetime as dt
 import hashlib
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import fsspec
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.server import GalleryServer, is_own_host, serve_gallery
@@ -34,6 +37,7 @@ from tests.galleries import (
     write_runs,
 )
 from tests.jobs import files
+from tests.runs import encoded, fill, planned
 
 SECRET = b"a file of the user's, which is none of the run's"
 
@@ -155,6 +159,26 @@ def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Cl
         ("night-1", IMAGES, IMAGES - 1),
     ]
     assert [night["mean"] for night in nights] == pytest.approx([1.3, 2.3])
+
+
+def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50")},
+        {"prompt": "b", "day": dt.date(2026, 2, 3), "price": Decimal("20.25")},
+    ]
+    names = ["day", "price"]
+    run = planned(tmp_path, str(tmp_path / "out"), rows, carry=names)
+    fill(run, {0: encoded(0), 1: encoded(1)})
+    aggregate(run.uri)
+    questions = {
+        "day": ("contains", "2026-02"),
+        "price": ("at_least", "2"),
+    }
+    with serving(run.uri) as client:
+        for name, (operator, value) in questions.items():
+            (tile,) = client.tiles((name, operator, value))
+            assert tile["prompt"] == "b"
+        assert client.get("/trends", {"column": "price"}).status == 200
 
 
 REFUSED = [

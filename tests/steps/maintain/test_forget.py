@@ -6,6 +6,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,7 +15,8 @@ from imagekiln import BadInput, Incomplete
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
+from imagekiln.steps.runs.forgotten import add_forgotten
+from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -207,6 +209,34 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
     assert statuses["r1"] == statuses[f"r{FAILED}"] == ("forgotten", None)
     assert [place for _, place in statuses.values() if place is not None] == [0, 1, 2, 3]
     assert imagekiln.export(uri, killed, format=file_format).written == 0
+
+
+def test_the_card_of_an_output_counts_no_forgotten_image_whatever_was_killed(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    card = tmp_path / "out" / CARD_KEY
+    before = card.read_bytes()
+    imagekiln.forget(uri, ids=["r1"], remove=True)
+    after = card.read_bytes()
+    assert after != before
+    card.write_bytes(before)  # as where the command was killed before it came to the card
+    imagekiln.forget(uri, ids=["r1"], remove=True)
+    assert card.read_bytes() == after
+
+
+def test_two_commands_at_once_write_each_id_once(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    first = Process("first", lambda: add_forgotten(store, pa.array(["a", "b"])))
+    with interleaving(tmp_path, lambda *_: None):
+        second = Process("second", lambda: add_forgotten(store, pa.array(["b", "c"])))
+        second.step()
+        first.finish()
+        second.finish()
+    tables = [
+        pq.read_table(path)["image_id"].to_pylist() for path in sorted(tmp_path.rglob("*.parquet"))
+    ]
+    assert sorted(image_id for table in tables for image_id in table) == ["a", "b", "c"]
 
 
 def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:

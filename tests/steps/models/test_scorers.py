@@ -8,7 +8,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.models.scorers import fetch_planned_files, score_references
+from imagekiln.steps.models.scorers import score_references
+from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
@@ -92,10 +93,10 @@ def test_a_plan_freezes_the_files_of_each_score(tmp_path: Path) -> None:
     plan = plan_score(tmp_path, **score).plan
     assert [*plan.scores] == ["scores.s", "scores.s.head"]
     [(setting, reference)] = score_references(plan.job)
-    assert fetch_planned_files(setting, reference, plan.scores) == copy
+    assert fetch_planned_files(setting, reference, plan.scores[setting]) == copy
     (copy / "merges.txt").write_text("#version: 0.2\na b\n")
     with pytest.raises(BadInput, match=r"scores\.s: .* is not what the run was planned with"):
-        fetch_planned_files(setting, reference, plan.scores)
+        fetch_planned_files(setting, reference, plan.scores[setting])
 
 
 def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:
@@ -117,6 +118,6 @@ def test_a_model_on_the_hub_is_frozen_at_its_commit(
         assert plan.revisions == (NamedRevision("scores.s", MODEL, "main", REVISION),)
         [(setting, reference)] = score_references(plan.job)
         assert reference.revision == REVISION
-        folder = fetch_planned_files(setting, reference, plan.scores)
+        folder = fetch_planned_files(setting, reference, plan.scores[setting])
     weights = (folder / "model.safetensors").read_bytes()
     assert weights == (clip_folder() / "model.safetensors").read_bytes()

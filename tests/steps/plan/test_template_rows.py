@@ -152,7 +152,10 @@ def test_prompts_follow_from_row_and_options_alone(
             moved = _draw(folder / "b", lines, cities[split:], cities[:split])
         fewer = _draw(folder / "c", lines, cities[:2])
         more = _draw(folder / "d", [*lines, further], cities)
+        longer = _draw(folder / "e", lines, cities, combinations=7)
     assert len(plain) == 20
+    assert len(longer) == 28
+    assert plain <= longer
     assert moved == plain
     assert len(fewer) == 10
     assert fewer <= plain
@@ -160,7 +163,9 @@ def test_prompts_follow_from_row_and_options_alone(
     assert not any("gold" in row[0] for row in more & plain)
 
 
-def _draw(folder: Path, lines: list[str], *tables: list[tuple[str, str]]) -> set[tuple[str, ...]]:
+def _draw(
+    folder: Path, lines: list[str], *tables: list[tuple[str, str]], combinations: int = 5
+) -> set[tuple[str, ...]]:
     """All that is written of each prompt: of these tables, and two files of these lines."""
     folder.mkdir()
     for number, cities in enumerate(tables):
@@ -171,7 +176,7 @@ def _draw(folder: Path, lines: list[str], *tables: list[tuple[str, str]]) -> set
         {"xa": "\n".join(lines[:2]), "xb": "\n".join(lines[2:])},
         template="__x*__ in {{ city }}, {2$$__x*__}, {1-2$$a|__x*__}",
         negative_template="{~3::c|d}",
-        combinations=5,
+        combinations=combinations,
         table=f"{folder}/*.csv",
     )
     rows_of_prompts = _rows(settings, folder)

@@ -295,10 +295,14 @@ def test_model_that_was_fetched_is_found_without_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = _job(tmp_path, model={"id": MODEL, "dtype": "float32"})
+    offline = partial(monkeypatch.setattr, "huggingface_hub.constants.HF_HUB_OFFLINE")
     with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
+        offline(True)
+        assert "Fill the model cache: `imagekiln rewrite JOB --fetch`." in _refused(BadInput, job)
+        offline(False)
         assert fetch_language_model(job).startswith(f"{MODEL} is in {tmp_path}")
     assert not _texts(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    offline(True)
     assert rewrite(job).rewritten == len(PROMPTS)
 
 

@@ -1,5 +1,6 @@
 """What each image has come to, over all rounds."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,10 @@ def test_a_round_is_finished_once_all_its_parts_are_accounted_for(planned_run: P
 class WithoutReport(LocalStore):
     """A disk that fails when the report is written."""
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
         if key == REPORT_KEY:
             raise TryAgain("the disk went away")
-        super().replace(key, data)
+        super().replace_after(check, key, data)
 
 
 def test_a_round_is_marked_last_of_all_that_it_changes(planned_run: PlanResult) -> None:

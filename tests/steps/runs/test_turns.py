@@ -32,6 +32,27 @@ def test_the_last_to_begin_writes_and_the_others_write_nothing_more(store_uri: s
         second.replace("manifest", b"newer")
 
 
+def test_process_frozen_between_its_look_and_its_write_replaces_nothing_newer(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(s3_bucket)
+    store.replace("manifest", b"old")
+    zombie = TurnStore(store)
+    require_turn = zombie.require_turn
+    looks: list[bool] = []
+
+    def look_and_freeze() -> None:
+        require_turn()
+        if not looks:
+            looks.append(True)
+            TurnStore(store).replace("manifest", b"new")
+
+    monkeypatch.setattr(zombie, "require_turn", look_and_freeze)
+    with pytest.raises(TryAgain, match="another process has begun"):
+        zombie.replace("manifest", b"stale")
+    assert store.read("manifest") == b"new"
+
+
 def test_turn_ends_with_the_run_that_it_was_taken_in(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     zombie = TurnStore(store)

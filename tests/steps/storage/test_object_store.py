@@ -44,6 +44,37 @@ def test_large_object_is_created_once(s3_bucket: str) -> None:
     assert stores[0].read("large") == contents[outcomes.index(True)]
 
 
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_object_that_another_process_writes_after_the_check_is_checked_again(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, before: bytes | None
+) -> None:
+    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
+    store = open_store(s3_bucket)
+    if before is not None:
+        store.replace("a", before)
+    looks: list[bool] = []
+
+    def check() -> None:
+        looks.append(store.exists("a"))
+        if len(looks) == 1:
+            store.replace("a", b"other")
+
+    store.replace_after(check, "a", b"own")
+    assert store.read("a") == b"own"
+    assert looks == [before is not None, True]
+
+
+def test_object_that_is_written_whenever_it_is_checked_means_try_again(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
+    store = open_store(s3_bucket)
+    others = iter(range(100))
+    with pytest.raises(TryAgain, match="other processes write it all the time"):
+        store.replace_after(lambda: store.replace("a", b"%d" % next(others)), "a", b"own")
+    assert store.read("a") == b"%d" % (CONFLICT_ATTEMPTS - 1)
+
+
 def _failures(store: Store) -> list[Exception]:
     """How reading an object, looking for it and creating it fail."""
     return [

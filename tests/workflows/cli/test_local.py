@@ -131,6 +131,13 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_estimate_says_how_many_prompts_are_rewritten_first(job: str, tmp_path: Path) -> None:
+    rewritten = tmp_path / "rewritten.yaml"
+    rewritten.write_text(Path(job).read_text() + "rewrite: {model: {id: kiln/writer}}\n")
+    lines = kiln("estimate", str(rewritten)).stdout.splitlines()
+    assert "rewriting:    6 prompts, first; what that takes is in no figure below" in lines
+
+
 def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
     same = write_prompts(tmp_path / "same.parquet", [{"prompt": "a red circle"}] * 3)
     sentence = "Duplicates have the prompt, the settings and the seed of an earlier row."

@@ -64,7 +64,9 @@ def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Pa
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
 def test_init_suggests_an_id_where_prompts_repeat(suffix: str, tmp_path: Path) -> None:
-    rows = [{"prompt": "a cat", "group": "1", "sku": sku} for sku in ("x", "y")]
+    rows: list[dict[str, object]] = [
+        {"prompt": "a cat", "group": "1", "sku": sku} for sku in ("x", "y")
+    ]
     prompts = _write_prompts(tmp_path / f"p{suffix}", *rows)
     file = tmp_path / "job.yaml"
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")

@@ -13,6 +13,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from tests.language_models import language_model
 from tests.runs import fill, not_ok
 
 JOB = """
@@ -86,6 +87,38 @@ def test_canary_is_one_pod_before_the_others(tmp_path: Path) -> None:
     assert _plan(tmp_path, _job(tmp_path, "cluster: {canary: 8}")).exit_code == 0
     left = _outputs(tmp_path)
     assert (left["pods"], left["canary"], left["pods_here"]) == ("0", "0", "0")
+
+
+def _rewrite(job: str, index: int, pods: int, **variables: str) -> Result:
+    environment = {"IMAGEKILN_JOB": _encoded(job)} | variables
+    share = ["--share", str(index), str(pods)]
+    return CliRunner(env=environment).invoke(main, ["rewrite", "--argo", "--device", "cpu", *share])
+
+
+def test_pods_rewrite_their_shares_of_the_prompts_for_the_pod_that_plans(tmp_path: Path) -> None:
+    model = json.dumps({"id": str(language_model("gpt2")), "dtype": "float32"})
+    job = _job(tmp_path, f"rewrite: {{model: {model}, max_new_tokens: 2}}")
+    count = tmp_path / "progress"
+    first = _rewrite(job, 0, 2, ARGO_PROGRESS_FILE=str(count))
+    assert first.exit_code == 0, first.output
+    done, prompts = map(int, count.read_text().split("/"))
+    assert 0 < done == prompts
+    # One part has all of them, so that the other pod has nothing to do.
+    assert "0 of them rewritten now" in _rewrite(job, 1, 2).output
+    assert _plan(tmp_path, job).exit_code == 0
+
+
+def test_pod_of_a_job_without_a_language_model_says_so(tmp_path: Path) -> None:
+    done = _rewrite(_job(tmp_path), 0, 1)
+    assert done.exit_code == 2
+    assert "the job has no `rewrite`. Add it, or plan the job as it is." in done.output
+
+
+def test_pod_that_plans_refuses_prompts_that_are_not_rewritten(tmp_path: Path) -> None:
+    job = _job(tmp_path, "rewrite: {model: {id: kiln/writer}}")
+    done = _plan(tmp_path, job)
+    assert done.exit_code == 2
+    assert "planning rewrites none. First type `imagekiln rewrite JOB` where" in done.output
 
 
 def test_pod_of_a_bad_canary_ends_with_the_sentence_of_what_failed(tmp_path: Path) -> None:

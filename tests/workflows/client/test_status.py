@@ -232,6 +232,9 @@ def step(name: str, phase: str = "Running", **more: object) -> Json:
     ("nodes", "stage"),
     [
         ([], "plan"),
+        ([step("rewrite")], "rewrite"),
+        ([step("fetch-language-model")], "rewrite"),
+        ([step("rewrite", "Succeeded"), step("plan")], "plan"),
         ([step("plan")], "plan"),
         ([plan(60, 2)], "generate"),
         ([plan(60, 2), step("fetch")], "fetch"),

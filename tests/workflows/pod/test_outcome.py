@@ -120,6 +120,18 @@ def test_last_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() ->
     assert result.stdout.splitlines()[-1] == "Cause: generate of shard 13: GPU 0 fell off the bus"
 
 
+def test_cause_names_no_shard_where_prompts_were_not_rewritten() -> None:
+    failure = "main: Error (exit code 2): kiln/writer: no such model on the hub."
+    nodes = [
+        _node("rewriter(1:1)", "rewrite", "retryStrategy.expression evaluated to false"),
+        _node("rewriter(1:1)(0)", "rewrite", failure),
+    ]
+    failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
+    result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
+    last = result.stdout.splitlines()[-1]
+    assert last == "Cause: rewrite: kiln/writer: no such model on the hub."
+
+
 def test_log_of_the_exit_handler_is_lines_of_json() -> None:
     result = _run_exit_handler(IMAGEKILN_LOG="json", IMAGEKILN_ATTEMPT="1")
     lines = [json.loads(line) for line in result.output.splitlines()]

@@ -7,7 +7,13 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.report.charts import StackedBarPlot
-from imagekiln.steps.aggregate.report.plots import HEIGHT, LIGHT_SCHEME, WIDTH, draw_plot
+from imagekiln.steps.aggregate.report.plots import (
+    DARK_SCHEME,
+    HEIGHT,
+    LIGHT_SCHEME,
+    WIDTH,
+    draw_plot,
+)
 from imagekiln.steps.aggregate.report.time_use import (
     MIN_PLOT_SECONDS,
     Bottleneck,
@@ -19,6 +25,7 @@ from imagekiln.steps.aggregate.report.time_use import (
     summarize_time_use,
 )
 from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
+from imagekiln.steps.job.passes import MAX_PASSES
 from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import StageSeconds
 
@@ -139,7 +146,7 @@ FINE = StageSeconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode
 
 
 def _bottleneck(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
-    result = find_bottleneck(replace(FINE, **changes), used)
+    result = find_bottleneck(replace(FINE, **changes), used)  # type: ignore[arg-type]  # of floats
     assert result is not None
     return result
 
@@ -221,3 +228,15 @@ def test_starts_are_described_by_the_median_and_the_slowest() -> None:
         "3 processes. The median: First step after 40 s: imports 6 s, load 34 s. "
         "The slowest, of shard 2: First step after 90 s: imports 6 s, load 84 s."
     )
+
+
+def test_each_pass_has_its_share_of_the_time() -> None:
+    passes = {f"pass_{number}": 40.0 for number in range(MAX_PASSES)}
+    result = summarize_time_use(replace(FINE, denoise=400.0, passes=passes), BUSY)
+    assert result is not None
+    shares = {row.name: row.share for row in result.sequential}
+    assert [shares[f"pass {name}"] for name in passes] == [0.04] * MAX_PASSES
+    assert sum(shares.values()) == pytest.approx(1)
+    assert isinstance(result.chart.plot, StackedBarPlot)
+    assert draw_plot(result.chart.plot, LIGHT_SCHEME) != draw_plot(result.chart.plot, DARK_SCHEME)
+    assert len(set(LIGHT_SCHEME.passes)) == MAX_PASSES

@@ -1,0 +1,235 @@
+"""Passes over images that were drawn and chosen: enlarged, drawn over, described.
+
+They run in the thread that draws, since a pass of diffusion uses the model that draws. An image
+comes out the same whatever its neighbors: batches are padded to the size that the plan gives. One
+at which a pass fails is `failed`.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from PIL import Image as Pillow
+
+from imagekiln.steps.generate.diffusion.captioner import load_captioner
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, to_drawn_image
+from imagekiln.steps.generate.diffusion.upscaler import load_upscaler
+from imagekiln.steps.generate.encoder import mark_flat
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.imaging.input_images import resize_to_cover
+from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass
+from imagekiln.steps.models.passes import PASSES_PREFIX, Size
+from imagekiln.steps.models.performance import limit_batch_pixels
+from imagekiln.steps.runs.image import (
+    DrawnImage,
+    ImageParameters,
+    ImageRow,
+    PassedImages,
+    group_by_shape,
+)
+from imagekiln.steps.runs.plan import Plan
+
+OWN_IMAGE = "own"  # in place of the hash of an input image: the image itself is drawn over
+SEED_BITS = 52  # as of seeds that plans derive
+Check = Callable[[], None]
+Images = Sequence[DrawnImage]
+# Pixels of the rows of a batch, by their indexes in the part.
+Pixels = Mapping[int, RGB]
+RunBatch = Callable[[Sequence[ImageRow], Pixels, int, Check], Sequence[DrawnImage]]
+
+
+class ImagePass:
+    """One pass, in batches that fit in memory. Gives an image for each that goes in."""
+
+    def __init__(self, name: str, run_batch: RunBatch, planned_size: Callable[[Size], int]) -> None:
+        """Take what runs a batch, and what gives its planned size for images of a size."""
+        self.name = name
+        self._run_batch = run_batch
+        self._pixels: dict[int, RGB] = {}
+        self._check: Check = lambda: None
+
+        def size_of(row: ImageRow) -> int:
+            return planned_size((row.parameters.width, row.parameters.height))
+
+        self._recovery = BatchRecovery(self._draw, size_of, f"{PASSES_PREFIX}{name}")
+
+    def __call__(
+        self, images: Images, rows: Sequence[ImageRow], check: Check
+    ) -> dict[int, DrawnImage]:
+        """The images that are ok after this pass, by their indexes in the part.
+
+        `rows` have the size that the pass gives. `check` may raise to give up. Raises TryAgain
+        where the device failed, or has no room for a single image.
+        """
+        self._check = check
+        self._pixels = {image.index_in_part: image.rgb for image in images if image.rgb is not None}
+        chosen = [row for row in rows if row.index_in_part in self._pixels]
+        done: dict[int, DrawnImage] = {}
+        for group in group_by_shape(chosen):
+            for batch in self._recovery.draw_batches(group):
+                done.update((image.index_in_part, image) for image in batch)
+        self._pixels = {}
+        return done
+
+    def _draw(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:
+        self._check()
+        return list(self._run_batch(rows, self._pixels, size, self._check))
+
+
+class ImagePasses:
+    """All passes of a job, one after another."""
+
+    def __init__(self, plan: Plan, passes: Sequence[ImagePass]) -> None:
+        """Take the passes in the order of the job."""
+        self._plan = plan
+        self._passes = passes
+
+    def __call__(
+        self, images: Images, rows: Sequence[ImageRow], check: Check = lambda: None
+    ) -> PassedImages:
+        """The images after all passes; those that are not ok stay as they are.
+
+        `check` may raise to give up. Raises as each pass does.
+        """
+        results = {image.index_in_part: mark_flat(image) for image in images}
+        seconds: dict[str, float] = {}
+        for position, image_pass in enumerate(self._passes):
+            started = time.perf_counter()
+            ok = [image for image in results.values() if image.status == "ok"]
+            pass_rows = [self._row_of(position, row) for row in rows]
+            for index, image in image_pass(ok, pass_rows, check).items():
+                results[index] = _join(results[index], image)
+            seconds[image_pass.name] = time.perf_counter() - started
+        return PassedImages([results[row.index_in_part] for row in rows], seconds)
+
+    def _row_of(self, position: int, row: ImageRow) -> ImageRow:
+        """The row as the pass at this position sees it: of the size that it gives."""
+        parameters = row.parameters
+        drawn = (parameters.width, parameters.height)
+        width, height = self._plan.pass_sizes.after_each(drawn)[position]
+        parameters = replace(parameters, width=width, height=height)
+        settings = list(self._plan.job.passes.values())[position]
+        if isinstance(settings, RefinePass):
+            parameters = _refined(parameters, settings, position)
+        return replace(row, parameters=parameters)
+
+
+def load_passes(plan: Plan, denoiser: Denoiser) -> ImagePasses:
+    """The passes of a plan, with their models on the denoiser's device.
+
+    Raises BadInput where a model does not load or is another by now, Missing, TryAgain.
+    """
+    passes = []
+    for name, settings in plan.job.passes.items():
+        run_batch = _load_pass(plan, name, settings, denoiser)
+
+        def planned_size(size: Size, settings: AnyPass = settings) -> int:
+            return _planned_size(plan, settings, size)
+
+        passes.append(ImagePass(name, run_batch, planned_size))
+    return ImagePasses(plan, passes)
+
+
+def pass_seed(seed: int, position: int) -> int:
+    """The seed of the noise of a second pass: neither that of the image nor of a neighbor."""
+    digest = hashlib.sha256(f"pass|{position}|{seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
+
+
+def _load_pass(plan: Plan, name: str, settings: AnyPass, denoiser: Denoiser) -> RunBatch:
+    setting = f"{PASSES_PREFIX}{name}"
+    if isinstance(settings, RefinePass):
+        return _refine_with(denoiser)
+    digest = plan.passes[name].digest
+    if isinstance(settings, UpscalePass):
+        return _upscale_with(load_upscaler(setting, settings, digest, denoiser.device))
+    return _caption_with(name, load_captioner(setting, settings, digest, denoiser.device))
+
+
+def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]) -> RunBatch:
+    def run_batch(
+        rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
+    ) -> list[DrawnImage]:
+        enlarged = upscale([pixels[row.index_in_part] for row in rows], size)
+        images = []
+        for row, (rgb, finite) in zip(rows, enlarged, strict=True):
+            _require_size(rgb, row.parameters)
+            images.append(to_drawn_image(row, rgb, finite, refused=False))
+        return images
+
+    return run_batch
+
+
+def _refine_with(denoiser: Denoiser) -> RunBatch:
+    def run_batch(
+        rows: Sequence[ImageRow], pixels: Pixels, size: int, check: Check
+    ) -> Sequence[DrawnImage]:
+        own_images = {
+            row.index_in_part: resize_to_cover(
+                Pillow.fromarray(pixels[row.index_in_part]),
+                row.parameters.width,
+                row.parameters.height,
+            )
+            for row in rows
+        }
+        return denoiser.draw_over(rows, own_images, size, check)
+
+    return run_batch
+
+
+def _caption_with(name: str, describe: Callable[[Sequence[RGB], int], list[str]]) -> RunBatch:
+    def run_batch(
+        rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
+    ) -> list[DrawnImage]:
+        shown = [pixels[row.index_in_part] for row in rows]
+        captions = describe(shown, size)
+        return [
+            DrawnImage(row.index_in_part, rgb, captions={name: caption})
+            for row, rgb, caption in zip(rows, shown, captions, strict=True)
+        ]
+
+    return run_batch
+
+
+def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -> ImageParameters:
+    """What a pass of diffusion draws: the row's prompt over its own image."""
+    steps = parameters.steps if settings.steps is None else settings.steps
+    guidance = parameters.guidance if settings.guidance is None else settings.guidance
+    return replace(
+        parameters,
+        seed=pass_seed(parameters.seed, position),
+        steps=steps,
+        guidance=guidance + 0.0,  # never -0.0
+        strength=settings.strength,
+        source_image=OWN_IMAGE,
+        mask_image=None,
+    )
+
+
+def _planned_size(plan: Plan, settings: AnyPass, size: Size) -> int:
+    """How many images a batch has: as many pixels as a batch that is drawn.
+
+    The models of captions scale images to a size of their own.
+    """
+    if isinstance(settings, CaptionPass):
+        return plan.max_batch_size
+    tuned = (batch.width * batch.height * batch.images for batch in plan.batch_sizes)
+    pixels = max(tuned, default=plan.width * plan.height * plan.max_batch_size)
+    return limit_batch_pixels(plan.max_batch_size, size[0] * size[1], pixels)
+
+
+def _require_size(rgb: RGB, parameters: ImageParameters) -> None:
+    height, width = rgb.shape[:2]
+    if (width, height) != (parameters.width, parameters.height):
+        raise ValueError(
+            f"the model gave {width} x {height} pixels and not "
+            f"{parameters.width} x {parameters.height}"
+        )
+
+
+def _join(before: DrawnImage, after: DrawnImage) -> DrawnImage:
+    """What a pass made of an image, with what was known of it before."""
+    captions = {**before.captions, **after.captions} if after.status == "ok" else {}
+    return replace(before, rgb=after.rgb, status=after.status, error=after.error, captions=captions)

@@ -1,0 +1,143 @@
+"""The settings of passes: what becomes of each image that was chosen, before it is stored.
+
+Passes run one after another. Those that change pixels come first, and captions, which are of the
+image as it is stored, come last. All settings of a pass but its name are part of every image_id.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from imagekiln.steps.job.columns import GUIDANCE, MAX_SIDE
+from imagekiln.steps.job.fields import (
+    HubReference,
+    Integer,
+    Number,
+    PositiveInteger,
+    Settings,
+    StepCount,
+)
+from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES
+from imagekiln.steps.job.scores import KIND_REQUIRED, RANK_COLUMN, SCORE_NAME_PATTERN
+
+MAX_PASSES = 8
+MAX_SCALE = 8
+MAX_CAPTION_TOKENS = 512
+# The size in which an image was drawn, in runs whose passes may change it.
+DRAWN_SIZE_COLUMNS = ("drawn_width", "drawn_height")
+PassName = Annotated[
+    str,
+    Field(
+        pattern=f"^{SCORE_NAME_PATTERN}$",
+        description="At most 40 lower-case letters, digits and underscores, a letter first.",
+    ),
+]
+Side = Annotated[PositiveInteger, Field(le=MAX_SIDE)]
+
+
+class UpscalePass(HubReference):
+    """A super-resolution model of transformers enlarges the image by its own factor."""
+
+    model_config = KIND_REQUIRED
+
+    kind: Literal["upscale"] = "upscale"
+
+
+class RefinePass(Settings):
+    """A second diffusion pass: the job's own model draws over the image, at another size or not."""
+
+    model_config = KIND_REQUIRED
+
+    kind: Literal["refine"] = "refine"
+    strength: Annotated[Number, Field(gt=0, le=1)] = Field(
+        default=0.3, description="How far the image is drawn anew; 1 leaves nothing of it."
+    )
+    steps: StepCount | None = Field(default=None, description="Where absent, the row's.")
+    guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
+        default=None, description="Where absent, the row's."
+    )
+    scale: Annotated[Number, Field(ge=1 / MAX_SCALE, le=MAX_SCALE)] | None = Field(
+        default=None, description="Enlarges the image before it is drawn over."
+    )
+    width: Side | None = Field(default=None, description="In place of scale, with height.")
+    height: Side | None = Field(default=None, description="In place of scale, with width.")
+
+    @model_validator(mode="after")
+    def _require_one_size(self) -> "RefinePass":
+        if (self.width is None) != (self.height is None):
+            raise ValueError("has one of width and height; set both, or scale")
+        if self.width is not None and self.scale is not None:
+            raise ValueError("has both scale and width; remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _require_a_step(self) -> "RefinePass":
+        if self.steps is not None and int(self.steps * self.strength) < 1:
+            raise ValueError(
+                f"has strength {self.strength:g} and {self.steps} steps, which leaves nothing to "
+                "draw; raise one of them"
+            )
+        return self
+
+
+class CaptionPass(HubReference):
+    """An image-to-text model of transformers describes the image, in a column by this name."""
+
+    model_config = KIND_REQUIRED
+
+    kind: Literal["caption"] = "caption"
+    max_tokens: Annotated[Integer, Field(ge=1, le=MAX_CAPTION_TOKENS)] = Field(
+        default=64, description="The most tokens of a caption."
+    )
+
+
+AnyModelPass = UpscalePass | CaptionPass
+AnyPass = Annotated[AnyModelPass | RefinePass, Field(discriminator="kind")]
+
+
+def alters_pixels(settings: AnyPass) -> bool:
+    """Whether a pass gives another image, and not only a text."""
+    return not isinstance(settings, CaptionPass)
+
+
+def caption_names(passes: Mapping[str, AnyPass]) -> tuple[str, ...]:
+    """The passes that write a column."""
+    return tuple(name for name, settings in passes.items() if not alters_pixels(settings))
+
+
+def describe_pass(settings: AnyPass) -> str:
+    """The kind of a pass and what does it."""
+    if isinstance(settings, RefinePass):
+        return f"refine, strength {settings.strength:g}"
+    return f"{settings.kind}, {settings.id}"
+
+
+def check_passes(
+    passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
+) -> None:
+    """Raise ValueError where passes have names that mean something else, or a wrong order.
+
+    `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
+    """
+    reserved = {
+        *GATE_NAMES,
+        *STATUS_NAMES,
+        *taken_names,
+        *taken_columns,
+        *DRAWN_SIZE_COLUMNS,
+        RANK_COLUMN,
+    }
+    earlier_caption = None
+    for name, settings in passes.items():
+        if name in reserved:
+            raise ValueError(
+                f'has a pass named "{name}", the name of a column, score, gate or status; rename it'
+            )
+        if not alters_pixels(settings):
+            earlier_caption = name
+        elif earlier_caption is not None:
+            raise ValueError(
+                f'has the pass "{name}" after the caption "{earlier_caption}", and captions are of '
+                "the image as it is stored; move captions to the end"
+            )

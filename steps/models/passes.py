@@ -1,0 +1,235 @@
+"""The models of a job's passes, the sizes that passes give, and what they add to image ids."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.passes import (
+    MAX_SCALE,
+    AnyModelPass,
+    AnyPass,
+    CaptionPass,
+    RefinePass,
+    UpscalePass,
+    alters_pixels,
+)
+from imagekiln.steps.models.facts import MIN_SIZE_MULTIPLE, weights_digest
+from imagekiln.steps.models.families import variants_of
+from imagekiln.steps.models.json_files import Config
+from imagekiln.steps.models.transformers_files import require_model
+
+PASSES_PREFIX = "passes."
+USUAL_SCALE = 2
+UPSCALER_TYPE = "swin2sr"
+ENLARGING_UPSAMPLERS = ("pixelshuffle", "pixelshuffle_aux", "pixelshuffledirect", "nearest+conv")
+# The most positions of a text, where a configuration leaves it to the class of the model.
+CAPTION_POSITIONS = {"blip": 512, "git": 1024}
+RESERVED_POSITIONS = 2  # of the tokens that begin and end a caption
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PassFacts:
+    """What identifies the files of a pass's model, and by how much that enlarges an image."""
+
+    digest: str
+    scale: Annotated[int, Field(ge=1, le=MAX_SCALE)] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PassSizes:
+    """The sizes in pixels that the passes of a job give, by the facts of their models.
+
+    The diffusion model draws sizes that are multiples of `multiple`. So large a `share` of images
+    is chosen, and has passes.
+    """
+
+    passes: Mapping[str, AnyPass]
+    facts: Mapping[str, PassFacts]
+    multiple: int
+    share: float = 1.0
+
+    @classmethod
+    def of(cls, job: Job, facts: Mapping[str, PassFacts], multiple: int) -> "PassSizes":
+        """The sizes of a job with these facts."""
+        drops = job.keep is not None and job.keep.losers == "drop"
+        return cls(job.passes, facts, multiple, 1 / job.candidates if drops else 1.0)
+
+    @property
+    def alters_images(self) -> bool:
+        """Whether a pass changes the pixels of images after they were drawn."""
+        return any(map(alters_pixels, self.passes.values()))
+
+    def after_each(self, size: Size) -> list[Size]:
+        """The size after each pass, of an image that was drawn in this size."""
+        sizes = []
+        for name, settings in self.passes.items():
+            size = self._after(name, settings, size)
+            sizes.append(size)
+        return sizes
+
+    def final(self, size: Size) -> Size:
+        """The size in which an image is stored that was drawn in this size."""
+        return [size, *self.after_each(size)][-1]
+
+    def work(self, size: Size, steps: int) -> float:
+        """What passes of diffusion cost of such an image on average, in pixels times steps."""
+        work = 0.0
+        pairs = zip(self.passes.values(), self.after_each(size), strict=True)
+        for settings, (width, height) in pairs:
+            if isinstance(settings, RefinePass):
+                work += width * height * (settings.steps or steps) * settings.strength
+        return work * self.share
+
+    def final_side_sql(self, column: str) -> str:
+        """The final width or height in SQL, from the column of that name."""
+        side = f"CAST({column} AS DOUBLE)"
+        for name, settings in self.passes.items():
+            if isinstance(settings, UpscalePass):
+                side = f"({side} * {self.facts[name].scale})"
+            elif isinstance(settings, RefinePass) and settings.width is not None:
+                side = str(getattr(settings, column))
+            elif isinstance(settings, RefinePass) and settings.scale is not None:
+                multiple = self.multiple
+                steps = f"floor({side} * {settings.scale!r} / {multiple} + 0.5)"
+                side = f"greatest({multiple}, {steps} * {multiple})"
+        return side
+
+    def _after(self, name: str, settings: AnyPass, size: Size) -> Size:
+        if isinstance(settings, UpscalePass):
+            factor = self.facts[name].scale
+            return size[0] * factor, size[1] * factor
+        if not isinstance(settings, RefinePass):
+            return size
+        if settings.width is not None and settings.height is not None:
+            return settings.width, settings.height
+        scale = 1.0 if settings.scale is None else settings.scale
+        return self._scaled(size[0], scale), self._scaled(size[1], scale)
+
+    def _scaled(self, side: int, scale: float) -> int:
+        multiples = math.floor(side * scale / self.multiple + 0.5)
+        return max(1, multiples) * self.multiple
+
+
+NO_PASSES = PassSizes({}, {}, 1)
+
+
+def work_by_defaults(job: Job, size: Size) -> float:
+    """What an image of this size and the job's steps takes, in pixels times steps.
+
+    No model was looked at: an upscaling one is taken to enlarge by a usual factor.
+    """
+    facts = {name: PassFacts("", USUAL_SCALE) for name in job.passes}
+    sizes = PassSizes.of(job, facts, MIN_SIZE_MULTIPLE)
+    drawing = size[0] * size[1] * job.defaults.steps
+    return drawing + sizes.work(size, job.defaults.steps)
+
+
+def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
+    """The models of a job's passes, by the path of the setting."""
+    for name, settings in job.passes.items():
+        if isinstance(settings, AnyModelPass):
+            yield f"{PASSES_PREFIX}{name}", settings
+
+
+def pin_passes(passes: Mapping[str, AnyPass], commits: Mapping[str, str]) -> dict[str, AnyPass]:
+    """The passes with these commits as revisions, by the path of the setting."""
+    pinned = dict(passes)
+    for name, settings in passes.items():
+        commit = commits.get(f"{PASSES_PREFIX}{name}")
+        if commit is not None:
+            pinned[name] = settings.model_copy(update={"revision": commit})
+    return pinned
+
+
+def load_pass_facts(job: Job) -> dict[str, PassFacts]:
+    """The facts of the model of each pass that has one of its own, by the pass's name.
+
+    Raises BadInput where a model is not what its pass needs, Missing, TryAgain.
+    """
+    facts = {}
+    for name, settings in job.passes.items():
+        setting = f"{PASSES_PREFIX}{name}"
+        if isinstance(settings, AnyModelPass):
+            config = require_model(setting, settings)
+            scale = _require_fitting_config(setting, settings, config)
+            facts[name] = PassFacts(weights_digest(settings), scale)
+    return facts
+
+
+def require_pass_support(job: Job, pipeline: str, multiple: int) -> None:
+    """Raise BadInput where the diffusion model cannot draw over images as a pass asks for."""
+    for name, settings in job.passes.items():
+        if not isinstance(settings, RefinePass):
+            continue
+        setting = f"{PASSES_PREFIX}{name}"
+        if not variants_of(pipeline).image_to_image:
+            raise BadInput(
+                f"{setting}: {pipeline} has no image-to-image mode, which a pass of the kind "
+                "refine needs. Remove the pass, or choose another model."
+            )
+        for axis in ("width", "height"):
+            side = getattr(settings, axis)
+            if side is not None and side % multiple:
+                nearest = max(1, round(side / multiple)) * multiple
+                raise BadInput(
+                    f"{setting}.{axis} is {side}; this model needs a multiple of {multiple}. "
+                    f"Set it to {nearest}."
+                )
+
+
+def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
+    """What each pass adds to every image id: its settings and its model's files, not its name."""
+    for name, settings in job.passes.items():
+        values = settings.model_dump(mode="json", exclude={"id", "revision"}, exclude_none=True)
+        digest = facts[name].digest if name in facts else None
+        yield "pass:" + json.dumps([dict(sorted(values.items())), digest])
+
+
+def _require_fitting_config(setting: str, settings: AnyModelPass, config: Config) -> int:
+    """By how much the model enlarges an image; 1 for one that writes captions."""
+    kind = config.get("model_type")
+    if isinstance(settings, CaptionPass):
+        _require_captioner(setting, settings, config)
+        return 1
+    if kind != UPSCALER_TYPE or config.get("num_channels", 3) != 3:
+        raise BadInput(
+            f"{setting}: {settings.id} is a model of the type {kind}, and a pass of the kind "
+            f"upscale needs a {UPSCALER_TYPE} for RGB. Choose another."
+        )
+    scale = config.get("upscale", 2)
+    if config.get("upsampler", ENLARGING_UPSAMPLERS[0]) not in ENLARGING_UPSAMPLERS:
+        return 1  # it restores an image in its own size
+    if type(scale) is not int or not 1 <= scale <= MAX_SCALE:
+        raise BadInput(
+            f"{setting}: {settings.id} enlarges by {str(scale)[:20]}, and 1 to {MAX_SCALE} are "
+            "known. Choose another."
+        )
+    return scale
+
+
+def _require_captioner(setting: str, settings: CaptionPass, config: Config) -> None:
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in CAPTION_POSITIONS:
+        known = " or ".join(CAPTION_POSITIONS)
+        raise BadInput(
+            f"{setting}: {settings.id} is a model of the type {str(kind)[:40]}, and a pass of the "
+            f"kind caption needs a {known}. Choose another."
+        )
+    text_config = config.get("text_config") if kind == "blip" else config
+    positions = CAPTION_POSITIONS[kind]
+    if isinstance(text_config, dict):
+        positions = text_config.get("max_position_embeddings", positions)
+    most = positions - RESERVED_POSITIONS if type(positions) is int else 0
+    if settings.max_tokens > most:
+        raise BadInput(
+            f"{setting}.max_tokens is {settings.max_tokens}, and {settings.id} writes at most "
+            f"{max(0, most)} tokens. Lower it."
+        )

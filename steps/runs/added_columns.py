@@ -1,0 +1,50 @@
+"""The columns that a job's scores and captions add to parts and manifest, after those of all."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.passes import caption_names
+from imagekiln.steps.job.scores import RANK_COLUMN
+from imagekiln.steps.runs.tables import (
+    FIELD_TYPES,
+    OUTCOME_SCHEMA,
+    RESERVED_COLUMNS,
+    FieldTypes,
+)
+
+AddedFields = Sequence[pa.Field]
+
+
+def added_fields(job: Job) -> tuple[pa.Field, ...]:
+    """A column for each score, with `keep` the rank among candidates, and one for each caption."""
+    fields = [pa.field(name, pa.float32()) for name in job.scores]
+    if job.keep is not None:
+        fields.append(pa.field(RANK_COLUMN, pa.int32()))
+    fields += [pa.field(name, pa.string()) for name in caption_names(job.passes)]
+    return tuple(fields)
+
+
+def outcome_schema(fields: AddedFields) -> pa.Schema:
+    """The columns of what became of images, of which these are added."""
+    return pa.schema([*OUTCOME_SCHEMA, *fields])
+
+
+def require_free_names(job: Job) -> None:
+    """Raise BadInput where a score or a pass has the name of another column of the dataset."""
+    for name in job.scores:
+        if name in RESERVED_COLUMNS:
+            raise BadInput(f"scores: {name} is a column of the dataset itself. Rename the score.")
+    for name in job.passes:
+        if name in RESERVED_COLUMNS:
+            raise BadInput(f"passes: {name} is a column of the dataset itself. Rename the pass.")
+
+
+def types_with_added(fields: AddedFields) -> FieldTypes:
+    """The types of columns with reserved names, those of added columns among them."""
+    types = dict(FIELD_TYPES)
+    for field in fields:
+        types[field.name] = field.type
+    return types
