@@ -47,13 +47,17 @@ class Spent:
 
     def __add__(self, other: "Spent") -> "Spent":
         """What both have spent."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Spent(*(mine + theirs for mine, theirs in pairs))
+        sums = []
+        for mine, theirs in zip(astuple(self), astuple(other), strict=True):
+            sums.append(mine + theirs)
+        return Spent(*sums)
 
     def __sub__(self, other: "Spent") -> "Spent":
         """What this one has spent beyond the other."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Spent(*(mine - theirs for mine, theirs in pairs))
+        differences = []
+        for mine, theirs in zip(astuple(self), astuple(other), strict=True):
+            differences.append(mine - theirs)
+        return Spent(*differences)
 
     @property
     def gpu_hours(self) -> float:
@@ -63,7 +67,11 @@ class Spent:
     @property
     def complete_cost(self) -> float | None:
         """The cost; None where some of the time has no price."""
-        return self.cost if self.seconds - self.priced < 1e-6 * max(1.0, self.seconds) else None
+        unpriced = self.seconds - self.priced
+        rounding = 1e-6 * max(1.0, self.seconds)
+        if unpriced < rounding:
+            return self.cost
+        return None
 
     def highest_cost(self, highest_price: float | None) -> float:
         """The cost, where the time without a price is that of the most expensive GPU."""

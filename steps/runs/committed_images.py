@@ -14,9 +14,11 @@ PART_NAME_PATTERN = re.compile(r"(\d{5,})-(\d{4,})\.parquet")
 
 def count_committed_images(store: Store, plan: Plan) -> int:
     """The images of the parts that a listing shows; of a very large run, the first of them."""
-    folder = str(PurePosixPath(format_of(plan.job).commit_key(0, 0)).parent)
+    first_key = format_of(plan.job).commit_key(0, 0)
+    folder = str(PurePosixPath(first_key).parent)
     listed = islice(store.list_folder(folder), MAX_LISTED)
-    return sum(_count_images(PurePosixPath(entry.key).name, plan) for entry in listed)
+    names = [PurePosixPath(entry.key).name for entry in listed]
+    return sum(_count_images(name, plan) for name in names)
 
 
 def _count_images(name: str, plan: Plan) -> int:

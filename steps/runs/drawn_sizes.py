@@ -23,11 +23,16 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
         return rows
     for name, field in zip(SIZE_COLUMNS, DRAWN_SIZE_SCHEMA, strict=True):
         rows = rows.append_column(field, rows[name])
+
     drawn, places = _distinct_sizes(rows)
-    final = np.array([sizes.final(size) for size in drawn], np.int64).reshape(-1, 2)[places]
+    final_sizes = [sizes.final(size) for size in drawn]
+    final = np.array(final_sizes, np.int64).reshape(-1, 2)[places]
+
     for axis, name in enumerate(SIZE_COLUMNS):
         index = rows.column_names.index(name)
-        rows = rows.set_column(index, rows.schema.field(name), pa.array(final[:, axis]))
+        field = rows.schema.field(name)
+        values = pa.array(final[:, axis])
+        rows = rows.set_column(index, field, values)
     return rows.combine_chunks()
 
 
@@ -40,17 +45,28 @@ def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
     """What images take to draw, with the passes of diffusion, in pixels times steps."""
     strengths = pc.fill_null(rows["strength"], 1.0).to_numpy()
     steps = rows["steps"].to_numpy()
+
     drawn, places = _distinct_sizes(rows)
-    pixels = np.array([width * height for width, height in drawn], np.float64)[places]
+    drawn_pixels = [width * height for width, height in drawn]
+    pixels = np.array(drawn_pixels, np.float64)[places]
     work = float(np.sum(pixels * steps * strengths))
+
     for number in np.unique(steps):
-        of_passes = np.array([sizes.work(size, int(number)) for size in drawn])
-        work += float(np.sum(of_passes[places[steps == number]]))
+        of_each_size = [sizes.work(size, int(number)) for size in drawn]
+        of_passes = np.array(of_each_size)
+        rows_of_number = places[steps == number]
+        work += float(np.sum(of_passes[rows_of_number]))
     return work
 
 
 def _distinct_sizes(rows: pa.Table) -> tuple[list[Size], npt.NDArray[np.int64]]:
     """Each size in which images are drawn, once, and for each row its place among them."""
-    columns = [rows[name].to_numpy() for name in drawn_columns(rows.column_names)]
-    sizes, places = np.unique(np.stack(columns, 1), axis=0, return_inverse=True)
-    return [(int(width), int(height)) for width, height in sizes], places.reshape(-1)
+    names = drawn_columns(rows.column_names)
+    widths, heights = (rows[name].to_numpy() for name in names)
+    both = np.stack([widths, heights], axis=1)
+    distinct, places = np.unique(both, axis=0, return_inverse=True)
+
+    sizes = []
+    for width, height in distinct:
+        sizes.append((int(width), int(height)))
+    return sizes, places.reshape(-1)

@@ -237,9 +237,12 @@ def iter_index_chunks(store: Store) -> Iterator[IdArray]:
 
 
 def _chunk_count(schema: pa.Schema) -> int:
-    digits = (schema.metadata or {}).get(CHUNK_COUNT_METADATA, b"")
+    metadata = schema.metadata or {}
+    digits = metadata.get(CHUNK_COUNT_METADATA, b"")
     # A longer number is no count, and Python takes long to read one.
-    return int(digits) if digits.isdigit() and len(digits) <= MAX_COUNT_DIGITS else 0
+    if not digits.isdigit() or len(digits) > MAX_COUNT_DIGITS:
+        return 0
+    return int(digits)
 
 
 def _chunk_to_parquet(ids: IdArray, chunk_count: int) -> bytes:

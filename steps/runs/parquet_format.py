@@ -80,7 +80,8 @@ class ParquetFormat:
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedParquet:
         """Pack a part's images, in any order."""
-        return PackedParquet(part, part_to_parquet(part.rows, images, part.added))
+        content = part_to_parquet(part.rows, images, part.added)
+        return PackedParquet(part, content)
 
     def recover(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as in every format
         """False: without its commit, a part has no images."""
@@ -93,20 +94,24 @@ class ParquetFormat:
     def check(self, store: Store, part: Part) -> CheckResult:
         """Read the part, and decode each of its images."""
         where = store.uri_of(part.key)
-        images = part.rows.num_rows
         try:
-            return self._check_content(store.read(part.key), part, where)
+            content = store.read(part.key)
+            return self._check_content(content, part, where)
         except BadInput as error:
+            images = part.rows.num_rows
             return check_failure(error, images)
 
     def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
         """Replace the part without the bytes of the images with these ids."""
         if not store.exists(part.key):
             return False
-        with parse_parquet(store.read(part.key), store.uri_of(part.key)) as parquet:
+        where = store.uri_of(part.key)
+        content = store.read(part.key)
+        with parse_parquet(content, where) as parquet:
             files = _read_files(parquet)
             columns = ["image_id", *outcome_schema(part.added).names]
-            outcomes = read_whole(parquet, columns, types_with_added(part.added))
+            types = types_with_added(part.added)
+            outcomes = read_whole(parquet, columns, types)
         if not is_to_be_emptied(outcomes, image_ids):
             return False
 
@@ -115,7 +120,8 @@ class ParquetFormat:
         for index, status in enumerate(statuses):
             if status == FORGOTTEN_STATUS:
                 files[index] = None
-        store.replace(part.key, _write_part(part.rows, outcome, files))
+        emptied = _write_part(part.rows, outcome, files)
+        store.replace(part.key, emptied)
         return True
 
     def metadata_tables(
@@ -130,7 +136,8 @@ class ParquetFormat:
         with parse_parquet(content, where) as parquet:
             offsets = read_offsets(parquet).to_pylist()
             is_planned = matches_rows(parquet, part, [IMAGE_FIELD])
-            if not is_planned or len(offsets) != images or not _has_plain_images(parquet):
+            is_planned = is_planned and len(offsets) == images
+            if not is_planned or not _has_plain_images(parquet):
                 return check_failure(f"{where}: holds other images than were planned", images)
             result = CheckResult(images)
             stored = zip(_iter_images(parquet), offsets, strict=True)

@@ -175,7 +175,8 @@ class Plan:
 
     def part_count(self, shard: int) -> int:
         """The number of parts of a shard."""
-        return -(-self.shards[shard].images // self.part_images)
+        images = self.shards[shard].images
+        return -(-images // self.part_images)
 
 
 @dataclass(frozen=True, slots=True)

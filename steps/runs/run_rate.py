@@ -215,8 +215,8 @@ def _read_alike(entries: Sequence[RunEntry], job: Job, digest: str) -> list[RunR
     successful = iter_successful(job.output, newest_first)
     latest = list(islice(successful, MAX_EARLIER_RUNS))
     with ThreadPoolExecutor(READERS) as pool:
-        rates = pool.map(lambda entry: _read_rate(store, entry), latest)
-        return [rate for rate in rates if rate is not None and _is_alike(rate, job, digest)]
+        rates = list(pool.map(lambda entry: _read_rate(store, entry), latest))
+    return [rate for rate in rates if rate is not None and _is_alike(rate, job, digest)]
 
 
 def _read_rate(store: Store, entry: RunEntry) -> RunRate | None:
@@ -233,5 +233,7 @@ def _is_alike(rate: RunRate, job: Job, digest: str) -> bool:
 
 def _describe_passes(job: Job) -> str:
     """The passes in a form to compare: another kind, model or setting takes other time."""
-    settings = [settings.model_dump(mode="json") for settings in job.passes.values()]
-    return json.dumps(settings) if settings else ""
+    if not job.passes:
+        return ""
+    settings = [each_pass.model_dump(mode="json") for each_pass in job.passes.values()]
+    return json.dumps(settings)

@@ -136,7 +136,8 @@ class StartClock:
     def _add(self, name: str, seconds: float) -> None:
         if self._done:
             return
-        setattr(self._seconds, name, getattr(self._seconds, name) + seconds)
+        before = getattr(self._seconds, name)
+        setattr(self._seconds, name, before + seconds)
 
 
 def _process_age() -> float:
@@ -145,7 +146,8 @@ def _process_age() -> float:
         content = Path("/proc/self/stat").read_text()
         # The name of the program comes second, in parentheses, and may hold anything.
         _, _, after_name = content.rpartition(")")
-        started = int(after_name.split()[START_TIME_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
+        ticks = int(after_name.split()[START_TIME_FIELD - 3])
+        started = ticks / os.sysconf("SC_CLK_TCK")
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - started
         if 0 <= age < MAX_PROCESS_AGE:
             return age

@@ -26,8 +26,10 @@ def _is_zero(seconds: float | dict[str, float]) -> bool:
 
 def add_seconds(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
     """The time of both, by name."""
-    names = dict.fromkeys((*first, *second))
-    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in names}
+    sums = dict(first)
+    for name, seconds in second.items():
+        sums[name] = sums.get(name, 0.0) + seconds
+    return sums
 
 
 @dataclass(slots=True)
@@ -112,7 +114,10 @@ class ShardStats:
     @property
     def images_per_second(self) -> float:
         """Images drawn per second of wall time, loading included."""
-        return self.images / self.seconds.total if self.seconds.total else 0.0
+        total = self.seconds.total
+        if not total:
+            return 0.0
+        return self.images / total
 
     @property
     def working_seconds(self) -> float:

@@ -76,7 +76,8 @@ def write_terms(store: Store, terms: Terms, planned: Job) -> None:
     is_other_price = terms.price_per_hour != planned.price_per_hour
     has_table_or_budget = bool(terms.prices) or terms.budget.is_limited
     if has_table_or_budget or is_other_share or is_other_price or store.exists(TERMS_KEY):
-        store.replace(TERMS_KEY, TERMS_TYPE_ADAPTER.dump_json(terms, indent=1) + b"\n")
+        content = TERMS_TYPE_ADAPTER.dump_json(terms, indent=1)
+        store.replace(TERMS_KEY, content + b"\n")
     if store.exists(PRICES_KEY):
         replace_prices(store, Prices())
 

@@ -14,7 +14,9 @@ Feature = dict[str, object]
 
 def sample_features(rows: pa.Schema, encoding: Encoding) -> list[Feature]:
     """The features of the samples of a run with these image rows."""
-    return column_features(pa.schema([*rows, *OUTCOME_SCHEMA]), file_suffix(encoding))
+    columns = pa.schema([*rows, *OUTCOME_SCHEMA])
+    suffix = file_suffix(encoding)
+    return column_features(columns, suffix)
 
 
 def column_features(columns: pa.Schema, suffix: str) -> list[Feature]:

@@ -41,4 +41,6 @@ def claim_part(store: Store, part: Part, helper: int) -> bool:
 
     Helpers alone heed it, so that no two of them draw the same part.
     """
-    return store.create(part_work_key(part.key), f"made by that of shard {helper}\n".encode())
+    key = part_work_key(part.key)
+    mark = f"made by that of shard {helper}\n"
+    return store.create(key, mark.encode())

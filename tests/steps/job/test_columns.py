@@ -45,7 +45,7 @@ def test_a_users_check_sees_all_that_decides_an_image() -> None:
 
 def test_a_batch_has_one_value_of_each_column_of_its_shape() -> None:
     assert {*_field_names(BatchShape)} == SHAPE
-    assert {*_field_names(ImageGroup)} == SHAPE | {"images", "truncated"}
+    assert {*_field_names(ImageGroup)} == SHAPE | {"images", "truncated", "pass_work"}
 
 
 def test_defaults_have_the_bounds_of_rows() -> None:
