@@ -67,7 +67,8 @@ T = TypeVar("T")
 def terms_of(job: Job) -> Terms:
     """The terms of a job, its price table read. Raises BadInput, Missing, TryAgain."""
     prices = resolve_prices(job.price_per_hour, job.prices)
-    return Terms(job.price_per_hour, prices.table, job.budget, job.limits.failed_share)
+    failed_share = job.limits.failed_share
+    return Terms(job.price_per_hour, prices.table, job.budget, failed_share)
 
 
 def write_terms(store: Store, terms: Terms, planned: Job) -> None:
