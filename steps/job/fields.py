@@ -3,7 +3,15 @@
 import re
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 from pydantic_core import PydanticKnownError
 
 from imagekiln.steps.job.columns import STEPS
@@ -80,6 +88,15 @@ class Settings(BaseModel):
     """A group of settings: it refuses unknown keys and cannot change once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _write_kind(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Write the kind, of which each class has one, also where defaults are left out."""
+        values: dict[str, object] = write(self)
+        kind = getattr(self, "kind", None)
+        if kind is None or "kind" in values:
+            return values
+        return {"kind": kind, **values}
 
 
 class HubReference(Settings):

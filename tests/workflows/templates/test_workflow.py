@@ -32,6 +32,30 @@ def test_job_text_holds_no_double_braces_and_reads_back() -> None:
     assert Job.model_validate(yaml.safe_load(text)) == ODD
 
 
+HUB = {"id": "org/model"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoding": {"kind": "png", "level": 9}},
+        {"encoding": {"kind": "jpeg"}},
+        {"encoding": {"kind": "webp"}},
+        {"scores": {"a": {"kind": "clip_score", **HUB}}},
+        {"scores": {"a": {"kind": "reward", **HUB}}},
+        {"scores": {"a": {"kind": "aesthetic", **HUB, "head": "/opt/head.safetensors"}}},
+        {"scores": {"a": {"kind": "classifier", **HUB, "label": "nsfw"}}},
+        {"scores": {"a": {"kind": "own", "entry": "my_package:score"}}},
+        {"passes": {"a": {"kind": "upscale", **HUB}}},
+        {"passes": {"a": {"kind": "refine"}}},
+        {"passes": {"a": {"kind": "caption", **HUB}}},
+    ],
+)
+def test_settings_of_each_kind_reach_the_pods(change: dict[str, object]) -> None:
+    job = Job.model_validate(JOB.model_dump() | change)
+    assert Job.model_validate(yaml.safe_load(job_parameter(job))) == job
+
+
 def test_a_price_table_on_this_machine_is_copied_into_the_workflow(tmp_path: Path) -> None:
     table = tmp_path / "prices.yaml"
     table.write_text("prices:\n  - {gpu: NVIDIA L4, spot: true, per_hour: 0.7}\n")
