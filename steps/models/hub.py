@@ -36,6 +36,8 @@ FIRST_WAIT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
+FETCH_MODELS = "imagekiln fetch RUN"
+FETCH_LANGUAGE_MODEL = "imagekiln rewrite JOB --fetch"
 # Keyed by name, since the client is slow to import.
 HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
@@ -48,7 +50,7 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "OfflineModeIsEnabled": (
         BadInput,
         "is not in this machine's cache, and HF_HUB_OFFLINE is set. "
-        "Fill the model cache: `imagekiln {fetch}`. Or unset it.",
+        "Fill the model cache: `{command}`. Or unset it.",
     ),
 }
 
@@ -199,7 +201,7 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
             revision=reference.revision,
             setting=setting,
             id_setting=id_setting,
-            fetch="rewrite JOB --fetch" if setting == LANGUAGE_MODEL_SETTING else "fetch RUN",
+            command=FETCH_LANGUAGE_MODEL if setting == LANGUAGE_MODEL_SETTING else FETCH_MODELS,
             file_setting=f"{setting}.weight_name" if is_named else id_setting,
         )
         return kind(f"{name}: {explained}")

@@ -61,7 +61,7 @@ def export(
     newest_by: str,
     output_format: str,
 ) -> None:
-    """Copy the images that are ok into fewer, larger files, each image once.
+    """Copy the images that are ok, each once, into fewer files.
 
     Each image is compared with its hash. The same command resumes an export that was interrupted.
     """

@@ -1,7 +1,7 @@
 """Near-duplicates: nearly equal hashes, and how images are marked in the manifest."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,13 +231,13 @@ def test_only_manifests_in_which_something_was_found_are_written_again(
 ) -> None:
     store = _filled(_planned(tmp_path), {2: 0, 17: 0})
     written: list[str] = []
-    replace_object = type(store).replace
+    replace_after = type(store).replace_after
 
-    def noting(self: Store, key: str, data: bytes) -> None:
+    def noting(self: Store, check: Callable[[], None], key: str, data: bytes) -> None:
         written.append(key)
-        replace_object(self, key, data)
+        replace_after(self, check, key, data)
 
-    monkeypatch.setattr(type(store), "replace", noting)
+    monkeypatch.setattr(type(store), "replace_after", noting)
     aggregate(store.uri)
     assert [written.count(manifest_key(number)) for number in range(3)] == [1, 1, 2]
 

@@ -25,6 +25,9 @@ from tests.image_models import captioner_folder, upscaler_folder
 from tests.models import SIDE, Untyped
 from tests.runs import image_row, picture, planned
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # diffusers' schedulers
 COUNT = 5
 ROWS = [image_row(f"a red circle {'ab' * place}", place) for place in range(COUNT)]
 PICTURES = [picture(place) for place in range(COUNT)]
