@@ -318,16 +318,16 @@ def try_changes(numbers: range) -> list[str]:
     return wrong
 
 
-def main() -> None:
+def hunt(try_numbers: Callable[[range], list[str]]) -> None:
     """Try as many changes as the command line says, and list what went wrong."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = argparse.ArgumentParser(description=hunt.__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     arguments = parser.parse_args()
     last = arguments.first + arguments.count
-    for line in try_changes(range(arguments.first, last)):
+    for line in try_numbers(range(arguments.first, last)):
         sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":
-    main()
+    hunt(try_changes)

@@ -3,12 +3,10 @@
 As `tests/hostile` does with a run; `python -m tests.hostile_published --first 17 --count 1`.
 """
 
-import argparse
 import hashlib
 import json
 import random
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +32,7 @@ from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
 from tests import hostile, jobs, models, runs
 from tests.dataset_hub import REPOSITORY, TOKEN, DatasetHub, dataset_hub
-from tests.hostile import MAX_LINE_CHARS, SECRET
+from tests.hostile import MAX_LINE_CHARS, SECRET, hunt
 from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset")
@@ -195,16 +193,5 @@ def try_changes(numbers: range) -> list[str]:
     return wrong
 
 
-def main() -> None:
-    """Try as many changes as the command line says, and list what went wrong."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000)
-    arguments = parser.parse_args()
-    last = arguments.first + arguments.count
-    for line in try_changes(range(arguments.first, last)):
-        sys.stdout.write(f"{line}\n")
-
-
 if __name__ == "__main__":
-    main()
+    hunt(try_changes)

@@ -186,7 +186,7 @@ class Dataset:
         is_ok = pc.equal(manifest["status"], "ok")
         if self.replaced is None:
             return is_ok
-        is_replaced = self.replaced.in_shard(self.runs, run, shard)
+        is_replaced = self.replaced.in_shard(run, shard, manifest.num_rows)
         return pc.and_not(is_ok, pa.array(is_replaced))
 
     def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:

@@ -44,21 +44,21 @@ Mask = npt.NDArray[np.bool_]
 class ReplacedImages:
     """Which images of some runs are left out, for images of newer ones.
 
-    `bits` has one for each planned image, run by run. `superseded` counts those whose value in
-    `column` a newer run has, `duplicates` those that a newer run holds itself.
+    `bits` has one for each planned image, and `shard_starts` where those of each shard begin, run
+    by run. `superseded` counts those whose value in `column` a newer run has, `duplicates` those
+    that a newer run holds itself.
     """
 
     column: str
     bits: bytes
+    shard_starts: tuple[tuple[int, ...], ...]
     superseded: int
     duplicates: int
 
-    def in_shard(self, runs: Sequence[RunSource], run: int, shard: int) -> Mask:
-        """Whether each image of a shard of these runs is left out."""
-        shards = runs[run].shard_images
-        start = _run_starts(runs)[run]
-        start += sum(shards[:shard])
-        numbers = np.arange(start, start + shards[shard])
+    def in_shard(self, run: int, shard: int, images: int) -> Mask:
+        """Whether each of so many images, which are those of a shard, is left out."""
+        start = self.shard_starts[run][shard]
+        numbers = np.arange(start, start + images)
         bits = np.frombuffer(self.bits, np.uint8)
         return _Bits(bits).of(numbers)
 
@@ -72,8 +72,9 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
     """
     if len(runs) < 2:
         return None
-    starts = _run_starts(runs)
-    planned = starts[-1]
+    run_starts = _run_starts(runs)
+    shard_starts = tuple(map(_shard_starts, runs, run_starts))
+    planned = run_starts[-1]
     columns = list(dict.fromkeys([column, ID_COLUMN]))
     bucket_count = max(1, -(-planned // IMAGES_PER_BUCKET))
     with temporary_folder("imagekiln-newest-") as folder:
@@ -81,15 +82,16 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
             _open_buckets(Path(folder) / str(number), bucket_count)
             for number in range(len(columns))
         ]
-        for keys in _iter_shard_keys(runs, columns):
+        for keys in _iter_shard_keys(runs, shard_starts, columns):
             for held, records in zip(buckets, keys, strict=True):
                 held.add(records)
         is_replaced = _Bits.none_of(planned)
-        counts = [_mark_older(held, is_replaced, starts) for held in buckets]
+        counts = [_mark_older(held, is_replaced, run_starts) for held in buckets]
     *superseded, duplicates = counts
     return ReplacedImages(
         column,
         is_replaced.to_bytes(),
+        shard_starts,
         sum(superseded),
         duplicates,
     )
@@ -101,31 +103,32 @@ def _run_starts(runs: Sequence[RunSource]) -> list[int]:
     return list(accumulate(images, initial=0))
 
 
+def _shard_starts(run: RunSource, first_image: int) -> tuple[int, ...]:
+    """The number of the first image of each shard of a run."""
+    ends = accumulate(run.shard_images, initial=first_image)
+    return tuple(ends)[:-1]
+
+
 def _open_buckets(folder: Path, count: int) -> IdBuckets:
     folder.mkdir()
     return IdBuckets(folder, count, NUMBERED_ID_DTYPE)
 
 
 def _iter_shard_keys(
-    runs: Sequence[RunSource], columns: Sequence[str]
+    runs: Sequence[RunSource], shard_starts: Sequence[Sequence[int]], columns: Sequence[str]
 ) -> Iterator[list[RecordArray]]:
     """Of each shard, for each column, what its images that are ok are compared by."""
-    shards = list(_iter_shards(runs))
+    shards = [
+        (run, shard, start)
+        for run, starts in zip(runs, shard_starts, strict=True)
+        for shard, start in enumerate(starts)
+    ]
 
     def read(index: int) -> list[RecordArray]:
         run, shard, start = shards[index]
-        return _read_shard_keys(runs[run], shard, start, columns)
+        return _read_shard_keys(run, shard, start, columns)
 
     yield from map_ordered(read, len(shards), READERS)
-
-
-def _iter_shards(runs: Sequence[RunSource]) -> Iterator[tuple[int, int, int]]:
-    """The run of each shard, its number there, and the number of its first image."""
-    start = 0
-    for run, source in enumerate(runs):
-        for shard, images in enumerate(source.shard_images):
-            yield run, shard, start
-            start += images
 
 
 def _read_shard_keys(

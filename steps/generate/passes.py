@@ -108,7 +108,7 @@ class ImagePasses:
         """The row as the pass at this position sees it: of the size that it gives."""
         parameters = row.parameters
         drawn = (parameters.width, parameters.height)
-        width, height = self._plan.pass_sizes.after_each(drawn)[position]
+        width, height = self._plan.pass_sizes.sizes_by_pass(drawn)[position]
         parameters = replace(parameters, width=width, height=height)
         settings = list(self._plan.job.passes.values())[position]
         if isinstance(settings, RefinePass):

@@ -22,6 +22,7 @@ from imagekiln.steps.runs.image import (
     image_rows,
 )
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.stats import add_seconds
 from imagekiln.steps.runtime.metrics import count_images, observe_stages
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, Stop
@@ -255,7 +256,7 @@ def encode_parts(
     wait_seconds = 0.0
     encode_seconds = 0.0
     score_seconds = 0.0
-    pass_seconds = Counter[str]()
+    pass_seconds: dict[str, float] = {}
     with ThreadPoolExecutor(ENCODER_THREADS) as pool:
         for batch in drawn:
             if batch.rows[0].index_in_part == 0:
@@ -268,7 +269,7 @@ def encode_parts(
 
             wait_seconds += began_encoding - began_waiting + batch.wait_seconds
             score_seconds += batch.score_seconds
-            pass_seconds.update(batch.pass_seconds)
+            pass_seconds = add_seconds(pass_seconds, batch.pass_seconds)
             if len(encoded) < batch.part.rows.num_rows:
                 encode_seconds += time.perf_counter() - began_encoding
                 continue
@@ -277,13 +278,13 @@ def encode_parts(
             encode_seconds += time.perf_counter() - began_encoding
             statuses = Counter[str](image.status for image in encoded)
             yield EncodedPart(
-                packed, wait_seconds, encode_seconds, statuses, score_seconds, dict(pass_seconds)
+                packed, wait_seconds, encode_seconds, statuses, score_seconds, pass_seconds
             )
             encoded = []
             wait_seconds = 0.0
             encode_seconds = 0.0
             score_seconds = 0.0
-            pass_seconds = Counter[str]()
+            pass_seconds = {}
 
 
 def commit_parts(

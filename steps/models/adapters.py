@@ -8,17 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.component_files import require_data_component
-from imagekiln.steps.models.facts import configuration_folder, is_hub_id, weights_digest
+from imagekiln.steps.models.facts import (
+    configuration_folder,
+    is_hub_id,
+    local_folder,
+    weights_digest,
+)
 from imagekiln.steps.models.families import ImageEncoderClass, variants_of
 from imagekiln.steps.models.hub import download_file, download_snapshot, require_revision
 from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import resolve_path
 
 AdapterSettings = ControlNetSettings | IpAdapterSettings
 ModelConfig = Mapping[str, object]
@@ -60,7 +64,7 @@ def fetch_planned_adapter(adapter: AdapterSettings, key: str) -> Path:
         )
     if is_hub_id(adapter.id):
         return download_snapshot(adapter, ADAPTER_FILE_PATTERNS, adapter.setting_path)
-    return _local_folder(adapter)
+    return local_folder(adapter.setting_path, adapter.id)
 
 
 def _adapter_key(adapter: AdapterSettings) -> str:
@@ -73,19 +77,9 @@ def _adapter_key(adapter: AdapterSettings) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _local_folder(adapter: AdapterSettings) -> Path:
-    folder = Path(resolve_path(adapter.id))
-    if not folder.is_dir():
-        raise Missing(
-            f"{adapter.setting_path}: {adapter.id} is not a folder. "
-            "Set it to a folder, or to a hub id as org/name."
-        )
-    return folder
-
-
 def _refuse_pickles(adapter: AdapterSettings) -> None:
     """Raise BadInput where a local adapter's weights are not in safetensors files."""
-    folder = _local_folder(adapter)
+    folder = local_folder(adapter.setting_path, adapter.id)
     for pattern in adapter.weight_patterns:
         if not any(folder.glob(pattern)):
             raise BadInput(
@@ -180,7 +174,7 @@ def _require_controlnet(model: ModelSettings, controlnet: ControlNetSettings, ki
     if is_hub_id(controlnet.id):
         path = download_file(controlnet, CONFIG_FILE, setting)
     else:
-        path = _local_folder(controlnet) / CONFIG_FILE
+        path = local_folder(controlnet.setting_path, controlnet.id) / CONFIG_FILE
     config = read_json(path, setting)
     name = config.get("_class_name")
     if name is None:
@@ -218,7 +212,8 @@ def _require_ip_adapter(
     _refuse_pickles(adapter)
     path = configuration_folder(model) / TRANSFORMER_CONFIG_FILE
     denoiser = read_json(path, model.id) if path.is_file() else {}
-    require_ip_adapter_files(_local_folder(adapter), adapter, encoder, denoiser)
+    folder = local_folder(adapter.setting_path, adapter.id)
+    require_ip_adapter_files(folder, adapter, encoder, denoiser)
 
 
 def require_ip_adapter_files(

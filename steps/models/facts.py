@@ -132,6 +132,18 @@ def is_hub_id(name: str) -> bool:
     return has_two_parts and not is_path and not Path(name).exists()
 
 
+def local_folder(setting: str, name: str) -> Path:
+    """The folder that a setting names where it is no hub id. Raises Missing, TryAgain."""
+    folder = Path(resolve_path(name))
+    with translate_errors(name):
+        if not folder.is_dir():
+            raise Missing(
+                f"{setting}: {name} is not a folder. "
+                "Set it to a folder, or to a hub id as org/name."
+            )
+    return folder
+
+
 def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> str:
     """What identifies a model's weights, and which variant of them is loaded.
 

@@ -67,7 +67,7 @@ class PassSizes:
         """Whether a pass changes the pixels of images after they were drawn."""
         return any(map(alters_pixels, self.passes.values()))
 
-    def after_each(self, size: Size) -> list[Size]:
+    def sizes_by_pass(self, size: Size) -> list[Size]:
         """The size after each pass, of an image that was drawn in this size."""
         sizes = []
         for name, settings in self.passes.items():
@@ -77,12 +77,12 @@ class PassSizes:
 
     def final(self, size: Size) -> Size:
         """The size in which an image is stored that was drawn in this size."""
-        return [size, *self.after_each(size)][-1]
+        return [size, *self.sizes_by_pass(size)][-1]
 
     def work(self, size: Size, steps: int) -> float:
         """What passes of diffusion cost of such an image on average, in pixels times steps."""
         work = 0.0
-        pairs = zip(self.passes.values(), self.after_each(size), strict=True)
+        pairs = zip(self.passes.values(), self.sizes_by_pass(size), strict=True)
         for settings, (width, height) in pairs:
             if isinstance(settings, RefinePass):
                 work += width * height * (settings.steps or steps) * settings.strength

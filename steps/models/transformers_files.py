@@ -2,18 +2,16 @@
 
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.models.component_files import (
     CONFIG_PATTERN,
     SAFETENSORS_SUFFIX,
     require_data_component,
 )
-from imagekiln.steps.models.facts import is_hub_id, weights_digest
+from imagekiln.steps.models.facts import is_hub_id, local_folder, weights_digest
 from imagekiln.steps.models.hub import download_snapshot, list_hub_files
 from imagekiln.steps.models.json_files import Config, read_json
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import resolve_path
 
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
@@ -32,7 +30,7 @@ def fetch_planned_files(setting: str, reference: HubReference, digest: str | Non
     if is_hub_id(reference.id):
         folder = download_snapshot(reference, MODEL_FILES, setting)
     else:
-        folder = _local_folder(setting, reference)
+        folder = local_folder(setting, reference.id)
     require_data_component(folder, setting, AUTO_CLASS)
     return folder
 
@@ -52,7 +50,7 @@ def require_processor(setting: str, reference: HubReference) -> Path:
     if is_hub_id(reference.id):
         folder = download_snapshot(reference, TOKENIZER_FILES, setting)
     else:
-        folder = _local_folder(setting, reference)
+        folder = local_folder(setting, reference.id)
     if not any(folder.glob(CONFIG_PATTERN)):
         raise BadInput(
             f"{setting}: {reference.id} has no {CONFIG_FILE}, so it is no model of transformers. "
@@ -76,14 +74,3 @@ def require_model(setting: str, reference: HubReference) -> Config:
             "Convert it to safetensors, or choose another."
         )
     return read_json(folder / CONFIG_FILE, setting)
-
-
-def _local_folder(setting: str, reference: HubReference) -> Path:
-    folder = Path(resolve_path(reference.id))
-    with translate_errors(reference.id):
-        if not folder.is_dir():
-            raise Missing(
-                f"{setting}: {reference.id} is not a folder. "
-                "Set it to a folder, or to a hub id as org/name."
-            )
-    return folder

@@ -150,7 +150,7 @@ def test_sizes_follow_each_pass() -> None:
     parsed = job(Path("prompts.parquet"), "out", passes=passes)
     facts = {"big": PassFacts("", 4), "words": PassFacts("")}
     sizes = PassSizes.of(parsed, facts, 8)
-    assert sizes.after_each((16, 24)) == [(64, 96), (16, 32), (48, 32), (48, 32)]
+    assert sizes.sizes_by_pass((16, 24)) == [(64, 96), (16, 32), (48, 32), (48, 32)]
     assert sizes.final((16, 24)) == (48, 32)
     assert sizes.work((16, 24), 10) == 10 * 0.5 * (16 * 32 + 48 * 32)
     tiny = PassSizes.of(job(Path("p"), "out", passes={"x": REFINE | {"scale": 0.125}}), {}, 8)
