@@ -74,6 +74,8 @@ NO_CONDITION: Mapping[str, str] = MappingProxyType({})
 WRITTEN_FIELD = "ETag"
 LISTED_FIELD = "Name"
 LISTED_AT_ONCE = 1000
+# With which S3 answers a DELETE. Pages of gateways have another.
+NO_CONTENT = 204
 
 
 def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
@@ -270,10 +272,13 @@ class ObjectStore:
         )
 
     def remove(self, key: str) -> None:
-        """Delete the object."""
+        """Delete the object, unless it is absent."""
         with translate_errors(self.uri_of(key), "remove"):
             timeout = self._timeout(CALL_TIMEOUT_SECONDS)
-            _confirm_refusal(lambda: self._files.rm_file(self._path_of(key), **timeout))
+            if self._s3_reader is None:
+                _confirm_refusal(lambda: self._files.rm_file(self._path_of(key), **timeout))
+            elif not (self._try_delete(key, timeout) or self._try_delete(key, timeout)):
+                raise OSError(errno.EIO, "it is still there, though a gateway reports its removal")
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
@@ -296,6 +301,15 @@ class ObjectStore:
 
     def remove_folder(self, folder: str) -> None:
         """Do nothing: a folder is only part of the names of its objects."""
+
+    def _try_delete(self, key: str, timeout: dict[str, float]) -> bool:
+        """Delete an object of S3; False where it is still there. A gateway may have answered."""
+        bucket, name, _ = self._files.split_path(self._path_of(key))
+        request = {"Bucket": bucket, "Key": name}
+        answer = _confirm_refusal(
+            partial(self._files.call_s3, "delete_object", **request, **timeout)
+        )
+        return _http_status(answer) == NO_CONTENT or not self.exists(key)
 
     def _list_entries(self, path: str) -> list[dict[str, Any]]:
         timeout = self._timeout(READ_TIMEOUT_SECONDS)
@@ -405,6 +419,12 @@ def _confirm_refusal(request: Callable[[], object]) -> object:
         if is_expiry(error):
             raise
         return request()
+
+
+def _http_status(answer: object) -> int | None:
+    """The status of an answer of botocore's."""
+    metadata = cast("Mapping[str, Any]", answer).get("ResponseMetadata", {})
+    return cast("int | None", metadata.get("HTTPStatusCode"))
 
 
 def _confirm_answer(request: Callable[[], object], field: str) -> object:

@@ -436,6 +436,24 @@ def test_gateway_that_answers_in_place_of_the_store_is_asked_again(
         assert "not that of an object store" in str(raised)
 
 
+def test_removal_that_only_a_gateway_reports_is_repeated(
+    s3_bucket: str, network: Disturbance
+) -> None:
+    store = open_store(s3_bucket)
+    store.create("a", b"x")
+    faults = iter([lost(SIGN_IN_PAGE)])
+    network.choose = lambda _: next(faults, None)
+    store.remove("a")
+    assert network.faults == 1
+    assert not store.exists("a")
+
+    store.create("a", b"x")
+    network.always(lost(SIGN_IN_PAGE), ("DELETE",))
+    raised = failure(store.remove, "a")
+    assert type(raised) is TryAgain
+    assert "still there" in str(raised)
+
+
 def test_listing_has_all_pages(
     s3_bucket: str, network: Disturbance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
