@@ -20,8 +20,8 @@ from imagekiln.steps.runs.plan import InputFacts, Plan, creation_time, parse_pla
 from imagekiln.steps.runtime.figures import format_time, pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.filesystem import modification_time, open_filesystem
 from imagekiln.steps.storage.local import temporary_folder
-from imagekiln.steps.storage.object_store import modification_time, open_filesystem
 from imagekiln.steps.storage.store import read_small
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 

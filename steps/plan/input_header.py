@@ -30,8 +30,8 @@ from imagekiln.steps.plan.input_formats import (
 from imagekiln.steps.plan.source_files import SourceFile, is_web_uri
 from imagekiln.steps.plan.text_formats import open_delimited
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.filesystem import open_object
 from imagekiln.steps.storage.local import temporary_folder
-from imagekiln.steps.storage.object_store import open_object
 from imagekiln.steps.storage.uri import resolve_path
 
 HEAD_BYTES = 2**20

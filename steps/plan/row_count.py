@@ -30,8 +30,8 @@ from imagekiln.steps.plan.source_files import (
 from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.filesystem import open_object
 from imagekiln.steps.storage.local import local_path, open_file, temporary_folder
-from imagekiln.steps.storage.object_store import open_object
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 READERS = 16

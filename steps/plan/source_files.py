@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.filesystem import open_filesystem, open_object
 from imagekiln.steps.storage.local import open_file
-from imagekiln.steps.storage.object_store import open_filesystem, open_object
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 CHUNK_BYTES = 8 * 2**20

@@ -19,7 +19,7 @@ from imagekiln.steps.prompts.template import (
 )
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.filesystem import open_filesystem
 from imagekiln.steps.storage.uri import resolve_path
 
 SUFFIX = ".txt"

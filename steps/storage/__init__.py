@@ -4,8 +4,9 @@ Alone imports fsspec and duckdb. Imports `errors` and `runtime`.
 """
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.storage.filesystem import open_filesystem
 from imagekiln.steps.storage.local import LocalStore, local_path
-from imagekiln.steps.storage.object_store import ObjectStore, open_filesystem
+from imagekiln.steps.storage.object_store import ObjectStore
 from imagekiln.steps.storage.store import Store, require_plain_key
 
 

@@ -7,45 +7,24 @@ import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
 
-from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, first_line
-from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
-from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
+from imagekiln.steps.storage.filesystem import READ_TIMEOUT_SECONDS, modification_time
 from imagekiln.steps.storage.s3_reader import (
-    LOOKUP_FIELDS,
     ByteRange,
     S3File,
     S3Reader,
-    confirm_lookup,
 )
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
-from imagekiln.steps.storage.web_client import open_web_client
 
-# An endpoint that cannot be reached is given up within a minute.
-S3_OPTIONS = {
-    "use_listings_cache": False,
-    "config_kwargs": {
-        "connect_timeout": 5,
-        "read_timeout": 10,  # between two bytes, not for the whole answer
-        # The waits are 1, 2, 4, 8, 16 s at most, half of that on average.
-        "retries": {"mode": "standard", "total_max_attempts": 6},
-    },
-}
-# s3fs tries again after botocore gave up: by default five times, and to read five times five.
-S3FS_ATTEMPTS = 2
 # Limits of one call, retries included: a peer that says nothing must not block a write for ever.
 CALL_TIMEOUT_SECONDS = 60.0
-READ_TIMEOUT_SECONDS = 180.0
 WRITE_SECONDS_PER_BYTE = 1 / 2**20
 # One conditional PUT up to S3's limit of 5 GiB: when two multipart uploads end at the same time,
 # not every store lets one of them fail.
@@ -56,16 +35,6 @@ PAGE_TYPE = "text/html; charset=utf-8"
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
-# File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
-# network, or take more than a URI.
-REFUSED_SCHEMES = {
-    *("adl", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data"),
-    *("dbfs", "dir", "filecache", "ftp", "generic", "git", "jlab", "jupyter", "libarchive"),
-    *("local", "pyscript", "reference", "simplecache", "tar", "webhdfs", "zip"),
-}
-# The extras of this package that install a scheme's file system.
-EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
-EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 # Of a store that has conditions for new objects only.
 NOT_IMPLEMENTED = {"NotImplemented", "501"}
@@ -76,118 +45,6 @@ LISTED_FIELD = "Name"
 LISTED_AT_ONCE = 1000
 # With which S3 answers a DELETE. Pages of gateways have another.
 NO_CONTENT = 204
-
-
-def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
-    """The fsspec file system of a URI, which has no types, and the path in it.
-
-    `endpoint` is that of an S3 store other than the environment's.
-    """
-    is_s3 = uri.startswith(("s3://", "s3a://"))
-    if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
-        raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
-
-    scheme = uri.partition("://")[0].lower()
-    _refuse_unsafe_uri(uri, scheme)
-    extra = EXTRAS.get(scheme)
-    remedy = "Use a path or s3://, or install what this URI needs."
-    options = _filesystem_options(scheme, endpoint)
-    try:
-        with translate_errors(uri):
-            files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
-    except ImportError as error:
-        if extra is not None:
-            raise NotInstalled(_describe_extra(uri, scheme, extra)) from error
-        raise NotInstalled(f"{uri}: {error}. {remedy}") from error
-    except (ValueError, TypeError) as error:
-        # Of an unknown scheme, or of a part that the URI lacks. What we pass ourselves is right.
-        if options and isinstance(error, TypeError):
-            raise
-        raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
-
-    if is_s3:
-        files.retries = S3FS_ATTEMPTS
-        _watch_requests(files)
-    return files, path
-
-
-def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
-    options: dict[str, object] = dict(S3_OPTIONS) if scheme in ("s3", "s3a") else {}
-    if endpoint is not None:
-        options["endpoint_url"] = endpoint
-    if scheme in ("http", "https"):
-        options["get_client"] = open_web_client
-    return options
-
-
-def describe_missing_extra(uri: str) -> str | None:
-    """Which extra of this package is to be installed for a URI; None where nothing lacks."""
-    scheme = uri.partition("://")[0].lower()
-    extra = EXTRAS.get(scheme)
-    if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:
-        return None
-    return _describe_extra(uri, scheme, extra)
-
-
-def _describe_extra(uri: str, scheme: str, extra: str) -> str:
-    return (
-        f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
-        "Container images have it after a build with EXTRAS."
-    )
-
-
-def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
-    if holds_credentials(uri):
-        raise BadInput(
-            f"{redact_uri(uri)}: contains credentials, which logs and plans would show. Set them "
-            "in the environment; copy a file that has a signed URL to a disk or a bucket."
-        )
-    if "::" in uri:
-        raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
-    if "://" in uri and scheme in REFUSED_SCHEMES:
-        raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
-    if scheme in ("http", "https"):
-        _refuse_malformed_url(uri)
-
-
-def _refuse_malformed_url(uri: str) -> None:
-    try:
-        parts = urlsplit(uri)
-        has_host = bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
-    except ValueError:
-        has_host = False
-    if not has_host:
-        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
-
-
-def _watch_requests(files: Any) -> None:
-    """Have s3fs count repeated requests, and repeat once what looks objects up and finds none."""
-    if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
-        return
-    from aiobotocore.session import AioSession
-
-    def count(attempts: int, **_: object) -> None:
-        if attempts > 1:
-            STORAGE_RETRIES.add()
-
-    files.session = AioSession(**files.kwargs)
-    files.session.register("needs-retry.s3", count)
-    for operation in LOOKUP_FIELDS:
-        files.session.register(f"needs-retry.s3.{operation}", confirm_lookup)
-
-
-@contextmanager
-def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
-    """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises.
-
-    Of S3, each answer is compared with what the store says of the object.
-    """
-    files, path = open_filesystem(uri)
-    if "s3" in files.protocol:
-        yield cast("BinaryIO", S3File(S3Reader(files), path, READ_TIMEOUT_SECONDS))
-        return
-    with files.open(path, "rb", block_size=block_bytes) as file:
-        yield file
 
 
 class ObjectStore:
@@ -459,14 +316,3 @@ def _iter_listing(
         if not token:
             raise OSError(errno.EIO, "the list ends in its middle, without what continues it")
         request = request | {"ContinuationToken": token}
-
-
-def modification_time(entry: dict[str, Any]) -> float | None:
-    """When an object was written, in seconds since 1970. Each file system has its own key."""
-    for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
-        value = entry.get(name)
-        if isinstance(value, datetime):
-            return value.timestamp()
-        if isinstance(value, int | float):
-            return float(value)
-    return None

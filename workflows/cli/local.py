@@ -57,7 +57,7 @@ def init(prompts: str, to: Path, model: str) -> None:
     Where the prompts are a local file or folder, their columns are written into it.
     """
     from imagekiln.steps.runtime.sanitize import sanitize_line
-    from imagekiln.steps.storage.object_store import describe_missing_extra
+    from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
     from imagekiln.workflows.cli.starter import write_starter_job
     from imagekiln.workflows.cli.starter_columns import read_starter_columns

@@ -20,7 +20,7 @@ from imagekiln.steps.plan.input_images import DiskCache, InputImages, read_input
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.filesystem import open_filesystem
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
 from tests.mounts import fill, small_disk

@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry, Counter
 
 from imagekiln.steps.errors import BadInput, KilnError, StorageRefused, TryAgain
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS, STORAGE_RETRIES
-from imagekiln.steps.storage import object_store, open_store
-from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, S3_OPTIONS, ObjectStore
+from imagekiln.steps.storage import filesystem, object_store, open_store
+from imagekiln.steps.storage.filesystem import S3_OPTIONS
+from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, ObjectStore
 from imagekiln.steps.storage.store import ObjectInfo, Store, require_conditional_writes
 from tests.disturbance import (
     DENIED,
@@ -162,7 +163,7 @@ def test_error_of_our_own_options_is_not_blamed_on_the_uri(
     def refuse(_: str, **options: object) -> None:
         raise TypeError(f"unknown options {options}")
 
-    monkeypatch.setattr(object_store, "url_to_fs", refuse)
+    monkeypatch.setattr(filesystem, "url_to_fs", refuse)
     with pytest.raises(TypeError, match="unknown options"):
         open_store("s3://bucket/run")
 
@@ -213,7 +214,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", settings)
     monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+    monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
 
 
 @pytest.fixture

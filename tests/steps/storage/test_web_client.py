@@ -14,7 +14,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.plan.row_count import count_rows
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.storage import web_client, web_response
-from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.filesystem import open_filesystem
 from imagekiln.steps.storage.uri import read_text
 from imagekiln.steps.storage.web_client import is_private_service
 from tests import jobs

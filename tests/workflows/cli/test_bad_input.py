@@ -17,8 +17,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from imagekiln.steps.storage import object_store
-from imagekiln.steps.storage.object_store import S3_OPTIONS
+from imagekiln.steps.storage import filesystem
+from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.main import main
 from tests.hub import MODEL, REVISION, hub
@@ -653,7 +653,7 @@ def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.M
         "retries": {"mode": "standard", "total_max_attempts": 1},
     }
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
-    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+    monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
     with hub(SHAPES) as gone:
         server = S3Server(gone.endpoint)
     log_in(server, monkeypatch)

@@ -11,7 +11,7 @@ import yaml
 
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.storage import object_store
+from imagekiln.steps.storage import filesystem
 from imagekiln.workflows.cli.starter import job_name
 from tests.jobs import image_rows
 from tests.workflows.cli.commands import kiln
@@ -39,7 +39,7 @@ def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: P
 def test_init_says_which_extra_the_prompts_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(object_store.EXTRA_MODULES, "gcs", "no_such_module")
+    monkeypatch.setitem(filesystem.EXTRA_MODULES, "gcs", "no_such_module")
     done = kiln("init", "gs://bucket/p.csv", "--to", str(tmp_path / "job.yaml"))
     assert done.exit_code == 0
     assert "gs://bucket/p.csv: gs:// needs an extra: pip install 'imagekiln[gcs]'" in done.stderr

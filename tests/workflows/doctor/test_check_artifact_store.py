@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.storage import object_store
-from imagekiln.steps.storage.object_store import S3_OPTIONS
+from imagekiln.steps.storage import filesystem
+from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.check_artifact_store import check_artifact_store
 from imagekiln.workflows.profiles.loader import load_profile
@@ -87,7 +87,7 @@ def test_store_out_of_reach_is_unknown_with_what_that_would_mean(
 ) -> None:
     once = {"connect_timeout": 1, "retries": {"total_max_attempts": 1}}
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
-    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+    monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
     s3.forget_connections()
     with stub_s3() as store:
         place = store.endpoint
@@ -120,7 +120,7 @@ def test_store_without_tls_needs_insecure(
 ) -> None:
     once = {"connect_timeout": 1, "retries": {"total_max_attempts": 1}}
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
-    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+    monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
     s3.forget_connections()
     put_repository(kube, endpoint, s3_bucket, insecure=False)
     check = _check(kube)

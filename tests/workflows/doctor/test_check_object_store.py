@@ -18,8 +18,8 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.job.tuning_file import add_tuning_entry
 from imagekiln.steps.plan.input_files import read_input_files
-from imagekiln.steps.storage import object_store, open_store
-from imagekiln.steps.storage.object_store import S3_OPTIONS
+from imagekiln.steps.storage import filesystem, open_store
+from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.workflows.doctor.check_object_store import (
     check_output,
     check_paths,
@@ -99,7 +99,7 @@ def test_store_out_of_reach_is_unknown(s3_bucket: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(
         S3_OPTIONS, "config_kwargs", {"connect_timeout": 1, "retries": {"total_max_attempts": 1}}
     )
-    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+    monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
     s3.forget_connections()
     finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/a.parquet"))
     assert finding.verdict == "unknown"
