@@ -46,7 +46,9 @@ def write_starter_job(
     except FileExistsError as error:
         raise BadInput(f"{file}: exists. Name another file: --to FILE.") from error
     except OSError as error:
-        raise BadInput(f"{file}: cannot be written ({error.strerror}).") from error
+        raise BadInput(
+            f"{file}: cannot be written ({error.strerror}). Name another file: --to FILE."
+        ) from error
 
 
 def job_name(prompts: str) -> str:

@@ -117,8 +117,7 @@ def test_init_says_that_no_column_looks_like_the_prompt(
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
     setting = f"columns: {{prompt: {example}}}"
     assert done.stderr.splitlines()[0] == (
-        f"No column of {prompts} has a name that says prompt. Write which one does into {file}, "
-        f"such as {setting}"
+        f"No column of {prompts} looks like the prompt. Name it in {file}, such as {setting}"
     )
     file.write_text(file.read_text().replace(f"\n# {setting}", f"\n{setting}"))
     planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
