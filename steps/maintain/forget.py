@@ -78,7 +78,9 @@ class ForgetSelection:
     def matched_ids(self, rows: pa.Table) -> pa.Array:
         """Which of the ids that were named these rows have."""
         ids = pa.array(self.ids, pa.string()).unique()
-        is_known = pc.or_(pc.is_in(ids, rows["image_id"]), pc.is_in(ids, rows["id"]))
+        is_image = pc.is_in(ids, rows["image_id"])
+        is_row = pc.is_in(ids, rows["id"])
+        is_known = pc.or_(is_image, is_row)
         return ids.filter(is_known)
 
     def require_valid(self) -> None:
@@ -86,7 +88,8 @@ class ForgetSelection:
         if self.is_empty:
             raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
         for digest in self.prompt_hashes:
-            if re.fullmatch(SHA256_PATTERN, digest.lower()) is None:
+            lowered = digest.lower()
+            if re.fullmatch(SHA256_PATTERN, lowered) is None:
                 raise BadInput(
                     f"prompt hash {cut_name(digest)!r}: is no SHA-256. Write its 64 hexadecimal "
                     "digits, of the whole prompt in UTF-8."
@@ -195,8 +198,11 @@ def forget(
 
 def _unknown_ids(selection: ForgetSelection, runs: Sequence[_RunSelection]) -> tuple[str, ...]:
     """The ids that no run has, in the order in which they were named."""
-    known = {name for run in runs for name in run.matched_ids.to_pylist()}
-    return tuple(name for name in dict.fromkeys(selection.ids) if name not in known)
+    unknown = dict.fromkeys(selection.ids)
+    for run in runs:
+        for name in run.matched_ids.to_pylist():
+            unknown.pop(name, None)
+    return tuple(unknown)
 
 
 def _open_runs(uri: str) -> list[Run]:
@@ -232,17 +238,21 @@ def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
 
     def select(number: int) -> _RunSelection:
         rows = read_shard_rows(run.store, run.plan, number)
-        return _RunSelection(selection.select(rows, columns), selection.matched_ids(rows))
+        image_ids = selection.select(rows, columns)
+        matched_ids = selection.matched_ids(rows)
+        return _RunSelection(image_ids, matched_ids)
 
     shards = list(map_ordered(select, len(run.plan.shards)))
-    ids = pa.concat_arrays([NO_IDS, *(shard.image_ids for shard in shards)])
+    image_ids = [shard.image_ids for shard in shards]
+    matched_ids = [shard.matched_ids for shard in shards]
+    ids = pa.concat_arrays([NO_IDS, *image_ids])
     if len(ids) > MAX_TABLE_ROWS:
         raise BadInput(
             f"{run.store.uri}: {len(ids):,} images are selected, and at most {MAX_TABLE_ROWS:,} "
             "are forgotten at a time. Select fewer, or remove the run."
         )
-    matched_ids = pa.concat_arrays([NO_IDS, *(shard.matched_ids for shard in shards)])
-    return _RunSelection(ids, matched_ids.unique())
+    all_matched = pa.concat_arrays([NO_IDS, *matched_ids])
+    return _RunSelection(ids, all_matched.unique())
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
