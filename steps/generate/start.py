@@ -79,11 +79,8 @@ def generate(
     ):
         meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):
-            from imagekiln.steps.generate.step import (
-                LazyDenoiser,
-                generate_and_help,
-                generate_shard,
-            )
+            from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+            from imagekiln.steps.generate.step import generate_and_help, generate_shard
 
         make = generate_and_help if helps else generate_shard
         timed_startup = startup if process_clock is not None else None

@@ -10,13 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
-from imagekiln.steps.generate.diffusion.device import (
-    describe_device,
-    device_uuid,
-    free_memory,
-    synchronized_time,
-)
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats
+from imagekiln.steps.generate.diffusion.device import device_uuid, synchronized_time
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
@@ -27,9 +22,8 @@ from imagekiln.steps.generate.late_shards import (
     shard_shapes,
 )
 from imagekiln.steps.generate.part_watch import PartWatch
-from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.recovery import BatchRecovery
-from imagekiln.steps.generate.scores import images_scored_at_once, load_scorers, score_and_rank
+from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
 from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
@@ -74,52 +68,6 @@ from imagekiln.steps.storage.store import Store
 MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
 ALL_PARTS = slice(None)
-
-
-class LazyDenoiser:
-    """The model of a run or round, which is loaded when it is first needed."""
-
-    def __init__(
-        self,
-        store: Store,
-        plan: Plan,
-        startup: Startup | None = None,
-        note_device: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """Load nothing yet. `startup` is what a new process began.
-
-        `note_device` is called with the name of the device once the model is loaded.
-        """
-        self._store = store
-        self._plan = plan
-        self._startup = startup
-        self._note_device = note_device
-        self._denoiser: Denoiser | None = None
-
-    def __call__(self) -> Denoiser:
-        """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
-        if self._denoiser is None:
-            denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
-            try:
-                denoiser.scorers = load_scorers(self._plan, denoiser.device)
-                if self._plan.job.passes:
-                    denoiser.passes = load_passes(self._plan, denoiser)
-            except BaseException:
-                denoiser.close()
-                raise
-            self._denoiser = denoiser
-            self._note_device(describe_device(self._denoiser.device))
-        return self._denoiser
-
-    def close(self) -> None:
-        """End the denoiser's threads and free its memory, where it was loaded.
-
-        A model is in reference cycles: the next one in this process would come on top of it.
-        """
-        if self._denoiser is not None:
-            self._denoiser.close()
-            self._denoiser = None
-            free_memory()
 
 
 def generate_shard(

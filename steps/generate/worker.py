@@ -60,7 +60,8 @@ def _work(port: "_Port", assignment: Assignment, stop: Stop) -> None:
     clock = StartClock.of_process()
     with Startup.begin(plan, clock, actual_digest=actual_digest) as startup:
         with clock.phase("imports"):
-            from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+            from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+            from imagekiln.steps.generate.step import generate_shard
 
         with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
             for unit in inbox.units():

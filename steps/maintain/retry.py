@@ -196,7 +196,8 @@ def _finish_run(run: Run) -> Summary:
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+    from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+    from imagekiln.steps.generate.step import generate_shard
 
     store = retry_round.store
     plan = retry_round.plan
