@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, RunPasses, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.diffusion.pipeline import open_device
 from imagekiln.steps.generate.diffusion.startup import Startup
-from imagekiln.steps.generate.passes import ImagePasses, load_passes
+from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.start_times import StartClock
@@ -67,7 +67,7 @@ class LoadedPasses:
     """The passes of a job on their device, and the model that draws where one of them needs it."""
 
     device: torch.device
-    run: ImagePasses
+    run: RunPasses
     denoiser: Denoiser | None = None
 
 

@@ -122,9 +122,9 @@ def _require_committed(store: Store, number: int, parts: Sequence[Part]) -> None
     left = [part for part in parts if not store.exists(part.key)]
     if left:
         raise TryAgain(
-            f"{store.uri}: {pluralize(len(left), 'part')} of shard {number} are not drawn yet, so "
-            f"no pass can run over them. Draw them first (generate --shard {number} --stage draw), "
-            "and run this again."
+            f"{store.uri}: nothing is drawn yet of {pluralize(len(left), 'part')} of shard "
+            f"{number}, so no pass can run over it. Draw it first (generate --shard {number} "
+            "--stage draw), and run this again."
         )
 
 

@@ -405,7 +405,7 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
             written.append(key)
             return created
 
-    monkeypatch.setattr("imagekiln.steps.generate.step.OutputEncoder", SlowEncoder)
+    monkeypatch.setattr("imagekiln.steps.generate.attempt.OutputEncoder", SlowEncoder)
     rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
     there = planned(
         tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8}
