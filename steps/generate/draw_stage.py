@@ -21,7 +21,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.stages import DrawnBatch, EncodedPart
-from imagekiln.steps.runs.drawn_parts import is_drawn, pack_drawn_part
+from imagekiln.steps.runs.drawn_parts import find_drawn_parts, is_drawn, pack_drawn_part
 from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, ImageRow
@@ -54,7 +54,8 @@ def draw_shard(
     """
     shard = read_shard(store, plan, number)[parts]
     missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
-    undrawn = [part for part in missing if not is_drawn(store, part)]
+    drawn_keys = {part.key for part in find_drawn_parts(store, missing)}
+    undrawn = [part for part in missing if part.key not in drawn_keys]
     progress.add_existing(count_images(shard) - count_images(undrawn))
     if not undrawn:
         return None

@@ -25,7 +25,7 @@ from imagekiln.steps.generate.diffusion.profiling import DeviceTimes
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
 from imagekiln.steps.generate.stages import DrawnBatch, PassRate, pass_batches
-from imagekiln.steps.runs.drawn_parts import is_drawn, read_drawn_part, remove_drawn_part
+from imagekiln.steps.runs.drawn_parts import find_drawn_parts, read_drawn_part, remove_drawn_part
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages, image_rows
 from imagekiln.steps.runs.parts import Part
@@ -65,7 +65,7 @@ def pass_shard(
     missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
     _remove_leftovers(store, shard, missing)
     progress.add_existing(count_images(shard) - count_images(missing))
-    drawn = [part for part in missing if is_drawn(store, part)]
+    drawn = find_drawn_parts(store, missing)
     if not drawn:
         _require_committed(store, number, missing)
         return None
@@ -112,9 +112,9 @@ def _load(
 def _remove_leftovers(store: Store, shard: Sequence[Part], missing: Sequence[Part]) -> None:
     """Remove what a process that was killed left of parts that it had committed."""
     missing_keys = {part.key for part in missing}
-    for part in shard:
-        if part.key not in missing_keys and is_drawn(store, part):
-            remove_drawn_part(store, part)
+    committed = [part for part in shard if part.key not in missing_keys]
+    for part in find_drawn_parts(store, committed):
+        remove_drawn_part(store, part)
 
 
 def _require_committed(store: Store, number: int, parts: Sequence[Part]) -> None:

@@ -9,8 +9,11 @@ import io
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,7 @@ OPTIONS: dict[str, Any] = {
     "write_page_checksum": True,
 }
 ROW_GROUP_IMAGES = 8
+CHECK_THREADS = 8
 MAX_OVERHEAD_BYTES = 2**20  # of an object, beside its images
 MAX_TEXT_BYTES = 2**16  # of what is known of an image beside its pixels
 
@@ -101,6 +105,13 @@ def pack_drawn_part(part: Part, images: Sequence[DrawnImage]) -> PackedDrawnPart
 def is_drawn(store: Store, part: Part) -> bool:
     """Whether the images of a part wait for their passes."""
     return store.exists(drawn_key(part.key))
+
+
+def find_drawn_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
+    """Those of the parts whose images wait for their passes."""
+    with ThreadPoolExecutor(CHECK_THREADS) as pool:
+        are_drawn = list(pool.map(partial(is_drawn, store), parts))
+    return list(compress(parts, are_drawn))
 
 
 def remove_drawn_part(store: Store, part: Part) -> None:

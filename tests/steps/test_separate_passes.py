@@ -17,6 +17,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
@@ -26,6 +27,7 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests import protocol
+from tests.faults import failing
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.interleaving import Process, interleaving
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
@@ -103,6 +105,17 @@ def test_several_processes_take_turns_as_one_does(
     one, two = (content_of(result.uri) for result in runs)
     assert one == two
     assert drawn_keys(Path(runs[1].uri)) == []
+
+
+def test_a_retry_makes_images_in_two_stages_too(tmp_path: Path) -> None:
+    settings = {"passes": {"words": WORDS}, "separate_passes": True, "limits": {"failed_share": 1}}
+    retried = job_with(tmp_path, **settings)
+    with failing(str(PROMPTS[1]["prompt"])):
+        first = run(retried, NoProgress(), Stop())
+    assert first.summary.ok == 5
+    assert retry(first.uri).summary.ok == 6
+    assert list(Path(first.uri).rglob("drawn/*")) == []
+    assert verify(first.uri).images == 6
 
 
 @pytest.mark.slow

@@ -236,8 +236,8 @@ def generate(
     """Generate the missing images of one shard of a planned run; None where none was missing.
 
     Shards are counted from 0. With `separate_passes`, `stage` may be "draw", to do only what comes
-    before passes, or "passes", to run these over what is drawn. Raises BadInput where run, shard or model are not as planned,
-    TryAgain where storage or the device failed.
+    before passes, or "passes", to run these over what is drawn. Raises BadInput where run, shard or
+    model are not as planned, TryAgain where storage or the device failed.
     """
     from imagekiln.steps.generate.start import generate as generate_shard
 

@@ -175,7 +175,7 @@ def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
         width, height = stored_size
         sentence += f" Images of the default size are stored in {width} x {height}."
     if job.separate_passes:
-        sentence += " They run once images are drawn, without the model that draws beside theirs."
+        sentence += " They run once all images are drawn."
     kinds = {settings.kind for settings in job.passes.values()} - {"refine"}
     if kinds:
         sentence += " Until a run is measured, estimates count only the steps of diffusion."

@@ -295,7 +295,7 @@ def test_notification_links_to_the_node_that_has_the_report() -> None:
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge")
+    inputs = ("run", "shard", "judge", "stage")
     allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     for name in ("gpu", "cached-claim", "gpu-4"):
         for template in _template(name)["spec"]["templates"]:
