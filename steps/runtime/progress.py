@@ -222,6 +222,8 @@ class JsonLinesProgress:
         self._total = total
         self._existing = 0
         self._done = 0
+        self._first_drawn_at = None
+        self._drawn_since = 0
         self._write_line()
 
     def add_existing(self, images: int) -> None:

@@ -30,7 +30,6 @@ from tests import protocol
 from tests.faults import failing
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.interleaving import Process, interleaving
-from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.runs import PROMPTS, job, write_prompts
 
 BIG: dict[str, object] = {"kind": "upscale", "id": str(upscaler_folder())}
@@ -116,21 +115,6 @@ def test_a_retry_makes_images_in_two_stages_too(tmp_path: Path) -> None:
     assert retry(first.uri).summary.ok == 6
     assert list(Path(first.uri).rglob("drawn/*")) == []
     assert verify(first.uri).images == 6
-
-
-@pytest.mark.slow
-def test_processes_that_are_killed_leave_what_undisturbed_ones_do(tmp_path: Path) -> None:
-    passes = {"big": BIG, "detail": {**DETAIL, "steps": 2}, "words": WORDS}
-    calm, killed = (
-        plan_run(tmp_path / name, str(tmp_path / name / "out"), 12, passes=passes, **separate)
-        for name, separate in (("calm", {}), ("killed", {"separate_passes": True}))
-    )
-    undisturbed = make_undisturbed(calm)
-    assert make_with_kills(killed, 2, seed=7).all >= 2
-    dataset = finish_run(killed)
-    columns = [name for name in dataset.manifest.column_names if name != "created_at"]
-    assert dataset.manifest.select(columns).equals(undisturbed.manifest.select(columns))
-    assert drawn_keys(Path(killed.uri)) == []
 
 
 # --- Kills and damage, with pictures that are no model's ------------------------------------------
