@@ -36,6 +36,7 @@ from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, prefetch
 from imagekiln.steps.runtime.progress import Progress
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, Stop
 from imagekiln.steps.storage.store import Store
 
@@ -121,10 +122,11 @@ def _require_committed(store: Store, number: int, parts: Sequence[Part]) -> None
     """Raise TryAgain where a part is still missing: it was never drawn."""
     left = [part for part in parts if not store.exists(part.key)]
     if left:
+        command = format_command("generate", store.uri, f"--shard {number} --stage draw")
         raise TryAgain(
             f"{store.uri}: nothing is drawn yet of {pluralize(len(left), 'part')} of shard "
-            f"{number}, so no pass can run over it. Draw it first (generate --shard {number} "
-            "--stage draw), and run this again."
+            f"{number}, so no pass can run over it. Draw it first (`{command}`), and run this "
+            "again."
         )
 
 
