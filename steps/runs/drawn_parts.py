@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import Missing, newer_version_error
+from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     OUTSCORED_STATUS,
@@ -95,10 +96,14 @@ def pack_drawn_part(part: Part, images: Sequence[DrawnImage]) -> PackedDrawnPart
             rows = [_to_values(image_id, image) for image_id, image in group]
             for values in rows:
                 _update(digest, values)
-            writer.write_table(pa.Table.from_pylist(rows, schema=DRAWN_SCHEMA))
-        writer.add_key_value_metadata(
-            {VERSION_METADATA: str(DRAWN_VERSION), HASH_METADATA: digest.hexdigest()}
-        )
+            table = pa.Table.from_pylist(rows, schema=DRAWN_SCHEMA)
+            writer.write_table(table)
+
+        metadata = {
+            VERSION_METADATA: str(DRAWN_VERSION),
+            HASH_METADATA: digest.hexdigest(),
+        }
+        writer.add_key_value_metadata(metadata)
     return PackedDrawnPart(part, sink.getvalue())
 
 
@@ -129,7 +134,9 @@ def read_drawn_part(store: Store, part: Part, scores: Collection[str]) -> list[D
     key = drawn_key(part.key)
     where = store.uri_of(key)
     rows = image_rows(part.rows)
-    most = MAX_OVERHEAD_BYTES + sum(_pixel_bytes(row) + MAX_TEXT_BYTES for row in rows)
+    most = MAX_OVERHEAD_BYTES
+    for row in rows:
+        most += _pixel_bytes(row) + MAX_TEXT_BYTES
     try:
         content = store.read_prefix(key, most + 1)
     except Missing:
@@ -147,7 +154,8 @@ def _parse(
         version = metadata.get(VERSION_METADATA.encode(), b"").decode(errors="replace")
         if version.isdecimal() and version != str(DRAWN_VERSION):
             raise newer_version_error(where, version[:20], DRAWN_VERSION)
-        if not version or not parquet.schema_arrow.equals(DRAWN_SCHEMA):
+        has_columns = parquet.schema_arrow.equals(DRAWN_SCHEMA)
+        if not version or not has_columns:
             raise ValueError("it has other columns than drawn images")
         if parquet.metadata.num_rows != len(rows):
             raise ValueError("it has other images than were planned")
@@ -157,7 +165,8 @@ def _parse(
         for row, values in zip(rows, _iter_values(parquet), strict=True):
             _update(digest, values)
             images.append(_to_image(row, values, scores))
-        if metadata.get(HASH_METADATA.encode()) != digest.hexdigest().encode():
+        stored_hash = metadata.get(HASH_METADATA.encode())
+        if stored_hash != digest.hexdigest().encode():
             raise ValueError("its content has another hash")
         return images
 
@@ -186,17 +195,17 @@ def _to_image(row: ImageRow, values: dict[str, Any], scores: Collection[str]) ->
     """The image of a row. Raises ValueError where it is none that is drawn of it."""
     if values["image_id"] != row.image_id:
         raise ValueError("it has other images than were planned")
-    status, pixels, rank = values["status"], values["pixels"], values["candidate_rank"]
-    if status not in STATUSES or (pixels is not None) != (status == "ok"):
+
+    status = values["status"]
+    rgb = _to_pixels(row, values["pixels"])
+    has_pixels = rgb is not None
+    if status not in STATUSES or has_pixels != (status == "ok"):
         raise ValueError("the column status has values that no run has")
+
+    rank = values["candidate_rank"]
     if rank is not None and rank < 1:
         raise ValueError("the column candidate_rank has values that no run has")
-    if pixels is not None and len(pixels) != _pixel_bytes(row):
-        raise ValueError("an image has another size than was planned")
-    rgb = None
-    if pixels is not None:
-        shape = (row.parameters.height, row.parameters.width, 3)
-        rgb = np.frombuffer(pixels, np.uint8).reshape(shape).copy()  # one that can be written to
+
     return DrawnImage(
         row.index_in_part,
         rgb,
@@ -207,25 +216,43 @@ def _to_image(row: ImageRow, values: dict[str, Any], scores: Collection[str]) ->
     )
 
 
+def _to_pixels(row: ImageRow, pixels: bytes | None) -> RGB | None:
+    """The pixels of a row's image. Raises ValueError where it has another size."""
+    if pixels is None:
+        return None
+    if len(pixels) != _pixel_bytes(row):
+        raise ValueError("an image has another size than was planned")
+
+    width = row.parameters.width
+    height = row.parameters.height
+    array = np.frombuffer(pixels, np.uint8)
+    return array.reshape(height, width, 3).copy()  # passes may write to it
+
+
 def _to_scores(
     values: Sequence[dict[str, Any]] | None, names: Collection[str]
 ) -> dict[str, ScoreValue]:
     scores: dict[str, ScoreValue] = {}
     for score in values or []:
-        name, value = score["name"], score["value"]
+        name = score["name"]
+        value = score["value"]
+        is_new = name in names and name not in scores
         is_number = value is None or math.isfinite(value)
-        if name not in names or name in scores or not is_number:
+        if not (is_new and is_number):
             raise ValueError("the column scores has values that no run has")
         scores[name] = ScoreValue(value, score["reason"])
     return scores
 
 
 def _update(digest: "hashlib._Hash", values: dict[str, Any]) -> None:
-    pixels = values["pixels"]
-    known = {name: value for name, value in values.items() if name != "pixels"}
-    known["pixels_sha256"] = None if pixels is None else hashlib.sha256(pixels).hexdigest()
-    digest.update(json.dumps(known, sort_keys=True).encode() + b"\n")
+    known = dict(values)
+    pixels = known.pop("pixels")
+    if pixels is not None:
+        known["pixels_sha256"] = hashlib.sha256(pixels).hexdigest()
+    line = json.dumps(known, sort_keys=True)
+    digest.update(f"{line}\n".encode())
 
 
 def _pixel_bytes(row: ImageRow) -> int:
-    return row.parameters.width * row.parameters.height * 3
+    parameters = row.parameters
+    return parameters.width * parameters.height * 3

@@ -92,7 +92,10 @@ def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_plan_says_whether_passes_have_pods_of_their_own(tmp_path: Path, separate: bool) -> None:
-    passes: dict[str, Any] = {"passes": {"over": {"kind": "refine"}}, "separate_passes": separate}
+    passes: dict[str, Any] = {
+        "passes": {"over": {"kind": "refine", "strength": 1.0}},
+        "separate_passes": separate,
+    }
     planned_run = planned(tmp_path, str(tmp_path / "out"), **passes)
     write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
     assert (tmp_path / "outputs" / "stage").read_text() == ("draw" if separate else "all")
