@@ -184,7 +184,9 @@ def work(uri: str, shard: int) -> None:
     """Make a shard of a run, then help with others."""
     store = open_store(uri)
     plan = load_plan(store)
-    number = shard % max(1, len(plan.shards))
+    if not plan.shards:  # earlier nights have all images
+        return
+    number = shard % len(plan.shards)
     if plan.job.separate_passes:
         make_separately(store, plan, number, painter(False))
     else:
@@ -195,7 +197,9 @@ def work_stage(uri: str, shard: int, draws: bool) -> None:
     """Do one of the two stages of a shard."""
     store = open_store(uri)
     plan = load_plan(store)
-    number = shard % max(1, len(plan.shards))
+    if not plan.shards:
+        return
+    number = shard % len(plan.shards)
     (draw if draws else pass_over)(store, plan, number, painter(False))
 
 

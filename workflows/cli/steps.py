@@ -238,9 +238,10 @@ def generate(
         stats = generate_shard(
             run, shard, progress, ctx.obj, process_clock=clock, helps=True, stage=stage
         )
-    from imagekiln.workflows.cli.text import format_shard, print_result
+    from imagekiln.workflows.cli.text import format_drawn_shard, format_shard, print_result
 
-    print_result(stats, output_format, format_shard)
+    format_stats = format_drawn_shard if stage == "draw" else format_shard
+    print_result(stats, output_format, format_stats)
     _judge_canary(run, judge)
 
 
