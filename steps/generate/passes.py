@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.captioner import load_captioner
@@ -116,14 +117,15 @@ class ImagePasses:
         return replace(row, parameters=parameters)
 
 
-def load_passes(plan: Plan, denoiser: Denoiser) -> ImagePasses:
-    """The passes of a plan, with their models on the denoiser's device.
+def load_passes(plan: Plan, device: torch.device, denoiser: Denoiser | None = None) -> ImagePasses:
+    """The passes of a plan, with their models on the device.
 
-    Raises BadInput where a model does not load or is another by now, Missing, TryAgain.
+    `denoiser` has the model that draws, which a pass of the kind refine needs. Raises BadInput
+    where a model does not load or is another by now, Missing, TryAgain.
     """
     passes = []
     for name, settings in plan.job.passes.items():
-        run_batch = _load_pass(plan, name, settings, denoiser)
+        run_batch = _load_pass(plan, name, settings, device, denoiser)
 
         def planned_size(size: Size, settings: AnyPass = settings) -> int:
             return _planned_size(plan, settings, size)
@@ -138,14 +140,18 @@ def pass_seed(seed: int, position: int) -> int:
     return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
 
 
-def _load_pass(plan: Plan, name: str, settings: AnyPass, denoiser: Denoiser) -> RunBatch:
+def _load_pass(
+    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser | None
+) -> RunBatch:
     setting = f"{PASSES_PREFIX}{name}"
     if isinstance(settings, RefinePass):
+        if denoiser is None:
+            raise ValueError(f"{setting}: needs the model that draws")
         return _refine_with(denoiser)
     digest = plan.passes[name].digest
     if isinstance(settings, UpscalePass):
-        return _upscale_with(load_upscaler(setting, settings, digest, denoiser.device))
-    return _caption_with(name, load_captioner(setting, settings, digest, denoiser.device))
+        return _upscale_with(load_upscaler(setting, settings, digest, device))
+    return _caption_with(name, load_captioner(setting, settings, digest, device))
 
 
 def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]) -> RunBatch:

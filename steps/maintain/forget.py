@@ -24,6 +24,7 @@ from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.export.removal import remove_from_export, require_complete_export
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
+from imagekiln.steps.runs.drawn_parts import remove_drawn_part
 from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, read_forgotten
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
@@ -266,6 +267,7 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     ids = frozenset(forgotten.to_pylist())
     is_done = run.is_finished and not len(new)
     if is_done and not any(_iter_stored_images(run, ids)):
+        _remove_drawn(run, ids)
         return
     turn = TurnStore(run.store)  # no aggregation that began before writes any more
     if len(new):
@@ -276,6 +278,7 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     for planned, part in _parts_with(run, ids):
         turn.require_turn()
         part_format.empty(planned.store, part, ids)
+    _remove_drawn(run, ids)
     _remove_copies(turn)
     failed_share, accepted = _accepted(run)
     aggregate_run(run, failed_share, accepted)
@@ -296,6 +299,13 @@ def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:
             for part in read_shard(planned.store, planned.plan, number):
                 if not ids.isdisjoint(part.rows["image_id"].to_pylist()):
                     yield planned, part
+
+
+def _remove_drawn(run: Run, ids: frozenset[str]) -> None:
+    """Remove what a process that was killed left of these images before their passes."""
+    if run.plan.job.separate_passes:
+        for planned, part in _parts_with(run, ids):
+            remove_drawn_part(planned.store, part)
 
 
 def _iter_stored_images(run: Run, ids: frozenset[str]) -> Iterator[str]:

@@ -13,8 +13,8 @@ from PIL import Image as Pillow
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.captioner import clean_caption
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
-from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.plan.step import PlanResult
@@ -59,7 +59,9 @@ def passes_of(denoiser: Denoiser, tmp_path: Path) -> Callable[..., ImagePasses]:
     """Loads these passes, each under its own name."""
 
     def load(*names: str) -> ImagePasses:
-        return load_passes(plan_of(tmp_path / "-".join(names), *names).plan, denoiser)
+        return load_passes(
+            plan_of(tmp_path / "-".join(names), *names).plan, denoiser.device, denoiser
+        )
 
     return load
 
