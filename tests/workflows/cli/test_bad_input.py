@@ -180,8 +180,8 @@ def test_check_that_was_not_tried_at_planning_is_noted() -> None:
     assert done.exit_code == 0
     assert done.stderr == (
         "gates.checks: mine: nope.module:check was not tried, since nope.module does not import "
-        "here (ModuleNotFoundError: No module named 'nope'). It must where the images are "
-        "generated.\n"
+        "here (ModuleNotFoundError: No module named 'nope'). Where images are generated, it must "
+        "import.\n"
     )
 
 
