@@ -1,6 +1,6 @@
 """What the commands print: a result as sentences for people, or as JSON for programs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
 T = TypeVar("T")
 MAX_CAUSES = 5
+MAX_SHOWN_IDS = 5
 
 
 def print_result(result: T, output_format: str, format_text: Callable[[T], str]) -> None:
@@ -310,10 +311,19 @@ def format_forgotten(result: "ForgetResult") -> str:
         if place.images
     ]
     if not lines:
-        return "No image is selected."
-    if not result.removed:
+        lines.append(f"No image of {pluralize(len(result.runs), 'run')} matches.")
+    elif not result.removed:
         lines.append("To remove them for good, add --remove.")
+    if result.unknown_ids:
+        lines.append(_format_unknown_ids(result.unknown_ids))
     return "\n".join(lines)
+
+
+def _format_unknown_ids(ids: Sequence[str]) -> str:
+    shown = ", ".join(map(sanitize_line, ids[:MAX_SHOWN_IDS]))
+    hidden = len(ids) - MAX_SHOWN_IDS
+    more = f" and {hidden:,} more" if hidden > 0 else ""
+    return f"No image or row here has the id {shown}{more}."
 
 
 def format_garbage(result: "GcResult") -> str:
