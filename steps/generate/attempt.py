@@ -45,6 +45,7 @@ from imagekiln.steps.runs.stats import (
     StageSeconds,
     add_queue_waits,
     add_seconds,
+    record_stats,
     time_share,
 )
 from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
@@ -281,6 +282,16 @@ def shard_stats(
         energy_joules=run.energy_joules,
         repeated_images=attempt.abandoned_images + count_images(dropped),
     )
+
+
+def record_attempt(
+    store: Store, stats: ShardStats, record: Callable[[ShardStats], None] | None
+) -> None:
+    """Add the statistics to the shard's in `store`, or leave that to `record`."""
+    if record is None:
+        record_stats(store, stats)
+    else:
+        record(stats)
 
 
 def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.attempt import (
     draw_parts,
     encode_for,
     load_model,
+    record_attempt,
     shard_stats,
     stopped_error,
 )
@@ -28,7 +29,7 @@ from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, ImageRow
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
-from imagekiln.steps.runs.stats import ShardStats, record_stats
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
@@ -70,7 +71,7 @@ def draw_shard(
     attempt = draw_parts(work, undrawn, PartWatch(store, progress, is_made=is_drawn_or_committed))
     stats = shard_stats(plan, number, load_seconds, attempt, startup)
     stats = replace(stats, images=0, parts=0)
-    (partial(record_stats, store) if record is None else record)(stats)
+    record_attempt(store, stats, record)
     if attempt.run.stopped:
         left = [part for part in undrawn if not is_drawn_or_committed(store, part)]
         raise stopped_error(store, number, len(left))

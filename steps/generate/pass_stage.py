@@ -15,6 +15,7 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.attempt import (
     Attempt,
     encode_for,
+    record_attempt,
     run_pipeline,
     shard_stats,
     stopped_error,
@@ -31,7 +32,7 @@ from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages, image
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
-from imagekiln.steps.runs.stats import ShardStats, record_stats
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, prefetch
@@ -88,7 +89,7 @@ def pass_shard(
     stats = shard_stats(plan, number, load_seconds, Attempt(run, _model_stats(passes)), startup)
     if not run.stopped:  # to draw and to pass is one attempt
         stats = replace(stats, attempts=0)
-    (partial(record_stats, store) if record is None else record)(stats)
+    record_attempt(store, stats, record)
     if run.stopped:
         left = [part for part in missing if not store.exists(part.key)]
         raise stopped_error(store, number, len(left))

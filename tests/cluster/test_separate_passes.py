@@ -51,7 +51,9 @@ def test_passes_in_pods_of_their_own_give_the_dataset_of_a_local_run(
         assert [*stats.seconds.passes] == ["larger"]
 
 
-def test_pass_pod_that_is_lost_is_made_up_for(argo: ArgoApi, tmp_path: Path) -> None:
+def test_a_pod_that_is_lost_while_images_wait_for_passes_is_made_up_for(
+    argo: ArgoApi, tmp_path: Path
+) -> None:
     job = jobs.job(**PASSES)
     name = submit_with_template(job, argo)
     kube.wait_until(
