@@ -273,7 +273,7 @@ def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
 
 def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    image_id = manifests(uri)[2]["image_id"]
+    image_id = str(manifests(uri)[2]["image_id"])
     result = imagekiln.forget(tmp_path / "out", ids=["r9", "r1", image_id, "r9", "x"])
     assert (result.images, result.unknown_ids) == (2, ("r9", "x"))
 
