@@ -29,7 +29,8 @@ from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, re
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.registry import RunEntry, register_run
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.registry import RunEntry, read_entries, register_run
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
@@ -207,11 +208,23 @@ def _unknown_ids(selection: ForgetSelection, runs: Sequence[_RunSelection]) -> t
 
 
 def _open_runs(uri: str) -> list[Run]:
-    """The runs to look through. Raises BadInput where one may still be made."""
+    """The runs to look through. Raises BadInput where one may still be made, or cannot be read."""
     runs = open_runs(uri)
     for run in runs:
         _require_ended(run)
+    _require_no_damaged_plan(uri, runs)
     return runs
+
+
+def _require_no_damaged_plan(output: str, runs: Sequence[Run]) -> None:
+    """Raise BadInput where a run has a damaged plan: its images would not be searched."""
+    opened = {run.plan.run_id for run in runs}
+    for entry in read_entries(output):
+        if entry.run_id in opened:
+            continue
+        folder = open_store(f"{output.rstrip('/')}/{entry.run_id}")
+        with suppress(Missing):  # runs may be removed, and their entries stay
+            load_plan(folder)
 
 
 def _require_ended(run: Run) -> None:

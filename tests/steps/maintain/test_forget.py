@@ -259,9 +259,21 @@ def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_pat
     imagekiln.verify(uri)
 
 
+def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    damaged = Path(make_run(tmp_path / "first", str(output), "parquet"))
+    whole = make_run(tmp_path / "second", str(output), "files")
+    (damaged / PLAN_KEY).write_text("not a plan")
+    with pytest.raises(BadInput, match="is not a readable plan"):
+        imagekiln.forget(output, ids=["r1"], remove=True)
+    assert "r1" in images_by_row(whole)
+    shutil.rmtree(damaged)
+    assert imagekiln.forget(output, ids=["r1"]).images == 1
+
+
 def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    image_id = manifests(uri)[2]["image_id"]
+    image_id = str(manifests(uri)[2]["image_id"])
     result = imagekiln.forget(tmp_path / "out", ids=["r9", "r1", image_id, "r9", "x"])
     assert (result.images, result.unknown_ids) == (2, ("r9", "x"))
 

@@ -147,7 +147,7 @@ def test_file_where_a_folder_should_be_is_bad_input(tmp_path: Path) -> None:
         lambda: store.replace("images/00000-0000.parquet", b"x"),
         lambda: store.read("images/00000-0000.parquet"),
     ):
-        with pytest.raises(BadInput, match="Choose another path"):
+        with pytest.raises(BadInput, match="is a file, or lies within one"):
             action()
 
 
