@@ -103,7 +103,7 @@ class LazyDenoiser:
             try:
                 denoiser.scorers = load_scorers(self._plan, denoiser.device)
                 if self._plan.job.passes:
-                    denoiser.passes = load_passes(self._plan, denoiser)
+                    denoiser.passes = load_passes(self._plan, denoiser, self._store)
             except BaseException:
                 denoiser.close()
                 raise

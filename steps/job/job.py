@@ -13,14 +13,13 @@ from imagekiln.steps.job.adapters import (
 from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
-    Dtype,
-    HubReference,
     ImageReference,
     Integer,
     Location,
     NonEmptyText,
     Number,
     ObjectName,
+    PipelineSettings,
     PositiveInteger,
     Settings,
     Share,
@@ -73,28 +72,9 @@ class ColumnNames(Settings):
     reference_image: NonEmptyText = "reference_image"
 
 
-class ModelSettings(HubReference):
+class ModelSettings(PipelineSettings):
     """The diffusers pipeline to load, and the networks added to it."""
 
-    id: Location = Field(
-        description="A local folder, a hub id such as org/name, a safetensors file with all of "
-        "the model's weights, or bundled:shapes."
-    )
-    # Left out of what is written where it is not set, like `variant`.
-    config: Location | None = Field(
-        default=None,
-        exclude_if=lambda config: config is None,
-        description="For a model in one file: the folder or hub id of a pipeline of its family, "
-        "of which all but the weights is used.",
-    )
-    dtype: Dtype = "bfloat16"
-    # Left out of what is written where it is not set, so that run ids are those of before.
-    variant: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9_]+$",
-        exclude_if=lambda variant: variant is None,
-        description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
-    )
     controlnet: ControlNetSettings | None = Field(
         default=None, description="The network that reads the images of control_image."
     )
@@ -416,11 +396,14 @@ class Job(Settings):
     @model_validator(mode="after")
     def _check_passes(self) -> "Job":
         check_passes(self.passes, self.all_gates, self.carried_columns)
-        refines = any(isinstance(settings, RefinePass) for settings in self.passes.values())
+        refines = any(
+            isinstance(settings, RefinePass) and settings.model is None
+            for settings in self.passes.values()
+        )
         if refines and (self.model.controlnet or self.model.ip_adapter):
             raise ValueError(
                 "has a pass of the kind refine, which does not work with model.controlnet or "
-                "model.ip_adapter; remove one of them"
+                "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
         return self
 

@@ -173,7 +173,11 @@ def _make_images(
     job = inputs.job
     model = inputs.model
     fit = fitting_samplers(model.configuration)
-    rules = rejection_rules(job, model.facts, fit, model.pass_sizes)
+    pass_fits = {
+        name: fitting_samplers(configuration)
+        for name, configuration in model.pass_configurations.items()
+    }
+    rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
     passthrough = passthrough_names(len(job.carried_columns))
     key = model_key(model.common_digest, job.model.dtype, *model.key_extras)
     violation = first_violation_sql(rules)
@@ -192,7 +196,8 @@ def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.Rec
     model = inputs.model
     lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
     default_loras = inputs.job.defaults.loras
-    derived = DerivedColumns(model.configuration, default_loras, lora_digests)
+    configurations = [model.configuration, *model.pass_configurations.values()]
+    derived = DerivedColumns(configurations, default_loras, lora_digests)
     batches = iter_prompt_batches(inputs.files, input_images)
     return map(derived.append_to, batches)
 
