@@ -140,7 +140,10 @@ def load_passes(plan: Plan, denoiser: Denoiser, store: Store, *, code: bool = Tr
     own_denoisers = _load_denoisers(plan, store, code)
     passes = []
     for name, settings in plan.job.passes.items():
-        run_batch = _load_pass(plan, name, settings, own_denoisers.get(name, denoiser))
+        if name in own_denoisers:
+            run_batch = _refine_with(own_denoisers[name], denoiser.finish_texts)
+        else:
+            run_batch = _load_pass(plan, name, settings, denoiser)
 
         def planned_size(size: Size, settings: AnyPass = settings) -> int:
             return _planned_size(plan, settings, size)
@@ -191,7 +194,9 @@ def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]
     return run_batch
 
 
-def _refine_with(denoiser: Denoiser) -> RunBatch:
+def _refine_with(denoiser: Denoiser, prepare: Callable[[], None] = lambda: None) -> RunBatch:
+    """Draw over images; `prepare` is called before each batch."""
+
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, check: Check
     ) -> Sequence[DrawnImage]:
@@ -203,6 +208,7 @@ def _refine_with(denoiser: Denoiser) -> RunBatch:
             )
             for row in rows
         }
+        prepare()
         return denoiser.draw_over(rows, own_images, size, check)
 
     return run_batch

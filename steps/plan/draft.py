@@ -271,6 +271,11 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     largest_batch = max_batch_size(job, batch_sizes)
     sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
+    time = None
+    if figure is not None:
+        # What a step of another model takes is not known.
+        is_firm = not inputs.model.pass_configurations
+        time = replace(run_time(figure, work, len(sharding.shard_images)), is_firm=is_firm)
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
@@ -278,7 +283,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,
-        time=None if figure is None else run_time(figure, work, len(sharding.shard_images)),
+        time=time,
         sizes=inputs.model.pass_sizes,
         sample=sample,
     )

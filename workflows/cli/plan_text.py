@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import cut_name
-from imagekiln.steps.job.passes import describe_pass
+from imagekiln.steps.job.passes import RefinePass, describe_pass
 from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
+from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.runs.keys import REJECTED_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
@@ -174,9 +175,13 @@ def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
     if job.alters_images and stored_size is not None:
         width, height = stored_size
         sentence += f" Images of the default size are stored in {width} x {height}."
-    kinds = {settings.kind for settings in job.passes.values()} - {"refine"}
-    if kinds:
+    if any(not isinstance(settings, RefinePass) for settings in job.passes.values()):
         sentence += " Until a run is measured, estimates count only the steps of diffusion."
+    if any(iter_pass_jobs(job)):
+        sentence += (
+            " Until a run is measured, estimates take a step of another model to be as slow as "
+            "one of the job's own."
+        )
     return f"\n{sanitize_line(sentence)}"
 
 

@@ -194,6 +194,13 @@ class Denoiser:
         """Take the rows after the next batch, to encode their texts beside it where that helps."""
         self._upcoming = rows
 
+    def finish_texts(self) -> None:
+        """Wait for texts that are encoded ahead: nothing may run beside a model that is compiled.
+
+        To be called before another model draws, which may be compiled then.
+        """
+        self._text_prefetcher.wait()
+
     def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
         """Take all rows to draw, in about this order, to read their input images ahead."""
         if self._adapters is not None:
