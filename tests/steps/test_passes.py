@@ -28,7 +28,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.plan_text import format_passes
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
-from tests.models import SIDE, folder
+from tests.models import DIFFUSERS_WARNS, SIDE, folder
 from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
 
 BIG: dict[str, object] = {"kind": "upscale", "id": str(upscaler_folder())}
@@ -117,6 +117,7 @@ def test_a_run_that_is_made_in_pieces_is_the_same(tmp_path: Path) -> None:
     assert manifest_of(whole.uri).select(columns) == manifest_of(pieces.uri).select(columns)
 
 
+@pytest.mark.filterwarnings(DIFFUSERS_WARNS)
 def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_path: Path) -> None:
     passes = {"detail": {**DETAIL, "model": OTHER}}
     whole = make_plan(job_with(tmp_path / "whole", passes=passes))

@@ -109,7 +109,7 @@ def test_a_pass_draws_as_its_model_does_alone(plan: PlanResult) -> None:
     (image,) = PICTURES[:1]
     assert image.rgb is not None
     settings: dict[str, object] = {"strength": 0.5, "steps": 4, "source_image": "any"}
-    row = image_row(**settings, seed=pass_seed(0, 0))
+    row = image_row("a red circle", 0, **settings, seed=pass_seed(0, 0))
     only_other = planned(
         Path(plan.uri).parents[1] / "only",
         str(Path(plan.uri).parent),
