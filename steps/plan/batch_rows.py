@@ -29,7 +29,8 @@ def iter_batches(
     """Every row of these columns. Raises what reading a damaged file raises."""
     batch_rows = choose_batch_rows(path, parquet, columns)
     for rows, groups in groupby(range(len(batch_rows)), key=batch_rows.__getitem__):
-        batches = parquet.iter_batches(rows, row_groups=[*groups], columns=[*columns])
+        read = parquet.iter_batches(rows, row_groups=[*groups], columns=[*columns])
+        batches = map(_require_known_values, read)
         yield from batches if rows == BATCH_ROWS else _join(batches)
 
 
@@ -46,6 +47,27 @@ def choose_batch_rows(path: Path, parquet: pq.ParquetFile, columns: Iterable[str
         most = MAX_REPEATED_BYTES // max(1, longest[group])
         choice.append(max(1, min(BATCH_ROWS, rows, most)))
     return choice
+
+
+def _require_known_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch. Raises ValueError where a cell is not in its dictionary, which pyarrow accepts."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not _has_known_values(column):
+            raise ValueError(f"column {name!r} has a cell that is not in its dictionary")
+    return batch
+
+
+def _has_known_values(column: pa.Array) -> bool:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        ends = pc.min_max(column.indices).as_py()
+        lowest, highest = ends["min"], ends["max"]
+        return lowest is None or 0 <= lowest <= highest < len(column.dictionary)
+    if pa.types.is_struct(kind):
+        return all(map(_has_known_values, column.flatten()))
+    if pa.types.is_map(kind):
+        return all(map(_has_known_values, (column.keys, column.items)))
+    return not pa.types.is_nested(kind) or _has_known_values(column.flatten())
 
 
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def sidecar_lines(table: pa.Table) -> Iterator[bytes]:
@@ -13,19 +16,21 @@ def sidecar_lines(table: pa.Table) -> Iterator[bytes]:
     names = table.column_names
     columns = map(_column_to_json, table.columns)
     for row in zip(*columns, strict=True):
-        values = dict(zip(names, row, strict=True))
-        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        text = ENCODER.encode(dict(zip(names, row, strict=True)))
         yield text.encode() + b"\n"
 
 
 def _column_to_json(column: pa.ChunkedArray) -> list[object]:
-    """The values of a column as JSON has them: all at once where they are plain."""
+    """The values of a column as JSON has them: all at once where none has others in it."""
     kind = column.type
-    is_plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind)
-    if is_plain:
-        values: list[object] = column.to_pylist()
-        return values
-    return list(map(_to_json_value, column))
+    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or _is_binary(kind):
+        return list(map(_to_json_value, column))
+    if pa.types.is_floating(kind):
+        column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
+    elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        column = column.cast(pa.string())
+    values: list[object] = column.to_pylist()
+    return values
 
 
 def _to_json_value(value: pa.Scalar) -> object:

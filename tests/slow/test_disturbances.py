@@ -22,6 +22,8 @@ from tests.scenarios import Bench, Damage
 
 COUNT = int(os.environ.get("DISTURBANCES", "300"))
 SEED = int(os.environ.get("DISTURBANCE_SEED", "0"))
+# A request to stop may come while Python finalizes an object, and is then only written about.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture
