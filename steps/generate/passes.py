@@ -155,12 +155,17 @@ def load_passes(plan: Plan, denoiser: Denoiser, store: Store, *, code: bool = Tr
 def _load_denoisers(plan: Plan, store: Store, code: bool) -> dict[str, Denoiser]:
     """The diffusion models that passes bring, by the pass's name.
 
-    They share nothing with the job's own model: neither schedulers nor texts nor LoRAs.
+    They share nothing with the job's own model: neither schedulers nor texts nor LoRAs. Passes by
+    the same model have one in common.
     """
-    denoisers = {}
+    denoisers: dict[str, Denoiser] = {}
+    loaded: dict[tuple[str, str], Denoiser] = {}
     for name, pass_plan in iter_pass_plans(plan):
-        with in_setting(f"{PASSES_PREFIX}{name}"):
-            denoisers[name] = load_denoiser(pass_plan, store, code=code)
+        key = (pass_plan.model.digest, pass_plan.job.model.dtype)
+        if key not in loaded:
+            with in_setting(f"{PASSES_PREFIX}{name}"):
+                loaded[key] = load_denoiser(pass_plan, store, code=code)
+        denoisers[name] = loaded[key]
     return denoisers
 
 

@@ -11,12 +11,14 @@ import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate import passes
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.passes import pass_seed
 from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.pass_plans import iter_pass_plans
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
 from tests import loras
 from tests.models import DIFFUSERS_WARNS, Untyped, folder, pipe
@@ -117,9 +119,9 @@ def test_a_pass_draws_as_its_model_does_alone(plan: PlanResult) -> None:
         passes={"other": PASSES["other"]},
     )
     with closing(LazyDenoiser(store, only_other.plan)) as open_denoiser:
-        passes = open_denoiser().passes
-        assert passes is not None
-        (refined,) = passes([image], [image_row()], lambda: None).images
+        run = open_denoiser().passes
+        assert run is not None
+        (refined,) = run([image], [image_row()], lambda: None).images
     [(name, pass_plan)] = iter_pass_plans(only_other.plan)
     assert (name, pass_plan.model.pipeline) == ("other", "StableDiffusionXLPipeline")
     with closing(load_denoiser(pass_plan, store)) as alone:
@@ -168,11 +170,11 @@ def test_memory_that_runs_out_halves_the_batches_of_the_pass_alone(
         return draw_over(self, rows, images, size, check)
 
     with closing(LazyDenoiser(open_store(plan.uri), plan.plan)) as open_denoiser:
-        passes = open_denoiser().passes
-        assert passes is not None
+        run = open_denoiser().passes
+        assert run is not None
         monkeypatch.setattr(Denoiser, "draw_over", draw_with_little_room)
-        halved = pixels(passes(PICTURES, rows_of(), lambda: None).images)
-        whole = pixels(passes(PICTURES, rows_of(), lambda: None).images)
+        halved = pixels(run(PICTURES, rows_of(), lambda: None).images)
+        whole = pixels(run(PICTURES, rows_of(), lambda: None).images)
     assert sizes[0] // 2 == sizes[1]
     assert halved == whole
 
@@ -191,11 +193,32 @@ def test_a_request_to_stop_ends_a_pass_at_its_next_step(denoiser: Denoiser) -> N
     assert len(steps) == 2
 
 
+def test_passes_by_the_same_model_load_it_once(
+    denoiser: Denoiser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {"a": OTHER, "b": OTHER, "c": OTHER | {"dtype": "bfloat16"}, "d": REFINER}
+    chosen = {name: {**DETAIL, "model": model} for name, model in models.items()}
+    result = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], passes=chosen)
+    loaded: list[str] = []
+
+    def load(pass_plan: Plan, *_: object, **__: object) -> Denoiser:
+        loaded.append(f"{pass_plan.model.pipeline} {pass_plan.job.model.dtype}")
+        return denoiser
+
+    monkeypatch.setattr(passes, "load_denoiser", load)
+    passes.load_passes(result.plan, denoiser, open_store(result.uri))
+    assert loaded == [
+        "StableDiffusionXLPipeline float32",
+        "StableDiffusionXLPipeline bfloat16",
+        "StableDiffusionXLImg2ImgPipeline float32",
+    ]
+
+
 def test_a_model_that_was_changed_since_planning_is_refused(tmp_path: Path) -> None:
     copy = tmp_path / "model"
     shutil.copytree(folder("sdxl"), copy)
-    passes = {"other": {**DETAIL, "model": {"id": str(copy), "dtype": "float32"}}}
-    result = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], passes=passes)
+    changed = {"other": {**DETAIL, "model": {"id": str(copy), "dtype": "float32"}}}
+    result = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], passes=changed)
     weights = copy / "vae" / "diffusion_pytorch_model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
