@@ -1,7 +1,6 @@
 """The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
@@ -109,19 +108,19 @@ def _stopped_error(store: Store, plan: Plan) -> TryAgain:
 def _generate_here(
     store: Store, plan: Plan, shards: Sequence[int], progress: Progress, stop: Stop
 ) -> None:
-    """Make these shards in this process, with one loaded model."""
+    """Make these shards in this process, with one loaded model at a time."""
     progress.show_event(LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
-    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+    from imagekiln.steps.generate.shard_stages import make_in_stages
 
     with (
         serve_metrics(progress, plan) as served_progress,
         meter_attempt(store, plan, served_progress, stop, shards=shards) as meter,
-        closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
     ):
-        meter.progress.start(sum(plan.shards[number].images for number in shards))
-        for number in shards:
-            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
+        progress = meter.progress
+        progress.start(sum(plan.shards[number].images for number in shards))
+        stages = plan.job.stages
+        make_in_stages(store, plan, shards, stages, progress, stop, note_device=meter.note_device)
 
 
 def _generate_in_workers(

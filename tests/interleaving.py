@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from imagekiln.steps.generate import step as generate_step
+from imagekiln.steps.generate import attempt, pass_stage
 from imagekiln.steps.runs.keys import TURNS_FOLDER
 from imagekiln.steps.storage.local import LocalStore
 
@@ -123,8 +123,9 @@ def interleaving(root: Path, note: Callable[[str, str], None]) -> Iterator[None]
             original = getattr(LocalStore, operation)
             patch.setattr(LocalStore, operation, _pausing(original, operation, str(root), note))
         patch.setattr(ThreadPoolExecutor, "submit", _submit_at_once)
-        patch.setattr(generate_step, "consume_in_thread", _consume_at_once)
-        patch.setattr(generate_step, "prefetch", _fetch_at_once)
+        patch.setattr(attempt, "consume_in_thread", _consume_at_once)
+        patch.setattr(attempt, "prefetch", _fetch_at_once)
+        patch.setattr(pass_stage, "prefetch", _fetch_at_once)
         patch.setattr(os, "fsync", lambda _: None)  # nobody cuts the power
         yield
 

@@ -36,6 +36,10 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.draw_stage import draw_shard
+from imagekiln.steps.generate.encoder import mark_flat
+from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
+from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain import gc as gc_module
@@ -43,9 +47,10 @@ from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
 from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
 from imagekiln.steps.runs.keys import (
+    DRAWN_FOLDER,
     PLAN_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
@@ -77,6 +82,10 @@ PROMPTS = (
     "a moon",
 )
 ROWS_OF_NIGHTS = (5, 9)  # how many of the prompts each night's table has
+SEPARATE: dict[str, object] = {
+    "passes": {"over": {"kind": "refine", "strength": 1.0}},
+    "separate_passes": True,
+}
 MAX_ROUNDS = 6
 MAX_PROCESSES = 6
 # What an image is in the end: its status, and the hashes of its file and its pixels.
@@ -91,6 +100,7 @@ class Setting:
     format: str
     failed_share: float
     skip_existing: bool
+    separate_passes: bool = False
 
     def job(self, folder: Path, night: int) -> Job:
         """The job of a night, whose runs lie in `folder`/out."""
@@ -107,6 +117,7 @@ class Setting:
             defaults={"steps": 1, "width": SIDE, "height": SIDE, "seed": 7},
             limits={"failed_share": self.failed_share},
             skip_existing=self.skip_existing,
+            **(SEPARATE if self.separate_passes else {}),
             batch={"images": 1},
             part={"images": 1},
             shard={"images": 3},
@@ -152,6 +163,26 @@ def painter(is_retry: bool) -> Painter:
     return Painter(is_retry)
 
 
+class Negatives:
+    """Stands for passes: negatives of the images that are ok and not flat."""
+
+    def __call__(
+        self,
+        images: Sequence[DrawnImage],
+        rows: Sequence[ImageRow],  # noqa: ARG002  # as of every pass
+        check: Callable[[], None],
+    ) -> PassedImages:
+        check()
+        marked = map(mark_flat, images)
+        passed = [
+            image if image.rgb is None else replace(image, rgb=255 - image.rgb) for image in marked
+        ]
+        return PassedImages(passed, {"over": 1.0})
+
+    def close(self) -> None:
+        """End nothing."""
+
+
 # --- What processes do ----------------------------------------------------------------------------
 
 
@@ -159,8 +190,40 @@ def work(uri: str, shard: int) -> None:
     """Make a shard of a run, then help with others."""
     store = open_store(uri)
     plan = load_plan(store)
-    number = shard % max(1, len(plan.shards))
-    generate_and_help(store, plan, number, lambda: painter(False), NoProgress(), Stop())
+    if not plan.shards:  # earlier nights have all images
+        return
+    number = shard % len(plan.shards)
+    if plan.job.separate_passes:
+        make_separately(store, plan, number, painter(False))
+    else:
+        generate_and_help(store, plan, number, lambda: painter(False), NoProgress(), Stop())
+
+
+def work_stage(uri: str, shard: int, draws: bool) -> None:
+    """Do one of the two stages of a shard."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    if not plan.shards:
+        return
+    number = shard % len(plan.shards)
+    (draw if draws else pass_over)(store, plan, number, painter(False))
+
+
+def make_separately(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
+    """Draw a shard, then run the passes over it."""
+    draw(store, plan, number, denoiser)
+    pass_over(store, plan, number, denoiser)
+
+
+def pass_over(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
+    """Run the passes over a shard that is drawn."""
+    passes = LoadedPasses(denoiser.device, Negatives())
+    pass_shard(store, plan, number, lambda: passes, NoProgress(), Stop())
+
+
+def draw(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
+    """Draw a shard, whose passes are to come."""
+    draw_shard(store, plan, number, lambda: denoiser, NoProgress(), Stop())
 
 
 def retry(uri: str, include_permanent: bool) -> None:
@@ -178,7 +241,11 @@ def make_round(retry_round: Round) -> None:
     """Make what is missing of a round."""
     store = retry_round.store
     for number in range(len(retry_round.plan.shards)):
-        generate_shard(store, retry_round.plan, number, lambda: painter(True), NoProgress(), Stop())
+        plan = retry_round.plan
+        if plan.job.separate_passes:
+            make_separately(store, plan, number, painter(True))
+        else:
+            generate_shard(store, plan, number, lambda: painter(True), NoProgress(), Stop())
 
 
 def finish_night(job: Job) -> Plan:
@@ -274,11 +341,17 @@ class Protocol(RuleBasedStateMachine):
         format_name=st.sampled_from(("parquet", "webdataset", "files")),
         failed_share=st.sampled_from((0.3, 1.0)),
         skip_existing=st.booleans(),
+        separate_passes=st.booleans(),
     )
     def begin(
-        self, nights: int, format_name: str, failed_share: float, skip_existing: bool
+        self,
+        nights: int,
+        format_name: str,
+        failed_share: float,
+        skip_existing: bool,
+        separate_passes: bool,
     ) -> None:
-        self.setting = Setting(nights, format_name, failed_share, skip_existing)
+        self.setting = Setting(nights, format_name, failed_share, skip_existing, separate_passes)
         self.expected = undisturbed(self.setting)
 
     # --- Processes
@@ -293,6 +366,16 @@ class Protocol(RuleBasedStateMachine):
     @rule(run=st.integers(0, 1), shard=st.integers(0, 2))
     def work(self, run: int, shard: int) -> None:
         self._start(f"work {shard}", partial(work, self._run(run), shard))
+
+    @precondition(
+        lambda self: (
+            len(self.processes) < MAX_PROCESSES and self.runs() and self.setting.separate_passes
+        )
+    )
+    @rule(run=st.integers(0, 1), shard=st.integers(0, 2), draws=st.booleans())
+    def work_stage(self, run: int, shard: int, draws: bool) -> None:
+        name = f"{'draw' if draws else 'passes'} {shard}"
+        self._start(name, partial(work_stage, self._run(run), shard, draws))
 
     @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
     @rule(run=st.integers(0, 1), include_permanent=st.booleans())
@@ -436,7 +519,8 @@ class Protocol(RuleBasedStateMachine):
 
 def _parts_of(run: Path) -> frozenset[str]:
     """The parts that a run and its rounds have now."""
-    return frozenset(str(path) for path in run.glob("**/*-*.parquet"))
+    parts = run.glob("**/*-*.parquet")
+    return frozenset(str(path) for path in parts if path.parent.name != DRAWN_FOLDER)
 
 
 def write_no_report(store: Store, *_: object, **__: object) -> None:

@@ -146,8 +146,8 @@ def describe_permanent_failures(summary: Summary) -> str:
         return ""
     images = pluralize(count, "failed image")
     return (
-        f"{images} cannot be mended by another try, and retry leaves them: "
-        "correct their rows or settings, and run that as a new job. "
+        f"{images} cannot be fixed by trying again, so retry skips them: "
+        "correct their rows or settings, and run those as a new job. "
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.export.layout import DATA_KEY_PATTERN, EXPORT_KEY, file_rows_key
-from imagekiln.steps.export.settings import ExportSettings
+from imagekiln.steps.export.settings import ExportSettings, describe_setting
 from imagekiln.steps.job.output import FILE_SUFFIXES
 from imagekiln.steps.runs.plan import Count
 from imagekiln.steps.runs.registry import RunId
@@ -112,8 +112,9 @@ def require_settings(store: Store, plan: ExportPlan, settings: ExportSettings) -
         current = getattr(settings, field.name)
         if planned != current:
             raise BadInput(
-                f"{store.uri}: is an export with {field.name} {planned!r}, not {current!r}. "
-                "Choose the same, or another destination."
+                f"{store.uri}: holds an export with {describe_setting(field.name, planned)}, and "
+                f"this one has {describe_setting(field.name, current)}. Use the same settings, or "
+                "another destination."
             )
 
 

@@ -262,5 +262,8 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
             reason = first_line(str(cause))
             return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
         if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
-            return TryAgain(f"{repository}: the hub could not be reached. Run the command again.")
+            reason = first_line(str(cause)) or type(cause).__name__
+            return TryAgain(
+                f"{repository}: the hub could not be reached ({reason}). Run the command again."
+            )
     return None

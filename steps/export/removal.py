@@ -34,13 +34,7 @@ def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tu
     Called again after it was killed, it does what is left. Raises Missing where there is no export,
     BadInput where it is not complete, TryAgain.
     """
-    plan = load_export_plan(store)
-    earlier = read_forgotten_ids(store)
-    if not store.exists(SUCCESS_KEY) and not len(earlier):
-        raise BadInput(
-            f"{store.uri}: is not complete, so nothing can be removed from it yet. "
-            "Run the command that exports it again first."
-        )
+    plan, earlier = require_complete_export(store)
     ids, left = _find_images(store, plan, image_ids, earlier)
     is_new = pc.invert(pc.is_in(ids, earlier))
     new = ids.filter(is_new).unique()
@@ -55,6 +49,21 @@ def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tu
     _replace_files(store, plan, forgotten)
     _replace_derived(store, plan, forgotten)
     return len(ids), len(new)
+
+
+def require_complete_export(store: Store) -> tuple[ExportPlan, pa.Array]:
+    """The plan of an export, and the ids of images that were removed from it before.
+
+    Raises Missing where there is no export, BadInput where it is not complete.
+    """
+    plan = load_export_plan(store)
+    earlier = read_forgotten_ids(store)
+    if not store.exists(SUCCESS_KEY) and not len(earlier):
+        raise BadInput(
+            f"{store.uri}: is not complete, so nothing can be removed from it yet. "
+            "Run the command that exports it again first."
+        )
+    return plan, earlier
 
 
 def _is_complete(store: Store, images: int) -> bool:

@@ -97,6 +97,11 @@ def _require_partition_column(dataset: Dataset, column: str) -> None:
     if column not in dataset.columns:
         names = ", ".join(dataset.columns)
         raise BadInput(f"{dataset.uri}: has no column {column!r}. Its columns are {names}.")
+    if column == "image_id":
+        raise BadInput(
+            "column 'image_id': has another value for each image, and each would be a folder. "
+            "Choose another column to partition by."
+        )
     kind = dataset.schema.field(column).type
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise BadInput(

@@ -65,3 +65,14 @@ def _read_size(text: str | int) -> int:
             f"and {format_bytes(MAX_FILE_BYTES)}. Write one such as {DEFAULT_FILE_SIZE} or 1GB."
         )
     return size
+
+
+def describe_setting(name: str, value: object) -> str:
+    """A setting in the user's words, such as `format parquet` or `no partition-by`."""
+    if name == "file_bytes" and isinstance(value, int):
+        return f"file-size {format_bytes(value)}"
+    option = name.replace("_", "-")
+    if value is None:
+        return f"no {option}"
+    text = ",".join(value) if isinstance(value, tuple) else str(value)
+    return f"{option} {cut_name(text)}"

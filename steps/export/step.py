@@ -73,6 +73,7 @@ def export(
     plan = find_export_plan(store)
     if plan is None:
         _require_free(store)
+        _require_no_files(store)
         plan = freeze_export_plan(store, _make_plan(source_uri, store, settings))
         content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
         require_conditional_writes(store, EXPORT_KEY, content)
@@ -99,6 +100,17 @@ def _require_free(store: Store) -> None:
         if store.exists(key):
             raise BadInput(
                 f"{store.uri}: holds a run, or the runs of a job. Choose another destination."
+            )
+
+
+def _require_no_files(store: Store) -> None:
+    """Raise BadInput where somebody's file has the name of one that ends an export."""
+    for key in (CARD_KEY, manifest_chunk_key(0), SUCCESS_KEY):
+        # Another process may have exported all of it just now.
+        if store.exists(key) and find_export_plan(store) is None:
+            raise BadInput(
+                f"{store.uri_of(key)}: is there already, and of no export. "
+                "Choose another destination."
             )
 
 

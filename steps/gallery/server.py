@@ -70,7 +70,7 @@ class GalleryServer(ThreadingHTTPServer):
         except (OSError, OverflowError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise BadInput(
-                f"{host}, port {port}: cannot be listened at ({reason}). "
+                f"cannot listen on {host}, port {port} ({reason}). "
                 "Choose another --port, or an address of this machine as --host."
             ) from error
 

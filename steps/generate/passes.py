@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import in_setting
@@ -131,19 +132,27 @@ class ImagePasses:
         return replace(row, parameters=parameters)
 
 
-def load_passes(plan: Plan, denoiser: Denoiser, store: Store, *, code: bool = True) -> ImagePasses:
-    """The passes of the run or round in `store`, with their models on the denoiser's device.
+def load_passes(
+    plan: Plan,
+    store: Store,
+    device: torch.device,
+    denoiser: Denoiser | None = None,
+    *,
+    code: bool = True,
+) -> ImagePasses:
+    """The passes of the run or round in `store`, with their models on the device.
 
-    With `code`, diffusion models of passes load and save compiled code as `load_denoiser` does.
-    Raises BadInput where a model does not load or is another by now, Missing, TryAgain.
+    `denoiser` has the model that draws, which a pass of the kind refine needs unless it has one of
+    its own. With `code`, those load and save compiled code as `load_denoiser` does. Raises BadInput
+    where a model does not load or is another by now, Missing, TryAgain.
     """
     own_denoisers = _load_denoisers(plan, store, code)
     passes = []
     for name, settings in plan.job.passes.items():
         if name in own_denoisers:
-            run_batch = _refine_with(own_denoisers[name], denoiser.finish_texts)
+            run_batch = _refine_with(own_denoisers[name], denoiser)
         else:
-            run_batch = _load_pass(plan, name, settings, denoiser)
+            run_batch = _load_pass(plan, name, settings, device, denoiser)
 
         def planned_size(size: Size, settings: AnyPass = settings) -> int:
             return _planned_size(plan, settings, size)
@@ -175,14 +184,18 @@ def pass_seed(seed: int, position: int) -> int:
     return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
 
 
-def _load_pass(plan: Plan, name: str, settings: AnyPass, denoiser: Denoiser) -> RunBatch:
+def _load_pass(
+    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser | None
+) -> RunBatch:
     setting = f"{PASSES_PREFIX}{name}"
     if isinstance(settings, RefinePass):
+        if denoiser is None:
+            raise ValueError(f"{setting}: needs the model that draws")
         return _refine_with(denoiser)
     digest = plan.passes[name].digest
     if isinstance(settings, UpscalePass):
-        return _upscale_with(load_upscaler(setting, settings, digest, denoiser.device))
-    return _caption_with(name, load_captioner(setting, settings, digest, denoiser.device))
+        return _upscale_with(load_upscaler(setting, settings, digest, device))
+    return _caption_with(name, load_captioner(setting, settings, digest, device))
 
 
 def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]) -> RunBatch:
@@ -199,8 +212,8 @@ def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]
     return run_batch
 
 
-def _refine_with(denoiser: Denoiser, prepare: Callable[[], None] = lambda: None) -> RunBatch:
-    """Draw over images; `prepare` is called before each batch."""
+def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatch:
+    """Draw over images, while `drawing`, the job's own model, encodes no texts ahead."""
 
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, check: Check
@@ -213,7 +226,8 @@ def _refine_with(denoiser: Denoiser, prepare: Callable[[], None] = lambda: None)
             )
             for row in rows
         }
-        prepare()
+        if drawing is not None:
+            drawing.finish_texts()
         return denoiser.draw_over(rows, own_images, size, check)
 
     return run_batch

@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
@@ -56,22 +56,20 @@ def _work(port: "_Port", assignment: Assignment, stop: Stop) -> None:
     store = open_store(assignment.run)
     plan = load_plan(store)
     inbox = _Inbox(port, plan, stop)
-    actual_digest = None if assignment.checks_weights else inbox.digest
+    checks_weights = assignment.checks_weights and plan.job.needs_drawing_model([assignment.stage])
+    actual_digest = None if checks_weights else inbox.digest
     clock = StartClock.of_process()
     with Startup.begin(plan, clock, actual_digest=actual_digest) as startup:
         with clock.phase("imports"):
-            from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+            from imagekiln.steps.generate.shard_stages import open_stage
 
-        with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
+        with open_stage(assignment.stage, store, plan, startup) as make_shard:
             for unit in inbox.units():
-                generate_shard(
-                    store,
-                    plan,
+                make_shard(
                     unit.shard,
-                    open_denoiser,
-                    _WorkerProgress(port),
-                    stop,
-                    startup,
+                    progress=_WorkerProgress(port),
+                    stop=stop,
+                    startup=startup,
                     parts=unit.parts,
                     record=port.send,
                 )

@@ -27,6 +27,15 @@ def _reject_bool(value: T) -> T:
     return value
 
 
+class SettingMistake(ValueError):
+    """A mistake that only shows beside other settings: `path` is where to correct it."""
+
+    def __init__(self, path: tuple[str, ...], problem: str) -> None:
+        """Say what is wrong with the setting at `path`, from the group that was checked."""
+        super().__init__(problem)
+        self.path = path
+
+
 def _reject_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("contains a NUL character; remove it")

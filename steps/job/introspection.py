@@ -165,6 +165,10 @@ def _plain_types(annotation: object) -> list[type]:
 
 
 def _constraints(root: type[BaseModel], path: SettingPath) -> Iterator[object]:
+    if path and isinstance(path[-1], int):  # of a list's members
+        for annotation in _annotations(root, path):
+            yield from _nested_constraints(annotation)
+        return
     for field in _field_infos(root, path):
         yield from field.metadata
         yield from _nested_constraints(field.annotation)

@@ -1,5 +1,6 @@
 """The settings of a job, with their bounds beside them."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -32,6 +33,7 @@ from imagekiln.steps.job.passes import (
     AnyPass,
     PassName,
     RefinePass,
+    Stage,
     alters_pixels,
     check_passes,
 )
@@ -314,6 +316,12 @@ class Job(Settings):
         exclude_if=lambda passes: not passes,
         description="What is done to each image before it is stored, in this order.",
     )
+    separate_passes: bool = Field(
+        default=False,
+        exclude_if=lambda separate: not separate,
+        description="Passes run once all images of a shard are drawn and the model is freed; on a "
+        "cluster, in pods of their own.",
+    )
     price_per_hour: Number | None = Field(
         default=None, ge=0, description="The price of a device per hour, for the report."
     )
@@ -396,16 +404,31 @@ class Job(Settings):
     @model_validator(mode="after")
     def _check_passes(self) -> "Job":
         check_passes(self.passes, self.all_gates, self.carried_columns)
-        refines = any(
-            isinstance(settings, RefinePass) and settings.model is None
-            for settings in self.passes.values()
-        )
-        if refines and (self.model.controlnet or self.model.ip_adapter):
+        if self.refines_with_own_model and (self.model.controlnet or self.model.ip_adapter):
             raise ValueError(
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
+        if self.separate_passes and not self.passes:
+            raise ValueError("has separate_passes and no passes; add some, or remove it")
         return self
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """How its shards are made: as a whole, or drawn before passes run."""
+        return ("draw", "passes") if self.separate_passes else ("whole",)
+
+    @property
+    def refines_with_own_model(self) -> bool:
+        """Whether a pass needs the model that draws."""
+        return any(
+            isinstance(settings, RefinePass) and settings.model is None
+            for settings in self.passes.values()
+        )
+
+    def needs_drawing_model(self, stages: Sequence[Stage]) -> bool:
+        """Whether these stages of its shards need the model that draws."""
+        return self.refines_with_own_model or tuple(stages) != ("passes",)
 
     @property
     def alters_images(self) -> bool:

@@ -17,6 +17,7 @@ from imagekiln.steps.job.fields import (
     Location,
     NonEmptyText,
     Number,
+    SettingMistake,
     Settings,
 )
 from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
@@ -177,13 +178,20 @@ class KeepSettings(Settings):
 def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
-    """Raise ValueError where scores have names that mean something else, or `keep` names none."""
+    """Raise SettingMistake where a score's name means something else, or `keep` names none."""
     reserved = {*GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
     for name in scores:
         if name in reserved:
-            raise ValueError(
-                f'has a score named "{name}", the name of a column, gate or status; rename it'
+            raise SettingMistake(
+                ("scores", name), "has the name of a column, gate or status; rename the score"
             )
-    if keep is not None and keep.by not in scores:
-        names = ", ".join(scores) or "none"
-        raise ValueError(f"has keep by {keep.by}, and its scores are: {names}; name one of them")
+    if keep is None or keep.by in scores:
+        return
+    if not scores:
+        raise SettingMistake(
+            ("keep",), f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}'
+        )
+    names = ", ".join(scores)
+    raise SettingMistake(
+        ("keep",), f'chooses by "{keep.by}", and the scores are {names}; name one of them'
+    )

@@ -60,7 +60,7 @@ def _try_entry(setting: str, entry: str) -> str | None:
     except IMPORT_ERRORS as error:
         return (
             f"{setting}: {entry} was not tried, since {module} does not "
-            f"import here ({_import_reason(error)}). It must where the images are generated."
+            f"import here ({_import_reason(error)}). Where images are generated, it must import."
         )
     _find_function(setting, entry, imported)
     return None

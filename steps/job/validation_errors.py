@@ -11,6 +11,7 @@ from difflib import SequenceMatcher, get_close_matches
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from imagekiln.steps.job.fields import SettingMistake
 from imagekiln.steps.job.introspection import (
     SettingPath,
     accepts_type,
@@ -330,6 +331,9 @@ def _setting_path(root: type[BaseModel], error: ErrorDetails) -> SettingPath:
         ):
             path = (*path, name)
             kind_skipped = False
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, SettingMistake):
+        return (*path, *cause.path)
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path
 
 

@@ -7,6 +7,7 @@ an image was, with its prompt and the status `forgotten`: the plan says that the
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,16 +20,18 @@ from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.publishing import revoke_success
 from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.export.removal import remove_from_export
+from imagekiln.steps.errors import BadInput, Missing, cut_name
+from imagekiln.steps.export.removal import remove_from_export, require_complete_export
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
+from imagekiln.steps.runs.drawn_parts import remove_drawn_part
 from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, read_forgotten
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
+from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import MAX_TABLE_ROWS
 from imagekiln.steps.runs.turns import TurnStore
@@ -38,6 +41,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
+NO_IDS = pa.array([], pa.string())
 SHOWN_FOLDERS = ("thumbnails", "images")  # of a report: copies of images
 
 
@@ -72,9 +76,29 @@ class ForgetSelection:
             is_selected = pc.or_(is_selected, is_match)
         return rows["image_id"].filter(is_selected).combine_chunks()
 
+    def matched_ids(self, rows: pa.Table) -> pa.Array:
+        """Which of the ids that were named these rows have."""
+        ids = pa.array(self.ids, pa.string()).unique()
+        is_image = pc.is_in(ids, rows["image_id"])
+        is_row = pc.is_in(ids, rows["id"])
+        is_known = pc.or_(is_image, is_row)
+        return ids.filter(is_known)
+
+    def require_valid(self) -> None:
+        """Raise BadInput where nothing is named, or what is no hash."""
+        if self.is_empty:
+            raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
+        for digest in self.prompt_hashes:
+            lowered = digest.lower()
+            if re.fullmatch(SHA256_PATTERN, lowered) is None:
+                raise BadInput(
+                    f"prompt hash {cut_name(digest)!r}: is no SHA-256. Write its 64 hexadecimal "
+                    "digits, of the whole prompt in UTF-8."
+                )
+
     def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
         """Whether each of these prompts is one that was named."""
-        hashes = frozenset(self.prompt_hashes)
+        hashes = frozenset(map(str.lower, self.prompt_hashes))
         is_match = pa.array([False] * len(prompts))
         for text in filter(None, self.prompt_parts):
             contains = pc.match_substring(prompts, text, ignore_case=True)
@@ -83,6 +107,14 @@ class ForgetSelection:
             has_hash = [_sha256(prompt) in hashes for prompt in prompts.to_pylist()]
             is_match = pc.or_(is_match, pa.array(has_hash))
         return is_match
+
+
+@dataclass(frozen=True, slots=True)
+class _RunSelection:
+    """Images of a run that were selected, and the ids that were named and that it has."""
+
+    image_ids: pa.Array
+    matched_ids: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +128,15 @@ class ForgottenImages:
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult:
-    """What was selected, and whether it was removed."""
+    """What was selected, and whether it was removed.
+
+    `unknown_ids` are those of the ids that were named that no row and no image has.
+    """
 
     runs: tuple[ForgottenImages, ...]
     exports: tuple[ForgottenImages, ...]
     removed: bool
+    unknown_ids: tuple[str, ...] = ()
 
     @property
     def images(self) -> int:
@@ -131,16 +167,18 @@ def forget(
     They are also removed from these exports. Raises BadInput where nothing is selected by anything,
     or where a run is not finished, Missing where there is no run, TryAgain.
     """
-    if selection.is_empty:
-        raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
+    selection.require_valid()
+    for name in exports:  # a wrong name is found before anything is removed
+        require_complete_export(open_store(name))
     runs = _open_runs(uri)
-    selected = [_select(run, selection) for run in runs]
+    matches = [_select(run, selection) for run in runs]
+    selected = [match.image_ids for match in matches]
     known = [read_forgotten(run.store, run.plan) for run in runs]
     counts = [
         ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
         for run, ids, earlier in zip(runs, selected, known, strict=True)
     ]
-    all_ids = pa.concat_arrays([pa.array([], pa.string()), *selected]).unique()
+    all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
     if remove:
         for run, ids, earlier in zip(runs, selected, known, strict=True):
             _forget_in_run(run, _without(ids, earlier), pa.concat_arrays([earlier, ids]).unique())
@@ -155,7 +193,17 @@ def forget(
             for name, (images, new) in zip(exports, removals, strict=True)
         ),
         removed=remove,
+        unknown_ids=_unknown_ids(selection, matches),
     )
+
+
+def _unknown_ids(selection: ForgetSelection, runs: Sequence[_RunSelection]) -> tuple[str, ...]:
+    """The ids that no run has, in the order in which they were named."""
+    unknown = dict.fromkeys(selection.ids)
+    for run in runs:
+        for name in run.matched_ids.to_pylist():
+            unknown.pop(name, None)
+    return tuple(unknown)
 
 
 def _open_runs(uri: str) -> list[Run]:
@@ -186,20 +234,26 @@ def _parent(uri: str) -> str:
     return uri.rpartition("/")[0] or "."
 
 
-def _select(run: Run, selection: ForgetSelection) -> pa.Array:
+def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
     columns = ("prompt",) if run.plan.rewrite is None else ("prompt", ORIGINAL_COLUMN)
 
-    def select(number: int) -> pa.Array:
-        return selection.select(read_shard_rows(run.store, run.plan, number), columns)
+    def select(number: int) -> _RunSelection:
+        rows = read_shard_rows(run.store, run.plan, number)
+        image_ids = selection.select(rows, columns)
+        matched_ids = selection.matched_ids(rows)
+        return _RunSelection(image_ids, matched_ids)
 
-    shards = map_ordered(select, len(run.plan.shards))
-    ids = pa.concat_arrays([pa.array([], pa.string()), *shards])
+    shards = list(map_ordered(select, len(run.plan.shards)))
+    image_ids = [shard.image_ids for shard in shards]
+    matched_ids = [shard.matched_ids for shard in shards]
+    ids = pa.concat_arrays([NO_IDS, *image_ids])
     if len(ids) > MAX_TABLE_ROWS:
         raise BadInput(
             f"{run.store.uri}: {len(ids):,} images are selected, and at most {MAX_TABLE_ROWS:,} "
             "are forgotten at a time. Select fewer, or remove the run."
         )
-    return ids
+    all_matched = pa.concat_arrays([NO_IDS, *matched_ids])
+    return _RunSelection(ids, all_matched.unique())
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
@@ -213,6 +267,7 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     ids = frozenset(forgotten.to_pylist())
     is_done = run.is_finished and not len(new)
     if is_done and not any(_iter_stored_images(run, ids)):
+        _remove_drawn(run, ids)
         return
     turn = TurnStore(run.store)  # no aggregation that began before writes any more
     if len(new):
@@ -223,6 +278,7 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     for planned, part in _parts_with(run, ids):
         turn.require_turn()
         part_format.empty(planned.store, part, ids)
+    _remove_drawn(run, ids)
     _remove_copies(turn)
     failed_share, accepted = _accepted(run)
     aggregate_run(run, failed_share, accepted)
@@ -243,6 +299,13 @@ def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:
             for part in read_shard(planned.store, planned.plan, number):
                 if not ids.isdisjoint(part.rows["image_id"].to_pylist()):
                     yield planned, part
+
+
+def _remove_drawn(run: Run, ids: frozenset[str]) -> None:
+    """Remove what a process that was killed left of these images before their passes."""
+    if run.plan.job.separate_passes:
+        for planned, part in _parts_with(run, ids):
+            remove_drawn_part(planned.store, part)
 
 
 def _iter_stored_images(run: Run, ids: frozenset[str]) -> Iterator[str]:

@@ -17,6 +17,8 @@ from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.maintain.run_list import READERS, iter_runs, require_output
 from imagekiln.steps.runs.keys import (
+    DRAWN_FOLDER,
+    DRAWN_KEY_PATTERN,
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
@@ -277,6 +279,8 @@ def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
     """The same of the run's own plan or of one of its rounds. `store` is that of the run."""
     plan = planned.plan
     prefix = f"{round_folder(plan.round)}/" if plan.round else ""
+    if planned.is_finished:
+        yield from _drawn_objects(store, prefix)
     for entry in store.list_folder(f"{prefix}images"):
         if not entry.is_folder:
             if _is_unplanned_part(entry.key.removeprefix(prefix), plan):
@@ -285,6 +289,13 @@ def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
         shard = _shard_number(entry.key)
         if shard is not None and shard < len(plan.shards):
             yield from _unreferenced_images(store, planned, shard, entry.key, prefix)
+
+
+def _drawn_objects(store: Store, prefix: str) -> Iterator[ObjectInfo]:
+    """What was drawn for passes that have run since: a process that was killed left it."""
+    for entry in store.list_folder(f"{prefix}{DRAWN_FOLDER}"):
+        if not entry.is_folder and DRAWN_KEY_PATTERN.fullmatch(entry.key.removeprefix(prefix)):
+            yield entry
 
 
 def _is_unplanned_part(key: str, plan: Plan) -> bool:

@@ -212,7 +212,9 @@ def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Proven
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         (drawn,) = next(recovery.draw_batches([row]))
         if run.plan.job.passes:
-            denoiser.passes = load_passes(run.plan, denoiser, run.store, code=False)
+            denoiser.passes = load_passes(
+                run.plan, run.store, denoiser.device, denoiser, code=False
+            )
             (drawn,) = denoiser.passes([drawn], [row], lambda: None).images
     provenance = Provenance(
         device=describe_device(denoiser.device),

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -196,17 +195,22 @@ def _finish_run(run: Run) -> Summary:
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+    from imagekiln.steps.generate.shard_stages import make_in_stages
 
     store = retry_round.store
     plan = retry_round.plan
     progress.start(plan.counts.images)
-    with (
-        meter_attempt(store, plan, progress, stop) as meter,
-        closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
-    ):
-        for number in range(len(plan.shards)):
-            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
+    shards = range(len(plan.shards))
+    with meter_attempt(store, plan, progress, stop) as meter:
+        make_in_stages(
+            store,
+            plan,
+            shards,
+            plan.job.stages,
+            meter.progress,
+            stop,
+            note_device=meter.note_device,
+        )
     progress.close()
 
 

@@ -78,7 +78,7 @@ class WildcardFiles:
         if names:
             return names
         close = get_close_matches(wildcard, self._names, n=1)
-        hint = f"; did you mean __{close[0]}__?" if close else "; add one"
+        hint = f"; write __{close[0]}__" if close else "; add one"
         raise TemplateMistake(f"{self._folder} has no {wildcard}{SUFFIX}{hint}")
 
     def _parse(self, name: str, mode: Mode, depth: int) -> Iterator[Option]:

@@ -120,6 +120,11 @@ class ShardStats:
         return self.images / total
 
     @property
+    def is_of_passes_alone(self) -> bool:
+        """Whether nothing was drawn, but passes ran over what was drawn before."""
+        return bool(self.seconds.passes) and not self.seconds.denoise
+
+    @property
     def working_seconds(self) -> float:
         """Seconds after loading."""
         return max(0.0, self.seconds.total - self.seconds.load)
@@ -195,12 +200,23 @@ def load_stats(store: Store, shard: int) -> ShardStats | None:
 def record_stats(store: Store, attempt: ShardStats) -> None:
     """Write the statistics of an attempt at a shard, added to those of earlier attempts."""
     earlier = load_stats(store, attempt.shard)
-    stats = attempt if earlier is None else _add_attempt(earlier, attempt)
+    stats = add_attempt(earlier, attempt)
     content = STATS_TYPE_ADAPTER.dump_json(stats, indent=1) + b"\n"
     store.replace(stats_key(attempt.shard), content)
 
 
-def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
+def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
+    """The statistics of an attempt, added to those of earlier ones, if there are any."""
+    if earlier is None:
+        return attempt
+    if attempt.is_of_passes_alone:  # which says nothing of how images were drawn
+        attempt = replace(
+            attempt,
+            start=earlier.start,
+            max_batch_pixels=earlier.max_batch_pixels,
+            compile_mode=earlier.compile_mode,
+            decode_mode=earlier.decode_mode,
+        )
     return replace(
         attempt,
         attempts=earlier.attempts + attempt.attempts,

@@ -203,13 +203,19 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
             "Free some space and run the command again."
         )
     if error.errno in UNUSABLE_PATH_ERRNOS:
-        return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
+        return _explain_unusable_path(where, error)
     if error_code(error) in REJECTED_REQUEST_CODES:
         return StorageRefused(
             f"{where}: the store rejected the request ({reason}). "
             "Check the URI, the region and the credentials."
         )
     return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
+
+
+def _explain_unusable_path(where: str, error: OSError) -> BadInput:
+    if error.errno == errno.ENOTDIR:
+        return BadInput(f"{where}: is a file, or lies within one. Name a folder.")
+    return BadInput(f"{where}: cannot be used ({error_reason(error)}). Choose another path.")
 
 
 def _explain_refusal(where: str, error: PermissionError) -> KilnError:

@@ -29,6 +29,7 @@ def start_parent(argo: ArgoApi) -> tuple[str, str]:
     assert shards > PODS_PER_WORKFLOW
     arguments = {"run": planned.uri, "pods": shards, "workflows": -(-shards // PODS_PER_WORKFLOW)}
     arguments |= {
+        "stage": "all",
         "parallelism": 2,
         "priority": 3,
         "priority_class": "",

@@ -70,7 +70,7 @@ def test_images_that_no_try_can_mend_end_a_retry_with_3_and_without_a_round(
     (failure,) = status.failures
     assert (status.phase, failure.step, failure.exit_code) == ("Failed", "aggregate", 3)
     assert status.run == first.run
-    assert "1 failed image cannot be mended by another try" in failure.message
+    assert "1 failed image cannot be fixed by trying again" in failure.message
     assert not kube.pods(retry.name, "generate")
     assert not open_store(f"{first.run}/retry-1").exists(PLAN_KEY)
 

@@ -70,8 +70,8 @@ def init(prompts: str, to: Path, model: str) -> None:
         print_note(sanitize_line(missing_extra))
     write_starter_job(to, prompts, model, columns)
     if columns is not None and columns.prompt_setting is not None:
-        sentence = f"No column of {prompts} has a name that says prompt. Write which one does"
-        print_note(sanitize_line(f"{sentence} into {to}, such as {columns.prompt_setting}"))
+        sentence = f"No column of {prompts} looks like the prompt. Name it in {to}"
+        print_note(sanitize_line(f"{sentence}, such as {columns.prompt_setting}"))
     if columns is not None and columns.id_example is not None:
         example = sanitize_line(columns.id_example)
         print_note(

@@ -55,15 +55,15 @@ def verify(run: str, output_format: str) -> None:
     "--all",
     "include_permanent",
     is_flag=True,
-    help="Also images whose failure another try cannot mend, such as after an update.",
+    help="Also images whose failure trying again cannot fix: for instance after an update.",
 )
 @format_option
 @click.pass_obj
 def retry(stop: "Stop", run: str, include_permanent: bool, output_format: str) -> None:
     """Generate failed, blank and missing images of a run again.
 
-    They are generated in a round of their own; images that are ok stay as they are. So do failures
-    that another try cannot mend, such as settings that the model refuses.
+    They are generated in a round of their own; images that are ok stay as they are. Failures that
+    trying again cannot fix, such as settings that the model refuses, are skipped.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
@@ -155,7 +155,7 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="The port to serve at; 0 for any that is free.",
+    help="The port to serve on; 0 for any free one.",
 )
 @cloup.option(
     "--host",

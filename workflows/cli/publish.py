@@ -33,7 +33,7 @@ from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
     default="500MB",
     show_default=True,
     metavar="SIZE",
-    help="The most that a file has: 1MB to 4GB.",
+    help="The largest size of a file, from 1MB to 4GB.",
 )
 @cloup.option(
     "--partition-by",
@@ -41,14 +41,15 @@ from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
     help="A folder for each value of this column, as Hive lays them out.",
 )
 @cloup.option(
-    "--columns", metavar="NAMES", help="The columns to export, with commas. Default: all."
+    "--columns", metavar="NAMES", help="The columns to export, separated by commas. Default: all."
 )
 @cloup.option(
     "--newest-by",
     default="image_id",
     show_default=True,
     metavar="COLUMN",
-    help="Images with the same value here: of the newest run alone. `id` follows edited rows.",
+    help="Of images with the same value in this column, export only those of the newest run. "
+    "With `id`, the newest version of each edited row.",
 )
 @format_option
 def export(
@@ -70,7 +71,7 @@ def export(
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.text import format_export, print_result
 
-    names = None if columns is None else columns.split(",")
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
     settings = read_settings(file_format, file_size, partition_by, names, newest_by)
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
@@ -82,8 +83,12 @@ def export(
 )
 @cloup.argument("folder", metavar="EXPORT", type=PATH_OR_URI, help="A complete export.")
 @cloup.argument("repository", metavar="hf://datasets/USER/NAME", help="A dataset of the hub.")
-@cloup.option("--version", metavar="TAG", help="Tag it: a training job can name it for good.")
-@cloup.option("--public", is_flag=True, help="Where the dataset is made: for all to see.")
+@cloup.option(
+    "--version", metavar="TAG", help="Tag this version, so that a training job can refer to it."
+)
+@cloup.option(
+    "--public", is_flag=True, help="Create the dataset as public. An existing one stays as it is."
+)
 @format_option
 def push(
     folder: str, repository: str, version: str | None, public: bool, output_format: str
@@ -129,14 +134,14 @@ def push(
         "prompt_parts",
         multiple=True,
         metavar="TEXT",
-        help="Of prompts that contain this text, in whatever case; repeatable.",
+        help="Images whose prompt contains this text, ignoring case; repeatable.",
     ),
     cloup.option(
         "--prompt-sha256",
         "prompt_hashes",
         multiple=True,
         metavar="HASH",
-        help="Of the prompt with this SHA-256; repeatable.",
+        help="Images of the prompt with this SHA-256; repeatable.",
     ),
 )
 @cloup.option(
@@ -145,9 +150,11 @@ def push(
     multiple=True,
     metavar="FOLDER",
     type=PATH_OR_URI,
-    help="Also from this export; repeatable.",
+    help="Remove them from this export, too; repeatable.",
 )
-@cloup.option("--remove", is_flag=True, help="Remove what is counted.")
+@cloup.option(
+    "--remove", is_flag=True, help="Remove the images. Without it, they are only counted."
+)
 @format_option
 def forget(
     source: str,

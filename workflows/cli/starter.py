@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import unicodedata
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -33,9 +34,9 @@ def write_starter_job(
     """
     values = {
         "name": job_name(prompts),
-        "prompts": json.dumps(prompts),  # JSON's strings are YAML's
-        "output": json.dumps("out"),
-        "model": json.dumps(model),
+        "prompts": _quote(prompts),
+        "output": _quote("out"),
+        "model": _quote(model),
         "columns": EXAMPLE_COLUMNS if columns is None else columns.to_yaml(),
     }
     text = Template(STARTER_JOB.read_text(encoding="utf-8")).substitute(values)
@@ -45,14 +46,23 @@ def write_starter_job(
     except FileExistsError as error:
         raise BadInput(f"{file}: exists. Name another file: --to FILE.") from error
     except OSError as error:
-        raise BadInput(f"{file}: cannot be written ({error.strerror}).") from error
+        raise BadInput(
+            f"{file}: cannot be written ({error.strerror}). Name another file: --to FILE."
+        ) from error
 
 
 def job_name(prompts: str) -> str:
     """A name for a job, after the file of its prompts, such as `postcards` of `Postcards.csv`."""
     stem = prompts.rstrip("/").rpartition("/")[2].partition(".")[0]
-    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:MAX_NAME_CHARS]
+    decomposed = unicodedata.normalize("NFKD", stem)  # so that an accent leaves its letter
+    ascii_stem = re.sub(r"[\u0300-\u036f]", "", decomposed).lower()
+    name = re.sub(r"[^a-z0-9]+", "-", ascii_stem).strip("-")[:MAX_NAME_CHARS]
     return name.strip("-") or DEFAULT_NAME
+
+
+def _quote(text: str) -> str:
+    """Text as YAML in quotes, which JSON's strings are; letters of any language stay legible."""
+    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def write_manifests(folder: Path, *, monitoring: bool = False) -> None:

@@ -56,7 +56,7 @@ class StarterColumns:
         """The settings as lines of a job file, each with a comment."""
         lines = []
         if self.prompt_setting is not None:
-            lines.append("# No column has a name that says prompt. Name the one that holds them:")
+            lines.append("# No column looks like the prompt. Name the one that holds it:")
             lines += (f"# {line}" for line in self.prompt_setting.splitlines())
         elif self.names:
             lines.append("# Your columns that are read:")

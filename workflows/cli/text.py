@@ -1,6 +1,6 @@
 """What the commands print: a result as sentences for people, or as JSON for programs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
 T = TypeVar("T")
 MAX_CAUSES = 5
+MAX_SHOWN_IDS = 5
 
 
 def print_result(result: T, output_format: str, format_text: Callable[[T], str]) -> None:
@@ -55,11 +56,23 @@ def format_shard(result: "ShardStats | None") -> str:
     """What was generated of a shard, in a line."""
     if result is None:
         return "Nothing is missing."
-    busy = ""
-    if result.busy_share is not None:
-        busy = f", busy {format_percent(result.busy_share)} of the time"
     speed = f"{result.images_per_second:.2f} images/s on {result.device}"
-    return f"Shard {result.shard}: {pluralize(result.images, 'image')}, {speed}{busy}."
+    images = pluralize(result.images, "image")
+    return f"Shard {result.shard}: {images}, {speed}{_format_busy_share(result)}."
+
+
+def format_drawn_shard(result: "ShardStats | None") -> str:
+    """That a shard is drawn, whose images count once they have had their passes, in a line."""
+    if result is None:
+        return "Nothing is left to draw."
+    time = f"drawn in {result.seconds.total:.1f} s on {result.device}"
+    return f"Shard {result.shard}: {time}{_format_busy_share(result)}; its passes are to come."
+
+
+def _format_busy_share(result: "ShardStats") -> str:
+    if result.busy_share is None:
+        return ""
+    return f", busy {format_percent(result.busy_share)} of the time"
 
 
 def format_summary(result: "Summary") -> str:
@@ -298,10 +311,19 @@ def format_forgotten(result: "ForgetResult") -> str:
         if place.images
     ]
     if not lines:
-        return "No image is selected."
-    if not result.removed:
+        lines.append(f"No image of {pluralize(len(result.runs), 'run')} matches.")
+    elif not result.removed:
         lines.append("To remove them for good, add --remove.")
+    if result.unknown_ids:
+        lines.append(_format_unknown_ids(result.unknown_ids))
     return "\n".join(lines)
+
+
+def _format_unknown_ids(ids: Sequence[str]) -> str:
+    shown = ", ".join(map(sanitize_line, ids[:MAX_SHOWN_IDS]))
+    hidden = len(ids) - MAX_SHOWN_IDS
+    more = f" and {hidden:,} more" if hidden > 0 else ""
+    return f"No image or row here has the id {shown}{more}."
 
 
 def format_garbage(result: "GcResult") -> str:

@@ -24,8 +24,9 @@ ENDED_PHASES = ("Succeeded", "Failed", "Error")
 class PodAttempt:
     """One pod of a step. `shard` is None unless the step is generate.
 
-    `images` are those that it is to make, as far as Argo has read its progress: 0 before that.
-    `next_attempt` is what Argo says of the next one where this one failed and another will come.
+    `stage` is what it does of a shard: all, draw or passes. `images` are those that it is to make,
+    as far as Argo has read its progress: 0 before that. `next_attempt` is what Argo says of the
+    next one where this one failed and another will come.
     """
 
     step: str
@@ -38,6 +39,7 @@ class PodAttempt:
     images_done: int = 0
     images: int = 0
     next_attempt: str | None = None
+    stage: str = "all"
 
     @property
     def is_waiting(self) -> bool:
@@ -166,7 +168,8 @@ def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
     if step == "generate" and node["type"] == "Pod":
         done, _, total = str(node.get("progress", "0/0")).partition("/")
         images_done, images = int(done), int(total)
-    shard = _parameters(node, "inputs").get("shard")
+    inputs = _parameters(node, "inputs")
+    shard = inputs.get("shard")
 
     # Argo names a pod by its workflow, its template and the hash that ends its node's id.
     digest = str(node["id"]).rpartition("-")[2]
@@ -180,6 +183,7 @@ def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
         finished=cast("str | None", node.get("finishedAt")),
         images_done=images_done,
         images=0 if images == UNREAD_PROGRESS else images,
+        stage=inputs.get("stage", "all"),
     )
 
 

@@ -5,6 +5,7 @@ without a database.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
@@ -18,14 +19,13 @@ GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
 # Whether the first shard's images decide about the others.
 JUDGE_INPUT = Parameter(name="judge", value="false")
+# What is done of each shard: all, or one of the two stages of jobs with separate passes.
+STAGE_INPUT = Parameter(name="stage", value="all")
 IS_NO_RETRY = "{{=workflow.parameters.retry != 'true'}}"
-ENDED = (
-    TaskResult.succeeded
-    | TaskResult.failed
-    | TaskResult.errored
-    | TaskResult.skipped
-    | TaskResult.omitted
+ENDED_AFTER_START = (
+    TaskResult.succeeded | TaskResult.failed | TaskResult.errored | TaskResult.skipped
 )
+ENDED = ENDED_AFTER_START | TaskResult.omitted
 
 
 def main_dag(
@@ -38,12 +38,14 @@ def main_dag(
 ) -> DAG:
     """Plan, generate here and in child workflows, aggregate.
 
-        (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate
+        (rewrite) -> plan -> (fetch) -> canary
+            -> generate, generate-further -> pass, pass-further -> aggregate
 
     `rewrite` is there, as a task of `before_plan`, where prompts are rewritten first. `fetch` is
     there where one pod fills a cache of models for all. `canary` is skipped unless the
     job asks for one. Where its images are not as the job asks, nothing else is made: the workflow
-    ends with its sentence.
+    ends with its sentence. `pass` and `pass-further` are skipped unless passes run in pods of their
+    own, over what `generate` has drawn by then.
     """
     plan = Task(name="plan", template=plan_step)
     for earlier, later in pairwise([*before_plan, plan]):
@@ -67,39 +69,56 @@ def main_dag(
         ],
         when="{{tasks.plan.outputs.parameters.canary}} == 1",
     )
-    generate = Task(
-        name="generate",
-        template=shards,
-        arguments=[
-            run,
-            {"first": canary_pods, "count": plan.get_parameter("pods_here")},
-            *_outputs(plan, *LABELS),
-        ],
-    )
-    generate_further = Task(
-        name="generate-further",
-        template=children,
-        arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS)],
-    )
+    fan_out = partial(_fan_out, plan, shards, children)
+    generate = fan_out("generate", plan.get_parameter("stage"))
+    passes = fan_out("pass", Parameter(name="stage", value="passes"))
+    for task in passes:
+        task.when = "{{tasks.plan.outputs.parameters.stage}} == draw"
     aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
     before[-1] >> canary
-    for task in (generate, generate_further):
+    for task in generate:
         canary.next(task, on=TaskResult.succeeded | TaskResult.skipped)
+        # Whatever was drawn has its passes, but nothing has after a canary that was refused.
+        for pass_task in passes:
+            task.next(pass_task, on=ENDED_AFTER_START)
     # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
     plan.next(aggregate, on=TaskResult.succeeded)
     canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
-    generate.next(aggregate, on=ENDED)
-    generate_further.next(aggregate, on=ENDED)
+    for task in (*generate, *passes):
+        task.next(aggregate, on=ENDED)
     tasks: list[Task | m.DAGTask] = [
         *before_plan,
         *before,
         canary,
-        generate,
-        generate_further,
+        *generate,
+        *passes,
         aggregate,
     ]
     return DAG(name="main", fail_fast=False, tasks=tasks)
+
+
+def _fan_out(
+    plan: Task, shards: DAG, children: DAG, name: str, stage: Parameter
+) -> tuple[Task, Task]:
+    """What makes all shards but a canary's: in this workflow, or else in child workflows."""
+    run = plan.get_parameter("run")
+    first = plan.get_parameter("canary")
+    here = Task(
+        name=name,
+        template=shards,
+        arguments=[
+            run,
+            {"first": first, "count": plan.get_parameter("pods_here")},
+            stage,
+            *_outputs(plan, *LABELS),
+        ],
+    )
+    names = ("pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS)
+    further = Task(
+        name=f"{name}-further", template=children, arguments=[run, stage, *_outputs(plan, *names)]
+    )
+    return here, further
 
 
 def rewrite_tasks(fetch_step: Container | None, rewriters: DAG) -> list[Task]:
@@ -163,13 +182,13 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("first", "count", "judge", *LABELS),
+            *forward_inputs("first", "count", "judge", "stage", *LABELS),
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
     return DAG(
         name="shards",
-        inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT],
+        inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT, STAGE_INPUT],
         fail_fast=False,
         tasks=[task],
         synchronization=_lock(sharing),
@@ -187,11 +206,11 @@ def group_dag(generate: Container) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="shard", value=ITEM),
-            *forward_inputs("judge", *LABELS),
+            *forward_inputs("judge", "stage", *LABELS),
         ],
         with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    inputs = declare_inputs("run", "number", "first", "count", "judge", *LABELS)
+    inputs = declare_inputs("run", "number", "first", "count", "judge", "stage", *LABELS)
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 
@@ -203,13 +222,13 @@ def children_dag(child: Resource) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("pods", *SCHEDULING_PARAMETERS, *LABELS),
+            *forward_inputs("stage", "pods", *SCHEDULING_PARAMETERS, *LABELS),
         ],
         with_sequence=_sequence(count="{{inputs.parameters.workflows}}"),
     )
     return DAG(
         name="further",
-        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS),
+        inputs=declare_inputs("run", "stage", "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS),
         parallelism=1,
         fail_fast=False,
         tasks=[task],

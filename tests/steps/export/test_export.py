@@ -20,12 +20,12 @@ from imagekiln import BadInput, Incomplete, Missing
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
-from imagekiln.steps.export.layout import MAX_FOLDER_FILES, data_key
+from imagekiln.steps.export.layout import MAX_FOLDER_FILES, data_key, manifest_chunk_key
 from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
-from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests.interleaving import Process, interleaving
@@ -302,7 +302,7 @@ def test_a_destination_with_something_else_is_refused(output: str, tmp_path: Pat
             imagekiln.export(output, holder)
     imagekiln.export(f"{output}/night-files", tmp_path)
     (tmp_path / SUCCESS_KEY).unlink()
-    with pytest.raises(BadInput, match="format 'parquet', not 'webdataset'"):
+    with pytest.raises(BadInput, match="holds an export with format parquet, and this"):
         imagekiln.export(f"{output}/night-files", tmp_path, format="webdataset")
     for source in (output, f"{output}/night-parquet"):
         with pytest.raises(BadInput, match="is not the run night-files"):
@@ -311,6 +311,19 @@ def test_a_destination_with_something_else_is_refused(output: str, tmp_path: Pat
     damage(plan_rows)
     with pytest.raises(BadInput, match="has other bytes than were planned"):
         imagekiln.export(f"{output}/night-files", tmp_path)
+
+
+@pytest.mark.parametrize("name", [CARD_KEY, manifest_chunk_key(0)])
+def test_a_file_of_somebody_is_found_before_anything_is_copied(
+    output: str, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    with pytest.raises(BadInput, match=f"{name}: is there already, and of no export"):
+        imagekiln.export(output, tmp_path)
+    assert file.read_text() == "mine"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
 def test_what_cannot_be_exported_is_refused_in_a_sentence(
@@ -323,6 +336,8 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
         imagekiln.export(run, tmp_path, partition_by="colour")
     with pytest.raises(BadInput, match="'guidance': is double"):
         imagekiln.export(run, tmp_path, partition_by="guidance")
+    with pytest.raises(BadInput, match="'image_id': has another value for each image"):
+        imagekiln.export(run, tmp_path, partition_by="image_id")
     with pytest.raises(Missing):
         imagekiln.export(tmp_path / "nothing", tmp_path)
     monkeypatch.setattr(selection, "MAX_PARTITIONS", 3)

@@ -13,8 +13,8 @@ from PIL import Image as Pillow
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.captioner import clean_caption
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
-from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.plan.step import PlanResult
@@ -60,7 +60,7 @@ def passes_of(denoiser: Denoiser, tmp_path: Path) -> Callable[..., ImagePasses]:
 
     def load(*names: str) -> ImagePasses:
         result = plan_of(tmp_path / "-".join(names), *names)
-        return load_passes(result.plan, denoiser, open_store(result.uri))
+        return load_passes(result.plan, open_store(result.uri), denoiser.device, denoiser)
 
     return load
 

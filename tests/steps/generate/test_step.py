@@ -21,8 +21,9 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.start import generate
-from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.maintain.reproduce import reproduce
@@ -404,7 +405,7 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
             written.append(key)
             return created
 
-    monkeypatch.setattr("imagekiln.steps.generate.step.OutputEncoder", SlowEncoder)
+    monkeypatch.setattr("imagekiln.steps.generate.attempt.OutputEncoder", SlowEncoder)
     rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
     there = planned(
         tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8}

@@ -39,12 +39,19 @@ def test_a_job_without_scores_says_nothing_of_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"keep": "best 1 of 4 by clip_score"}, "keep by clip_score, and its scores are: none"),
+        (
+            {"keep": "best 1 of 4 by clip"},
+            'keep chooses by "clip", and the job has no scores; add scores.clip.',
+        ),
+        (
+            {"scores": {"a": CLIP}, "keep": "best 1 of 4 by b"},
+            'keep chooses by "b", and the scores are a; name one of them.',
+        ),
         ({"scores": {"a": CLIP}, "keep": "best 2 of 4 by a"}, "write it as: best 1 of 4"),
         ({"scores": {"a": CLIP}, "keep": "the best"}, "write it as: best 1 of 4"),
         ({"scores": {"a": CLIP}, "keep": "best 1 of 99 by a"}, "a whole number from 2 to 16"),
-        ({"scores": {"ok": CLIP}}, 'a score named "ok"'),
-        ({"scores": {"blank": CLIP}}, 'a score named "blank"'),
+        ({"scores": {"ok": CLIP}}, "scores.ok has the name of a column"),
+        ({"scores": {"blank": CLIP}}, "scores.blank has the name of a column"),
         ({"scores": {"A": CLIP}}, 'scores.A is "A"; write the column: at most 40'),
         (
             {"scores": {"a": {"id": "org/clip"}}},
@@ -67,4 +74,4 @@ def test_mistakes_are_sentences(settings: dict[str, object], sentence: str) -> N
 
 
 def test_a_score_may_not_be_called_as_a_carried_column() -> None:
-    assert 'a score named "tag"' in _message(scores={"tag": CLIP}, carry=["tag"])
+    assert "scores.tag has the name of a column" in _message(scores={"tag": CLIP}, carry=["tag"])

@@ -22,7 +22,7 @@ def test_check_whose_module_is_not_here_is_only_noted() -> None:
     assert find_untried_checks([_check("no_such_package.module:check")]) == (
         "gates.checks: mine: no_such_package.module:check was not tried, since "
         "no_such_package.module does not import here (ModuleNotFoundError: No module named "
-        "'no_such_package'). It must where the images are generated.",
+        "'no_such_package'). Where images are generated, it must import.",
     )
 
 

@@ -134,6 +134,10 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
             {"prompts": {"template": "a", "combinations": 0}},
             "prompts.combinations is 0; write all, or a whole number from 1 to 100000000.",
         ),
+        (
+            {"prompts": {"template": "a", "sweep": {"steps": [0]}}},
+            "prompts.sweep.steps[0] is 0; write a whole number from 1 to 1000.",
+        ),
         ({"prompts": ["a", ""]}, 'prompts[1] is ""; write some text.'),
         ({"batch": 8}, "batch is 8; it is a group: set batch.images, batch.tuning, batch.gpu."),
         (

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput, Incomplete
+from imagekiln import BadInput, Incomplete, Missing
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
@@ -245,5 +245,28 @@ def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
         imagekiln.forget(tmp_path / "out", ids=["r1"], remove=True)
     with pytest.raises(BadInput, match="Nothing says which"):
         imagekiln.forget(unfinished.uri, prompt_contains=[""])
+    with pytest.raises(BadInput, match="'abc': is no SHA-256"):
+        imagekiln.forget(unfinished.uri, prompt_sha256=["abc"])
     assert not any("forgotten" in key for key in objects_in(open_store(unfinished.uri)))
     assert open_store(unfinished.uri).exists(PLAN_KEY)
+
+
+def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    with pytest.raises(Missing, match="nowhere"):
+        imagekiln.forget(uri, ids=["r1"], exports=[tmp_path / "nowhere"], remove=True)
+    assert "r1" in images_by_row(uri)
+    imagekiln.verify(uri)
+
+
+def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    image_id = manifests(uri)[2]["image_id"]
+    result = imagekiln.forget(tmp_path / "out", ids=["r9", "r1", image_id, "r9", "x"])
+    assert (result.images, result.unknown_ids) == (2, ("r9", "x"))
+
+
+def test_the_hash_of_a_prompt_is_read_in_capitals_too(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    digest = sha256(ROWS[0]["prompt"].encode()).hexdigest().upper()
+    assert imagekiln.forget(uri, prompt_sha256=[digest]).images == 1

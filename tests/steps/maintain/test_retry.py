@@ -365,7 +365,7 @@ def test_where_no_try_can_mend_anything_there_is_no_round_unless_asked_for(
     result = retry(planned_run.uri)
     assert (result.round, result.images) == (0, 0)
     text = format_retry(result)
-    assert "2 failed images cannot be mended by another try" in text
+    assert "2 failed images cannot be fixed by trying again" in text
     assert f"  2: {PERMANENT}" in text
     assert f"imagekiln retry {planned_run.uri} --all" in text
     retry_round = plan_next_round(store, planned_run.plan, include_permanent=True)
@@ -384,7 +384,7 @@ def test_the_verdict_offers_a_retry_only_where_it_can_help(
     with pytest.raises(Incomplete) as caught:
         aggregate(planned_run.uri)
     message = str(caught.value)
-    assert "1 failed image cannot be mended by another try, and retry leaves them" in message
+    assert "1 failed image cannot be fixed by trying again, so retry skips them" in message
     assert (f"imagekiln retry {planned_run.uri}" in message) == offers_retry
     assert "To accept them: imagekiln aggregate" in message
 

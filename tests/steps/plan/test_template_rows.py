@@ -232,7 +232,7 @@ def test_prompts_are_those_of_every_machine_and_process(tmp_path: Path) -> None:
         ("{% for x in y %}", "this choice has one option"),
         ("{{ city }}", "prompts.template: names column 'city', and there is no table"),
         ("{0::a|0::b}", "character 1: all options have the weight 0"),
-        ("__colr__", "character 1: FOLDER has no colr.txt; did you mean __color__?"),
+        ("__colr__", "character 1: FOLDER has no colr.txt; write __color__"),
         ("__../../etc/passwd__", "has no ../../etc/passwd.txt"),
         ("__loop__", "FOLDER/loop.txt, line 1, character 3: wildcards name each other in a circle"),
         ("__broken__", "FOLDER/broken.txt, line 3, character 1: this brace is never closed"),

@@ -180,8 +180,8 @@ def test_check_that_was_not_tried_at_planning_is_noted() -> None:
     assert done.exit_code == 0
     assert done.stderr == (
         "gates.checks: mine: nope.module:check was not tried, since nope.module does not import "
-        "here (ModuleNotFoundError: No module named 'nope'). It must where the images are "
-        "generated.\n"
+        "here (ModuleNotFoundError: No module named 'nope'). Where images are generated, it must "
+        "import.\n"
     )
 
 
@@ -530,9 +530,7 @@ def test_file_where_a_run_should_be(command: list[str]) -> None:
 def test_garbage_is_collected_in_an_output_alone() -> None:
     job = _job(PROMPTS, run_id="mine")
     assert _refused("gc", "nowhere") == "nowhere: no such folder. Check the name."
-    assert _refused("gc", job) == (
-        "job.yaml: cannot be used (Not a directory). Choose another path."
-    )
+    assert _refused("gc", job) == ("job.yaml: is a file, or lies within one. Name a folder.")
     assert _refused("gc", ".") == (
         ".: holds no runs that this Imagekiln reads. Name the `output` of a job."
     )

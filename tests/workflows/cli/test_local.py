@@ -135,7 +135,7 @@ def test_estimate_says_how_many_prompts_are_rewritten_first(job: str, tmp_path: 
     rewritten = tmp_path / "rewritten.yaml"
     rewritten.write_text(Path(job).read_text() + "rewrite: {model: {id: kiln/writer}}\n")
     lines = kiln("estimate", str(rewritten)).stdout.splitlines()
-    assert "rewriting:    6 prompts, first; what that takes is in no figure below" in lines
+    assert "rewriting:    6 prompts, before planning; not included in the figures below" in lines
 
 
 def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ NOWHERE = "/proc/no/such/folder"
         ("s3://bucket/nights/*.parquet", "images"),
         ("s3://bucket/nights/", "nights"),
         ("a" * 39 + "-b.csv", "a" * 39),
+        ("Prömpts für Köln.csv", "prompts-fur-koln"),
+        ("東京.csv", "images"),
+        ("line\u2028end.csv", "line-end"),
     ],
 )
 def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: Path) -> None:
@@ -114,8 +117,7 @@ def test_init_says_that_no_column_looks_like_the_prompt(
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
     setting = f"columns: {{prompt: {example}}}"
     assert done.stderr.splitlines()[0] == (
-        f"No column of {prompts} has a name that says prompt. Write which one does into {file}, "
-        f"such as {setting}"
+        f"No column of {prompts} looks like the prompt. Name it in {file}, such as {setting}"
     )
     file.write_text(file.read_text().replace(f"\n# {setting}", f"\n{setting}"))
     planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
@@ -179,6 +181,12 @@ def test_init_quotes_what_yaml_would_read_otherwise(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     kiln("init", "a: {b}#'\"", "--to", str(file), "--model", "bundled:shapes")
     assert read_job(str(file)).prompts == "a: {b}#'\""
+
+
+def test_init_writes_letters_of_any_language_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    kiln("init", "Grüße 東京.csv", "--to", str(file))
+    assert 'prompts: "Grüße 東京.csv"' in file.read_text(encoding="utf-8")
 
 
 def test_init_overwrites_nothing(tmp_path: Path) -> None:

@@ -3,15 +3,22 @@
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key
-from imagekiln.workflows.pod.outputs import copy_report, leave_report, write_aggregate_outputs
+from imagekiln.workflows.pod.outputs import (
+    copy_report,
+    leave_report,
+    write_aggregate_outputs,
+    write_plan_outputs,
+)
+from imagekiln.workflows.templates.child_workflows import MAX_PODS, PodSplit, split_pods
 from tests.jobs import files
-from tests.runs import finished
+from tests.runs import finished, planned
 
 
 def test_report_is_copied_with_the_files_it_refers_to_and_nothing_else(tmp_path: Path) -> None:
@@ -81,3 +88,21 @@ def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None
     write_aggregate_outputs(tmp_path / "outputs", summary)
     assert (tmp_path / "outputs" / "ok").read_text() == str(summary.ok)
     assert summary.ok == summary.images > 0
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_plan_says_whether_passes_have_pods_of_their_own(tmp_path: Path, separate: bool) -> None:
+    passes: dict[str, Any] = {
+        "passes": {"over": {"kind": "refine", "strength": 1.0}},
+        "separate_passes": separate,
+    }
+    planned_run = planned(tmp_path, str(tmp_path / "out"), **passes)
+    write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
+    assert (tmp_path / "outputs" / "stage").read_text() == ("draw" if separate else "all")
+
+
+def test_two_stages_make_a_workflow_full_with_half_the_shards() -> None:
+    half = MAX_PODS // 2
+    assert split_pods(half, stages=2) == PodSplit(half, half, 0)
+    assert split_pods(half + 1, stages=2) == PodSplit(half + 1, 0, 1)
+    assert split_pods(MAX_PODS) == PodSplit(MAX_PODS, MAX_PODS, 0)

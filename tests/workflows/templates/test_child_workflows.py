@@ -29,6 +29,8 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     values = {
         "workflow.name": "postcards",
         "inputs.parameters.number": "2",
+        "inputs.parameters.stage": "passes",
+        '=inputs.parameters.stage == "passes" ? "p" : ""': "p",
         "inputs.parameters.parallelism": "8",
         "inputs.parameters.priority": "-10",
         "inputs.parameters.job_name": "1e3",
@@ -44,7 +46,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     workflow = yaml.safe_load(text)
 
     labels = {"imagekiln.dev/part-of": "postcards"}
-    assert workflow["metadata"] == {"name": "postcards-2", "labels": labels}
+    assert workflow["metadata"] == {"name": "postcards-p2", "labels": labels}
     spec = workflow["spec"]
     assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
     parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
@@ -52,6 +54,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
         "run": run,
         "first": "4000",
         "count": "4000",
+        "stage": "passes",
         "job_name": "1e3",
         "run_id": "2026-11-21",
         "gpu-image": "1e3",

@@ -1,0 +1,316 @@
+"""One attempt at parts of a shard: they are drawn in this thread, and finished in two others.
+
+While the device draws a batch, the batch before it is finished and the part before that is written.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats
+from imagekiln.steps.generate.diffusion.device import device_uuid, synchronized_time
+from imagekiln.steps.generate.diffusion.pipeline import library_versions
+from imagekiln.steps.generate.diffusion.startup import Startup
+from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.part_watch import PartWatch
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
+from imagekiln.steps.generate.stages import (
+    CommittedPart,
+    DrawnBatch,
+    EncodedPart,
+    PassRate,
+    commit_parts,
+    draw_batches,
+    encode_parts,
+    pass_batches,
+    score_batches,
+    split_into_batches,
+)
+from imagekiln.steps.job.prices import is_spot_node
+from imagekiln.steps.runs.forgotten import read_forgotten
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.shard import count_images, used_lora_names
+from imagekiln.steps.runs.start_times import format_start
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    add_queue_waits,
+    add_seconds,
+    record_stats,
+    time_share,
+)
+from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
+from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.runtime.metrics import observe_stages
+from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
+from imagekiln.steps.runtime.progress import Event, Progress
+from imagekiln.steps.runtime.signals import Stop, Stopped
+from imagekiln.steps.storage.store import Store
+
+MAX_QUEUED_BATCHES = 2
+MAX_QUEUED_PARTS = 1
+FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
+
+
+def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
+    """End the start with the first step; after any step, give up where it is time to."""
+    if not startup.clock.has_ended:
+        synchronized_time(denoiser.device)
+        weights = startup.weights
+        start = startup.clock.end_first_step(
+            denoiser.compiled_pipeline.clock.seconds,
+            weights.hash_seconds,
+            weights.read_ahead_seconds,
+        )
+        if start is not None:
+            progress.show_event(Event("start", asdict(start), format_start(start)))
+    stop.raise_if_due()
+
+
+def stopped_error(store: Store, number: int, left: int) -> TryAgain:
+    """That a shard was stopped, with so many parts left."""
+    return TryAgain(
+        f"{store.uri}: shard {number} was stopped with {pluralize(left, 'part')} left. "
+        "Run the same command again to resume."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What parts are drawn with, and how they are finished: encoded, or kept for their passes."""
+
+    store: Store
+    plan: Plan
+    denoiser: Denoiser
+    finish: FinishParts
+    progress: Progress
+    stop: Stop
+    startup: Startup | None
+
+    def batch_size(self, row: ImageRow) -> int:
+        """The planned size of a batch with rows of this one's shape."""
+        return self.plan.batch_size(row.parameters.width, row.parameters.height)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """What one run through the stages committed, what it took, and whether it was stopped."""
+
+    stopped: bool
+    seconds: float
+    energy_joules: float | None
+    committed: Sequence[CommittedPart]
+    drawn_waits: QueueWaits
+    encoded_waits: QueueWaits
+
+    @property
+    def pass_seconds(self) -> dict[str, float]:
+        """The seconds of each pass, by name."""
+        seconds: dict[str, float] = {}
+        for part in self.committed:
+            seconds = add_seconds(seconds, part.pass_seconds)
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one attempt at some parts made after loading, and how the model ran.
+
+    `abandoned_images` are those of parts that were drawn in part when others committed them.
+    """
+
+    run: PipelineRun
+    denoiser: DenoiserStats
+    abandoned_images: int = 0
+    max_batch_pixels: int | None = None
+
+
+def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
+    """What encodes and judges images as a plan asks, without those that were taken down.
+
+    Raises BadInput where the signer's files or a user's check cannot be loaded.
+    """
+    encoder = OutputEncoder(plan, read_forgotten(store, plan).to_pylist())
+    part_format = format_of(plan.job)
+    return lambda drawn: encode_parts(drawn, encoder, part_format, progress)
+
+
+def load_model(
+    open_denoiser: Callable[[], Denoiser], parts: Sequence[Part]
+) -> tuple[Denoiser, float]:
+    """The model with the LoRAs of these parts, and the seconds that it took to load."""
+    started = time.perf_counter()
+    denoiser = open_denoiser()
+    denoiser.load_loras(used_lora_names(parts))
+    seconds = time.perf_counter() - started
+    observe_stages(load=seconds)
+    return denoiser, seconds
+
+
+def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
+    """Draw the parts in this thread; finish and commit them in two others."""
+    denoiser = work.denoiser
+    batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
+    denoiser.pop_stats()  # of an earlier attempt with the same model
+    denoiser.prefetch_images(row for batch in batches for row in batch.rows)
+
+    recovery = BatchRecovery(partial(denoiser.draw, check=_step_check(work)), work.batch_size)
+    rate = PassRate()
+    drawn = draw_batches(
+        batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, rate
+    )
+    drawn = _run_passes(work, drawn, rate)
+
+    def finish(drawn: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
+        return work.finish(_score(work, drawn) if denoiser.passes is None else drawn)
+
+    run = run_pipeline(drawn, finish, work.store, denoiser.device, work.progress, work.stop)
+    denoiser_stats = denoiser.pop_stats()
+    observe_stages(compile=denoiser_stats.compile_seconds)
+    return Attempt(run, denoiser_stats, watch.abandoned_images, recovery.max_pixels)
+
+
+def run_pipeline(
+    drawn: Iterator[DrawnBatch],
+    finish: FinishParts,
+    store: Store,
+    device: torch.device,
+    progress: Progress,
+    stop: Stop,
+    after_commit: Callable[[Part], None] = lambda _: None,
+) -> PipelineRun:
+    """Draw, or whatever gives the batches, in this thread; finish and commit parts in two others.
+
+    `after_commit` is called with each part that is in the store for good.
+    """
+    drawn_waits = QueueWaits(name="drawn")
+    encoded_waits = QueueWaits(name="encoded")
+    committed: list[CommittedPart] = []
+
+    def finish_and_commit(batches: Iterator[DrawnBatch]) -> None:
+        with closing(prefetch(finish(batches), MAX_QUEUED_PARTS, encoded_waits)) as ready:
+            for part in commit_parts(ready, store, progress):
+                committed.append(part)
+                after_commit(part.part)
+
+    counter = EnergyCounter(device_uuid(device))
+    energy_before = counter.read_joules()
+    started = time.perf_counter()
+    stopped = False
+    with stop.deferred():
+        try:
+            consume_in_thread(drawn, finish_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
+        except Stopped:
+            stopped = True
+    seconds = time.perf_counter() - started
+    energy = joules_between(energy_before, counter.read_joules())
+    return PipelineRun(stopped, seconds, energy, committed, drawn_waits, encoded_waits)
+
+
+def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
+    """The batches with the scores that the job asks for; as they are where it asks for none."""
+    if not work.plan.job.scores:
+        return drawn
+    score = partial(score_and_rank, work.plan.job, work.denoiser.scorers)
+    return score_batches(drawn, score, images_scored_at_once(work.plan))
+
+
+def _run_passes(work: Work, drawn: Iterator[DrawnBatch], rate: PassRate) -> Iterator[DrawnBatch]:
+    """The batches after the passes that the job asks for, of the images that scores have chosen.
+
+    All in the thread that draws, as passes use the model.
+    """
+    if work.denoiser.passes is None:
+        return drawn
+    scored = _score(work, drawn)
+    # Only winners have passes: of so many images, they fill a batch.
+    images_at_once = work.plan.max_batch_size * work.plan.job.candidates
+    passes = work.denoiser.passes
+    check = work.stop.raise_if_due
+
+    def run_passes(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> PassedImages:
+        return passes(images, rows, check)
+
+    return pass_batches(scored, run_passes, images_at_once, rate)
+
+
+def _step_check(work: Work) -> Callable[[], None]:
+    """What is called after each denoising step."""
+    if work.startup is None:
+        return work.stop.raise_if_due
+    work.startup.clock.begin_drawing()
+    return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
+
+
+def shard_stats(
+    plan: Plan, number: int, load_seconds: float, attempt: Attempt, startup: Startup | None = None
+) -> ShardStats:
+    """The statistics of an attempt, put together from those of its stages."""
+    denoiser = attempt.denoiser
+    run = attempt.run
+    ended_at = time.time()
+    new_parts = [committed.part for committed in run.committed if committed.was_first]
+    dropped = [committed.part for committed in run.committed if not committed.was_first]
+    busy_seconds = denoiser.times.busy + sum(run.pass_seconds.values())
+    return ShardStats(
+        number,
+        attempts=1,
+        images=count_images(new_parts),
+        parts=len(new_parts),
+        max_batch_size=plan.max_batch_size,
+        max_batch_pixels=attempt.max_batch_pixels,
+        device=denoiser.device,
+        seconds=_stage_seconds(load_seconds, attempt),
+        versions=library_versions(plan.job),
+        busy_share=time_share(busy_seconds, run.seconds),
+        peak_memory=denoiser.peak_memory,
+        compile_mode=denoiser.compile_mode,
+        decode_mode=denoiser.decode_mode,
+        start=None if startup is None else startup.clock.seconds,
+        started_at=ended_at - load_seconds - run.seconds,
+        ended_at=ended_at,
+        spot=is_spot_node(),
+        energy_joules=run.energy_joules,
+        repeated_images=attempt.abandoned_images + count_images(dropped),
+    )
+
+
+def record_attempt(
+    store: Store, stats: ShardStats, record: Callable[[ShardStats], None] | None
+) -> None:
+    """Add the statistics to the shard's in `store`, or leave that to `record`."""
+    if record is None:
+        record_stats(store, stats)
+    else:
+        record(stats)
+
+
+def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
+    times = attempt.denoiser.times
+    run = attempt.run
+    seconds = StageSeconds(
+        total=load_seconds + run.seconds,
+        load=load_seconds,
+        compile=attempt.denoiser.compile_seconds,
+        text=times.text,
+        denoise=times.denoise,
+        decode=times.decode,
+        safety=times.safety,
+        copy=times.copy,
+        encode=sum(part.encode_seconds for part in run.committed),
+        score=sum(part.score_seconds for part in run.committed),
+        write=sum(part.write_seconds for part in run.committed),
+        passes=run.pass_seconds,
+        encode_waits=sum(part.wait_seconds for part in run.committed),
+    )
+    add_queue_waits(seconds, run.drawn_waits, run.encoded_waits)
+    return seconds
