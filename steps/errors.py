@@ -1,6 +1,7 @@
 """The ways a step can fail. Each has an exit code, and a sentence: where, what, what to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ClassVar, ParamSpec, TypeVar
 
@@ -91,6 +92,19 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
             raise error.with_traceback(None) from None
 
     return call
+
+
+@contextmanager
+def in_setting(setting: str) -> Iterator[None]:
+    """Begin the sentences of failures inside with the setting at fault, such as passes.detail.
+
+    What they name of that setting is then below it.
+    """
+    try:
+        yield
+    except KilnError as error:
+        sentences = [f"{setting}: {sentence}" for sentence in error.args]
+        raise type(error)(*sentences) from error
 
 
 def _safe_sentence(text: str) -> str:

@@ -163,18 +163,24 @@ def painter(is_retry: bool) -> Painter:
     return Painter(is_retry)
 
 
-def run_passes(
-    images: Sequence[DrawnImage],
-    rows: Sequence[ImageRow],  # noqa: ARG001  # as of every pass
-    check: Callable[[], None],
-) -> PassedImages:
-    """Negatives of the images that are ok and not flat."""
-    check()
-    marked = map(mark_flat, images)
-    passed = [
-        image if image.rgb is None else replace(image, rgb=255 - image.rgb) for image in marked
-    ]
-    return PassedImages(passed, {"over": 1.0})
+class Negatives:
+    """Stands for passes: negatives of the images that are ok and not flat."""
+
+    def __call__(
+        self,
+        images: Sequence[DrawnImage],
+        rows: Sequence[ImageRow],  # noqa: ARG002  # as of every pass
+        check: Callable[[], None],
+    ) -> PassedImages:
+        check()
+        marked = map(mark_flat, images)
+        passed = [
+            image if image.rgb is None else replace(image, rgb=255 - image.rgb) for image in marked
+        ]
+        return PassedImages(passed, {"over": 1.0})
+
+    def close(self) -> None:
+        """End nothing."""
 
 
 # --- What processes do ----------------------------------------------------------------------------
@@ -211,7 +217,7 @@ def make_separately(store: Store, plan: Plan, number: int, denoiser: Denoiser) -
 
 def pass_over(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
     """Run the passes over a shard that is drawn."""
-    passes = LoadedPasses(denoiser.device, run_passes)
+    passes = LoadedPasses(denoiser.device, Negatives())
     pass_shard(store, plan, number, lambda: passes, NoProgress(), Stop())
 
 

@@ -18,6 +18,7 @@ from imagekiln.steps.runs.keys import (
     round_folder,
 )
 from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.pass_plans import iter_pass_plans
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
@@ -58,6 +59,10 @@ def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
         name=plan.job.name,
         run_id=plan.run_id,
         model=model_label(plan),  # of a local folder, only the last name
+        pass_models={
+            name: (model_label(pass_plan), pass_plan.job.model)
+            for name, pass_plan in iter_pass_plans(plan)
+        },
     )
 
 

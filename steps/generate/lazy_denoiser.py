@@ -43,7 +43,9 @@ class LazyDenoiser:
             try:
                 denoiser.scorers = load_scorers(self._plan, denoiser.device)
                 if self._plan.job.passes and not self._plan.job.separate_passes:
-                    denoiser.passes = load_passes(self._plan, denoiser.device, denoiser)
+                    denoiser.passes = load_passes(
+                        self._plan, self._store, denoiser.device, denoiser
+                    )
             except BaseException:
                 denoiser.close()
                 raise
@@ -98,6 +100,7 @@ class LazyPasses:
     def close(self) -> None:
         """Free the memory of all models, where they were loaded."""
         if self._passes is not None:
+            self._passes.run.close()
             if self._passes.denoiser is not None:
                 self._passes.denoiser.close()
             self._passes = None
@@ -107,10 +110,10 @@ class LazyPasses:
         plan = self._plan
         if not plan.job.refines_with_own_model:
             device = open_device(plan, StartClock())
-            return LoadedPasses(device, load_passes(plan, device))
+            return LoadedPasses(device, load_passes(plan, self._store, device))
         denoiser = load_denoiser(plan, self._store, startup=self._startup)
         try:
-            passes = load_passes(plan, denoiser.device, denoiser)
+            passes = load_passes(plan, self._store, denoiser.device, denoiser)
         except BaseException:
             denoiser.close()
             raise

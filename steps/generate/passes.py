@@ -1,6 +1,6 @@
 """Passes over images that were drawn and chosen: enlarged, drawn over, described.
 
-They run in the thread that draws, since a pass of diffusion uses the model that draws. An image
+They run in the thread that draws, since a pass of diffusion may use the model that draws. An image
 comes out the same whatever its neighbors: batches are padded to the size that the plan gives. One
 at which a pass fails is `failed`.
 """
@@ -13,8 +13,13 @@ from dataclasses import replace
 import torch
 from PIL import Image as Pillow
 
+from imagekiln.steps.errors import in_setting
 from imagekiln.steps.generate.diffusion.captioner import load_captioner
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, to_drawn_image
+from imagekiln.steps.generate.diffusion.denoiser import (
+    Denoiser,
+    load_denoiser,
+    to_drawn_image,
+)
 from imagekiln.steps.generate.diffusion.upscaler import load_upscaler
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.recovery import BatchRecovery
@@ -30,7 +35,9 @@ from imagekiln.steps.runs.image import (
     PassedImages,
     group_by_shape,
 )
+from imagekiln.steps.runs.pass_plans import iter_pass_plans
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.storage.store import Store
 
 OWN_IMAGE = "own"  # in place of the hash of an input image: the image itself is drawn over
 SEED_BITS = 52  # as of seeds that plans derive
@@ -82,10 +89,13 @@ class ImagePass:
 class ImagePasses:
     """All passes of a job, one after another."""
 
-    def __init__(self, plan: Plan, passes: Sequence[ImagePass]) -> None:
-        """Take the passes in the order of the job."""
+    def __init__(
+        self, plan: Plan, passes: Sequence[ImagePass], denoisers: Sequence[Denoiser] = ()
+    ) -> None:
+        """Take the passes in the order of the job, and the diffusion models that they brought."""
         self._plan = plan
         self._passes = passes
+        self._denoisers = denoisers
 
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check = lambda: None
@@ -105,6 +115,11 @@ class ImagePasses:
             seconds[image_pass.name] = time.perf_counter() - started
         return PassedImages([results[row.index_in_part] for row in rows], seconds)
 
+    def close(self) -> None:
+        """End the threads of the diffusion models that are the passes' own."""
+        for denoiser in self._denoisers:
+            denoiser.close()
+
     def _row_of(self, position: int, row: ImageRow) -> ImageRow:
         """The row as the pass at this position sees it: of the size that it gives."""
         parameters = row.parameters
@@ -117,21 +132,50 @@ class ImagePasses:
         return replace(row, parameters=parameters)
 
 
-def load_passes(plan: Plan, device: torch.device, denoiser: Denoiser | None = None) -> ImagePasses:
-    """The passes of a plan, with their models on the device.
+def load_passes(
+    plan: Plan,
+    store: Store,
+    device: torch.device,
+    denoiser: Denoiser | None = None,
+    *,
+    code: bool = True,
+) -> ImagePasses:
+    """The passes of the run or round in `store`, with their models on the device.
 
-    `denoiser` has the model that draws, which a pass of the kind refine needs. Raises BadInput
+    `denoiser` has the model that draws, which a pass of the kind refine needs unless it has one of
+    its own. With `code`, those load and save compiled code as `load_denoiser` does. Raises BadInput
     where a model does not load or is another by now, Missing, TryAgain.
     """
+    own_denoisers = _load_denoisers(plan, store, code)
     passes = []
     for name, settings in plan.job.passes.items():
-        run_batch = _load_pass(plan, name, settings, device, denoiser)
+        if name in own_denoisers:
+            run_batch = _refine_with(own_denoisers[name], denoiser)
+        else:
+            run_batch = _load_pass(plan, name, settings, device, denoiser)
 
         def planned_size(size: Size, settings: AnyPass = settings) -> int:
             return _planned_size(plan, settings, size)
 
         passes.append(ImagePass(name, run_batch, planned_size))
-    return ImagePasses(plan, passes)
+    return ImagePasses(plan, passes, [*own_denoisers.values()])
+
+
+def _load_denoisers(plan: Plan, store: Store, code: bool) -> dict[str, Denoiser]:
+    """The diffusion models that passes bring, by the pass's name.
+
+    They share nothing with the job's own model: neither schedulers nor texts nor LoRAs. Passes by
+    the same model have one in common.
+    """
+    denoisers: dict[str, Denoiser] = {}
+    loaded: dict[tuple[str, str], Denoiser] = {}
+    for name, pass_plan in iter_pass_plans(plan):
+        key = (pass_plan.model.digest, pass_plan.job.model.dtype)
+        if key not in loaded:
+            with in_setting(f"{PASSES_PREFIX}{name}"):
+                loaded[key] = load_denoiser(pass_plan, store, code=code)
+        denoisers[name] = loaded[key]
+    return denoisers
 
 
 def pass_seed(seed: int, position: int) -> int:
@@ -168,7 +212,9 @@ def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]
     return run_batch
 
 
-def _refine_with(denoiser: Denoiser) -> RunBatch:
+def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatch:
+    """Draw over images, while `drawing`, the job's own model, encodes no texts ahead."""
+
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, check: Check
     ) -> Sequence[DrawnImage]:
@@ -180,6 +226,8 @@ def _refine_with(denoiser: Denoiser) -> RunBatch:
             )
             for row in rows
         }
+        if drawing is not None:
+            drawing.finish_texts()
         return denoiser.draw_over(rows, own_images, size, check)
 
     return run_batch
@@ -201,6 +249,8 @@ def _caption_with(name: str, describe: Callable[[Sequence[RGB], int], list[str]]
 
 def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -> ImageParameters:
     """What a pass of diffusion draws: the row's prompt over its own image."""
+    if settings.model is not None:
+        parameters = _without_adapters(parameters)
     steps = parameters.steps if settings.steps is None else settings.steps
     guidance = parameters.guidance if settings.guidance is None else settings.guidance
     return replace(
@@ -208,10 +258,16 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
         seed=pass_seed(parameters.seed, position),
         steps=steps,
         guidance=guidance + 0.0,  # never -0.0
+        sampler=settings.sampler or parameters.sampler,
         strength=settings.strength,
         source_image=OWN_IMAGE,
         mask_image=None,
     )
+
+
+def _without_adapters(parameters: ImageParameters) -> ImageParameters:
+    """What another model draws of a row: LoRAs and adapters belong to the job's own."""
+    return replace(parameters, loras=None, control_image=None, reference_image=None)
 
 
 def _planned_size(plan: Plan, settings: AnyPass, size: Size) -> int:

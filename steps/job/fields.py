@@ -118,3 +118,27 @@ class HubReference(Settings):
         description="The commit, branch or tag of a hub id; where absent, main. "
         "A plan freezes the commit.",
     )
+
+
+class PipelineSettings(HubReference):
+    """The files of a diffusers pipeline, and the precision in which it computes."""
+
+    id: Location = Field(
+        description="A local folder, a hub id such as org/name, a safetensors file with all of "
+        "the model's weights, or bundled:shapes."
+    )
+    # Left out of what is written where it is not set, like `variant`.
+    config: Location | None = Field(
+        default=None,
+        exclude_if=lambda config: config is None,
+        description="For a model in one file: the folder or hub id of a pipeline of its family, "
+        "of which all but the weights is used.",
+    )
+    dtype: Dtype = "bfloat16"
+    # Left out of what is written where it is not set, so that run ids are those of before.
+    variant: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_]+$",
+        exclude_if=lambda variant: variant is None,
+        description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
+    )

@@ -14,14 +14,13 @@ from imagekiln.steps.job.adapters import (
 from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
-    Dtype,
-    HubReference,
     ImageReference,
     Integer,
     Location,
     NonEmptyText,
     Number,
     ObjectName,
+    PipelineSettings,
     PositiveInteger,
     Settings,
     Share,
@@ -75,28 +74,9 @@ class ColumnNames(Settings):
     reference_image: NonEmptyText = "reference_image"
 
 
-class ModelSettings(HubReference):
+class ModelSettings(PipelineSettings):
     """The diffusers pipeline to load, and the networks added to it."""
 
-    id: Location = Field(
-        description="A local folder, a hub id such as org/name, a safetensors file with all of "
-        "the model's weights, or bundled:shapes."
-    )
-    # Left out of what is written where it is not set, like `variant`.
-    config: Location | None = Field(
-        default=None,
-        exclude_if=lambda config: config is None,
-        description="For a model in one file: the folder or hub id of a pipeline of its family, "
-        "of which all but the weights is used.",
-    )
-    dtype: Dtype = "bfloat16"
-    # Left out of what is written where it is not set, so that run ids are those of before.
-    variant: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9_]+$",
-        exclude_if=lambda variant: variant is None,
-        description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
-    )
     controlnet: ControlNetSettings | None = Field(
         default=None, description="The network that reads the images of control_image."
     )
@@ -427,7 +407,7 @@ class Job(Settings):
         if self.refines_with_own_model and (self.model.controlnet or self.model.ip_adapter):
             raise ValueError(
                 "has a pass of the kind refine, which does not work with model.controlnet or "
-                "model.ip_adapter; remove one of them"
+                "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
         if self.separate_passes and not self.passes:
             raise ValueError("has separate_passes and no passes; add some, or remove it")
@@ -441,7 +421,10 @@ class Job(Settings):
     @property
     def refines_with_own_model(self) -> bool:
         """Whether a pass needs the model that draws."""
-        return any(isinstance(settings, RefinePass) for settings in self.passes.values())
+        return any(
+            isinstance(settings, RefinePass) and settings.model is None
+            for settings in self.passes.values()
+        )
 
     def needs_drawing_model(self, stages: Sequence[Stage]) -> bool:
         """Whether these stages of its shards need the model that draws."""

@@ -14,11 +14,13 @@ from imagekiln.steps.job.fields import (
     HubReference,
     Integer,
     Number,
+    PipelineSettings,
     PositiveInteger,
     Settings,
     StepCount,
 )
 from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES
+from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import KIND_REQUIRED, RANK_COLUMN, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
@@ -47,7 +49,7 @@ class UpscalePass(HubReference):
 
 
 class RefinePass(Settings):
-    """A second diffusion pass: the job's own model draws over the image, at another size or not."""
+    """A second diffusion pass: a model draws over the image, at another size or not."""
 
     model_config = KIND_REQUIRED
 
@@ -58,6 +60,17 @@ class RefinePass(Settings):
     steps: StepCount | None = Field(default=None, description="Where absent, the row's.")
     guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
         default=None, description="Where absent, the row's."
+    )
+    # Left out of what is written where they are not set, so that run ids are those of before.
+    sampler: Sampler | None = Field(
+        default=None,
+        exclude_if=lambda sampler: sampler is None,
+        description="Where absent, the row's.",
+    )
+    model: PipelineSettings | None = Field(
+        default=None,
+        exclude_if=lambda model: model is None,
+        description="The diffusers pipeline that draws; where absent, the job's own.",
     )
     scale: Annotated[Number, Field(ge=1 / MAX_SCALE, le=MAX_SCALE)] | None = Field(
         default=None, description="Enlarges the image before it is drawn over."
@@ -111,7 +124,8 @@ def caption_names(passes: Mapping[str, AnyPass]) -> tuple[str, ...]:
 def describe_pass(settings: AnyPass) -> str:
     """The kind of a pass and what does it."""
     if isinstance(settings, RefinePass):
-        return f"refine, strength {settings.strength:g}"
+        model = "" if settings.model is None else f", {settings.model.id}"
+        return f"refine, strength {settings.strength:g}{model}"
     return f"{settings.kind}, {settings.id}"
 
 

@@ -212,7 +212,10 @@ def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Proven
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         (drawn,) = next(recovery.draw_batches([row]))
         if run.plan.job.passes:
-            (drawn,) = load_passes(run.plan, denoiser.device, denoiser)([drawn], [row]).images
+            denoiser.passes = load_passes(
+                run.plan, run.store, denoiser.device, denoiser, code=False
+            )
+            (drawn,) = denoiser.passes([drawn], [row], lambda: None).images
     provenance = Provenance(
         device=describe_device(denoiser.device),
         batch=recovery.batch_size(row),

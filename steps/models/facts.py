@@ -15,7 +15,7 @@ from imagekiln.steps.models.component_files import (
     read_model_index,
     require_data_only,
 )
-from imagekiln.steps.models.families import family_of, unsupported_reason
+from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.models.single_file import (
@@ -56,19 +56,21 @@ def load_model_facts(model: ModelSettings) -> ModelFacts:
     return facts
 
 
-def locate_model(model: ModelSettings) -> tuple[Path, ModelFacts]:
+def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
     """The folder of the model's configuration, and what it states.
 
     Raises BadInput where it is not a safetensors pipeline, or none that draws from a text alone,
-    Missing, TryAgain.
+    or `from_images`, Missing, TryAgain.
     """
     folder = configuration_folder(model)
-    return folder, _read_model_facts(model, folder)
+    return folder, _read_model_facts(model, folder, from_images)
 
 
-def _read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
+def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
     pipeline, index = _read_model_index(model, folder)
-    if reason := unsupported_reason(pipeline):
+    draws_over = from_images and variants_of(pipeline).image_to_image is not None
+    reason = unsupported_reason(pipeline)
+    if reason and not draws_over:
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
     denoiser = next((name for name in DENOISER_COMPONENTS if name in index), None)
     side, multiple = _default_side_and_multiple(

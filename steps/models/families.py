@@ -140,7 +140,7 @@ FAMILIES: Mapping[str, Family] = {
 
 def family_of(pipeline: str) -> Family:
     """The family of a pipeline, by the name of its class."""
-    return FAMILIES.get(pipeline, PLAIN_FAMILY)
+    return FAMILIES.get(_text_to_image_class(pipeline), PLAIN_FAMILY)
 
 
 CHOOSE_TEXT_TO_IMAGE = "Choose a text-to-image model"
@@ -236,4 +236,15 @@ FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
 
 def variants_of(pipeline: str) -> FamilyVariants:
     """The variants of a pipeline, by the name of its class."""
-    return FAMILY_VARIANTS.get(pipeline, NO_VARIANTS)
+    return FAMILY_VARIANTS.get(_text_to_image_class(pipeline), NO_VARIANTS)
+
+
+def _text_to_image_class(pipeline: str) -> str:
+    """The class of a family that draws from text, for that of a model which draws over images.
+
+    SDXL's refiner is such a model.
+    """
+    for name, variants in FAMILY_VARIANTS.items():
+        if variants.image_to_image == pipeline:
+            return name
+    return pipeline

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
+from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
@@ -20,12 +21,18 @@ from imagekiln.steps.job.passes import (
     UpscalePass,
     alters_pixels,
 )
-from imagekiln.steps.models.facts import MIN_SIZE_MULTIPLE, weights_digest
+from imagekiln.steps.models.facts import MIN_SIZE_MULTIPLE, ModelFacts, weights_digest
 from imagekiln.steps.models.families import variants_of
 from imagekiln.steps.models.json_files import Config
 from imagekiln.steps.models.transformers_files import require_model
 
 PASSES_PREFIX = "passes."
+# What names the files of a pass's model, which enter image ids by their digest.
+FILE_SETTINGS: dict[str, IncEx | bool] = {
+    "id": True,
+    "revision": True,
+    "model": {"id": True, "revision": True, "config": True, "variant": True},
+}
 USUAL_SCALE = 2
 UPSCALER_TYPE = "swin2sr"
 ENLARGING_UPSAMPLERS = ("pixelshuffle", "pixelshuffle_aux", "pixelshuffledirect", "nearest+conv")
@@ -35,19 +42,27 @@ RESERVED_POSITIONS = 2  # of the tokens that begin and end a caption
 Size = tuple[int, int]
 
 
+def _is_none(model: ModelFacts | None) -> bool:
+    return model is None
+
+
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """What identifies the files of a pass's model, and by how much that enlarges an image."""
+    """What identifies the files of a pass's model, and by how much that enlarges an image.
+
+    `model` is the diffusion model of a pass that draws with one of its own.
+    """
 
     digest: str
     scale: Annotated[int, Field(ge=1, le=MAX_SCALE)] = 1
+    model: Annotated[ModelFacts | None, Field(exclude_if=_is_none)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class PassSizes:
     """The sizes in pixels that the passes of a job give, by the facts of their models.
 
-    The diffusion model draws sizes that are multiples of `multiple`. So large a `share` of images
+    The job's own model draws sizes that are multiples of `multiple`. So large a `share` of images
     is chosen, and has passes.
     """
 
@@ -96,9 +111,9 @@ class PassSizes:
                 side = f"({side} * {self.facts[name].scale})"
             elif isinstance(settings, RefinePass) and settings.width is not None:
                 side = str(getattr(settings, column))
-            elif isinstance(settings, RefinePass) and settings.scale is not None:
-                multiple = self.multiple
-                steps = f"floor({side} * {settings.scale!r} / {multiple} + 0.5)"
+            elif isinstance(settings, RefinePass):
+                multiple = self._multiple_of(name)
+                steps = f"floor({side} * {_scale_of(settings)!r} / {multiple} + 0.5)"
                 side = f"greatest({multiple}, {steps} * {multiple})"
         return side
 
@@ -110,15 +125,27 @@ class PassSizes:
             return size
         if settings.width is not None and settings.height is not None:
             return settings.width, settings.height
-        scale = 1.0 if settings.scale is None else settings.scale
-        return self._scaled(size[0], scale), self._scaled(size[1], scale)
+        scale = _scale_of(settings)
+        multiple = self._multiple_of(name)
+        return _scale_side(size[0], scale, multiple), _scale_side(size[1], scale, multiple)
 
-    def _scaled(self, side: int, scale: float) -> int:
-        multiples = math.floor(side * scale / self.multiple + 0.5)
-        return max(1, multiples) * self.multiple
+    def _multiple_of(self, name: str) -> int:
+        """What sides must be a multiple of for the model that draws in this pass."""
+        facts = self.facts.get(name)
+        own = None if facts is None else facts.model
+        return self.multiple if own is None else own.size_multiple
 
 
 NO_PASSES = PassSizes({}, {}, 1)
+
+
+def _scale_of(settings: RefinePass) -> float:
+    return 1.0 if settings.scale is None else settings.scale
+
+
+def _scale_side(side: int, scale: float, multiple: int) -> int:
+    multiples = math.floor(side * scale / multiple + 0.5)
+    return max(1, multiples) * multiple
 
 
 def work_by_defaults(job: Job, size: Size) -> float:
@@ -133,24 +160,14 @@ def work_by_defaults(job: Job, size: Size) -> float:
 
 
 def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
-    """The models of a job's passes, by the path of the setting."""
+    """The models of transformers that a job's passes run, by the path of the setting."""
     for name, settings in job.passes.items():
         if isinstance(settings, AnyModelPass):
             yield f"{PASSES_PREFIX}{name}", settings
 
 
-def pin_passes(passes: Mapping[str, AnyPass], commits: Mapping[str, str]) -> dict[str, AnyPass]:
-    """The passes with these commits as revisions, by the path of the setting."""
-    pinned = dict(passes)
-    for name, settings in passes.items():
-        commit = commits.get(f"{PASSES_PREFIX}{name}")
-        if commit is not None:
-            pinned[name] = settings.model_copy(update={"revision": commit})
-    return pinned
-
-
 def load_pass_facts(job: Job) -> dict[str, PassFacts]:
-    """The facts of the model of each pass that has one of its own, by the pass's name.
+    """The facts of the models of transformers that passes run, by the pass's name.
 
     Raises BadInput where a model is not what its pass needs, Missing, TryAgain.
     """
@@ -164,31 +181,36 @@ def load_pass_facts(job: Job) -> dict[str, PassFacts]:
     return facts
 
 
-def require_pass_support(job: Job, pipeline: str, multiple: int) -> None:
-    """Raise BadInput where the diffusion model cannot draw over images as a pass asks for."""
+def require_pass_support(job: Job, own: ModelFacts, passes: Mapping[str, PassFacts]) -> None:
+    """Raise BadInput where a diffusion model cannot draw over images as a pass asks for."""
     for name, settings in job.passes.items():
-        if not isinstance(settings, RefinePass):
-            continue
-        setting = f"{PASSES_PREFIX}{name}"
-        if not variants_of(pipeline).image_to_image:
+        if isinstance(settings, RefinePass):
+            facts = passes.get(name)
+            model = None if facts is None else facts.model
+            _require_refining(f"{PASSES_PREFIX}{name}", settings, model or own)
+
+
+def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> None:
+    if not variants_of(model.pipeline).image_to_image:
+        raise BadInput(
+            f"{setting}: {model.pipeline} has no image-to-image mode, which a pass of the kind "
+            "refine needs. Remove the pass, or choose another model."
+        )
+    multiple = model.size_multiple
+    for axis in ("width", "height"):
+        side = getattr(settings, axis)
+        if side is not None and side % multiple:
+            nearest = max(1, round(side / multiple)) * multiple
             raise BadInput(
-                f"{setting}: {pipeline} has no image-to-image mode, which a pass of the kind "
-                "refine needs. Remove the pass, or choose another model."
+                f"{setting}.{axis} is {side}; this model needs a multiple of {multiple}. "
+                f"Set it to {nearest}."
             )
-        for axis in ("width", "height"):
-            side = getattr(settings, axis)
-            if side is not None and side % multiple:
-                nearest = max(1, round(side / multiple)) * multiple
-                raise BadInput(
-                    f"{setting}.{axis} is {side}; this model needs a multiple of {multiple}. "
-                    f"Set it to {nearest}."
-                )
 
 
 def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
     """What each pass adds to every image id: its settings and its model's files, not its name."""
     for name, settings in job.passes.items():
-        values = settings.model_dump(mode="json", exclude={"id", "revision"}, exclude_none=True)
+        values = settings.model_dump(mode="json", exclude=FILE_SETTINGS, exclude_none=True)
         digest = facts[name].digest if name in facts else None
         yield "pass:" + json.dumps([dict(sorted(values.items())), digest])
 

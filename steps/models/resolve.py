@@ -9,6 +9,7 @@ from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
+from imagekiln.steps.models.pass_models import load_pass_models, pass_setting
 from imagekiln.steps.models.passes import (
     PASSES_PREFIX,
     PassFacts,
@@ -32,7 +33,8 @@ class ResolvedModel:
     `job` is the job with commits in place of the branches and tags that it names, `revisions`.
     `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
     the column of input images that each one reads, `loras` by the names that rows use, `scores`,
-    which decide no pixel, by the path of the setting, `passes` by the names of passes.
+    which decide no pixel, by the path of the setting, `passes` by the names of passes, as are
+    `pass_configurations`, the folders of the diffusion models among these.
     """
 
     job: Job
@@ -43,6 +45,7 @@ class ResolvedModel:
     revisions: tuple[NamedRevision, ...] = ()
     scores: dict[str, str] = field(default_factory=dict)
     passes: dict[str, PassFacts] = field(default_factory=dict)
+    pass_configurations: dict[str, Path] = field(default_factory=dict)
 
     @property
     def common_digest(self) -> str:
@@ -88,7 +91,8 @@ class ResolvedModel:
         for setting, digest in self.scores.items():
             yield setting, f"{setting}={digest}"
         for name, facts in self.passes.items():
-            yield f"{PASSES_PREFIX}{name}", f"{PASSES_PREFIX}{name}={facts.digest}"
+            setting = pass_setting(name, self.job.passes[name])
+            yield setting, f"{PASSES_PREFIX}{name}={facts.digest}"
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
@@ -104,7 +108,12 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     job = pinned.job
     configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
-    require_pass_support(job, facts.pipeline, facts.size_multiple)
+    pass_models = load_pass_models(job)
+    drawing = {
+        name: PassFacts(model.facts.digest, model=model.facts)
+        for name, model in pass_models.items()
+    }
+    require_pass_support(job, facts, drawing)
     return ResolvedModel(
         job=job,
         facts=facts,
@@ -113,5 +122,6 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
         loras=load_lora_facts(job.model),
         revisions=pinned.revisions,
         scores=score_digests(job),
-        passes=load_pass_facts(job),
+        passes={**load_pass_facts(job), **drawing},
+        pass_configurations={name: model.configuration for name, model in pass_models.items()},
     )

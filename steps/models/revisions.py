@@ -8,7 +8,8 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, resolve_commit
-from imagekiln.steps.models.passes import pass_references, pin_passes
+from imagekiln.steps.models.pass_models import model_references, pin_passes
+from imagekiln.steps.models.passes import pass_references
 from imagekiln.steps.models.scorers import pin_scores, score_references
 from imagekiln.steps.models.single_file import configuration_reference
 
@@ -44,7 +45,12 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
     """
     planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
-    references = (*_references(job.model), *score_references(job), *pass_references(job))
+    references = (
+        *_references(job.model),
+        *score_references(job),
+        *pass_references(job),
+        *model_references(job),
+    )
     for setting, reference in references:
         if not is_hub_id(reference.id):
             _refuse_revision(setting, reference)

@@ -5,7 +5,8 @@ and prompts do not: counting each word once is some ten times faster than tokeni
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import repeat
 from pathlib import Path
 
@@ -30,17 +31,23 @@ DERIVED_FIELDS = (
 class DerivedColumns:
     """Appends DERIVED_FIELDS to batches of prompt rows."""
 
-    def __init__(self, model: Path, default_loras: str, lora_digests: Mapping[str, str]) -> None:
-        """Read the tokenizers of the model in a folder; parse the job's default LoRAs.
+    def __init__(
+        self, models: Sequence[Path], default_loras: str, lora_digests: Mapping[str, str]
+    ) -> None:
+        """Read the tokenizers of the models in these folders; parse the job's default LoRAs.
 
         Raises BadInput on a damaged tokenizer or an invalid default.
         """
-        self._lengths = PromptLengths(model)
+        self._lengths = [PromptLengths(model) for model in models]
         self._loras = LoraColumnReader(default_loras, lora_digests)
 
     def append_to(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the fields at its end."""
-        truncated = self._lengths.find_truncated(batch.column("prompt"))
+        prompts = batch.column("prompt")
+        # A prompt counts if any of the models truncates it.
+        truncated = reduce(
+            pc.or_kleene, (lengths.find_truncated(prompts) for lengths in self._lengths)
+        )
         loras = self._loras.read(batch.column("loras"))
         columns = [*batch.columns, truncated, *loras]
         schema = pa.schema([*batch.schema, *DERIVED_FIELDS])

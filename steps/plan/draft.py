@@ -173,7 +173,11 @@ def _make_images(
     job = inputs.job
     model = inputs.model
     fit = fitting_samplers(model.configuration)
-    rules = rejection_rules(job, model.facts, fit, model.pass_sizes)
+    pass_fits = {
+        name: fitting_samplers(configuration)
+        for name, configuration in model.pass_configurations.items()
+    }
+    rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
     passthrough = passthrough_names(len(job.carried_columns))
     key = model_key(model.common_digest, job.model.dtype, *model.key_extras)
     violation = first_violation_sql(rules)
@@ -192,7 +196,8 @@ def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.Rec
     model = inputs.model
     lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
     default_loras = inputs.job.defaults.loras
-    derived = DerivedColumns(model.configuration, default_loras, lora_digests)
+    configurations = [model.configuration, *model.pass_configurations.values()]
+    derived = DerivedColumns(configurations, default_loras, lora_digests)
     batches = iter_prompt_batches(inputs.files, input_images)
     return map(derived.append_to, batches)
 
@@ -266,6 +271,11 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     largest_batch = max_batch_size(job, batch_sizes)
     sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
+    time = None
+    if figure is not None:
+        # What a step of another model takes is not known.
+        is_firm = not inputs.model.pass_configurations
+        time = replace(run_time(figure, work, len(sharding.shard_images)), is_firm=is_firm)
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
@@ -273,7 +283,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,
-        time=None if figure is None else run_time(figure, work, len(sharding.shard_images)),
+        time=time,
         sizes=inputs.model.pass_sizes,
         sample=sample,
     )

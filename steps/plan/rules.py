@@ -1,6 +1,6 @@
 """Why a prompt row is rejected. Each rule is a condition in SQL: one pass checks all rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
@@ -21,11 +21,12 @@ from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.models.passes import PassSizes
+from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
+NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
     "text": NOT_UTF8,
@@ -57,21 +58,25 @@ def rejection_rules(
     model: ModelFacts,
     fit: SamplerFit | None = None,
     sizes: PassSizes | None = None,
+    pass_fits: Mapping[str, SamplerFit] = NO_FITS,
 ) -> tuple[RejectionRule, ...]:
     """The rules of a job, in the order in which they are applied to a row.
 
-    Without `fit`, any sampler fits the model. `sizes` are those that passes give. Raises BadInput
-    where a default breaks a rule: that is a mistake of the job, not of all its rows.
+    Without `fit`, any sampler fits the model. `sizes` are those that passes give, `pass_fits` the
+    samplers of diffusion models that are passes' own. Raises BadInput where a default breaks a
+    rule: that is a mistake of the job, not of all its rows.
     """
     fit = fit or SamplerFit()
     _check_defaults(job, model)
     _check_default_sampler(job, fit)
+    _check_pass_samplers(job, fit, pass_fits)
     return (
         *_invalid_value_rules(len(job.carry)),
         *_text_rules(job.limits),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
         *_pass_rules(job, sizes),
+        *_pass_sampler_rules(job, pass_fits),
         *_input_image_rules(job, model),
     )
 
@@ -104,6 +109,24 @@ def _check_default_sampler(job: Job, fit: SamplerFit) -> None:
     sampler = job.defaults.sampler
     if sampler not in fit.samplers:
         raise BadInput(f"defaults.sampler is {sampler}; {_describe_fit(fit)}. Set one of these.")
+
+
+def _check_pass_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
+    for name, settings in job.passes.items():
+        if not isinstance(settings, RefinePass):
+            continue
+        setting = f"{PASSES_PREFIX}{name}.sampler"
+        pass_fit = pass_fits.get(name, fit)
+        if settings.sampler is not None and settings.sampler not in pass_fit.samplers:
+            raise BadInput(
+                f"{setting} is {settings.sampler}; {_describe_fit(pass_fit)}. Set one of these."
+            )
+        default = job.defaults.sampler
+        if settings.sampler is None and default not in pass_fit.samplers:
+            raise BadInput(
+                f"defaults.sampler is {default}, which the pass {name} would take over; "
+                f"{_describe_fit(pass_fit)}. Set {setting} to one of these."
+            )
 
 
 def _describe_fit(fit: SamplerFit) -> str:
@@ -181,6 +204,16 @@ def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
         if isinstance(settings, RefinePass) and settings.steps is None:
             reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
             yield RejectionRule("steps", f"floor(steps * {settings.strength!r}) < 1", reason)
+
+
+def _pass_sampler_rules(job: Job, pass_fits: Mapping[str, SamplerFit]) -> Iterator[RejectionRule]:
+    """Rules for the samplers that passes take over from rows."""
+    for name, fit in pass_fits.items():
+        settings = job.passes[name]
+        takes_over = isinstance(settings, RefinePass) and settings.sampler is None
+        if takes_over and fit.samplers != SAMPLERS:
+            reason = f"does not fit the model of the pass {name}: {_describe_fit(fit)}"
+            yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
 
 
 def _is_none_of(samplers: tuple[str, ...]) -> str:

@@ -26,6 +26,7 @@ from imagekiln.steps.job.passes import AnyModelPass, caption_names
 from imagekiln.steps.models.adapters import adapters_by_column
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
@@ -339,10 +340,24 @@ def _require_planned_files(plan: Plan, where: str) -> None:
         raise BadInput(f"{where}: has adapters that are not those of its job. Restore it.")
     if plan.loras.keys() != model.loras.keys():
         raise BadInput(f"{where}: has loras that are not those of its job. Restore it.")
-    passes = plan.job.passes
-    models = {name for name in passes if isinstance(passes[name], AnyModelPass)}
-    if plan.passes.keys() != models:
+    if not _has_facts_of_passes(plan):
         raise BadInput(f"{where}: has passes that are not those of its job. Restore it.")
+
+
+def _has_facts_of_passes(plan: Plan) -> bool:
+    """Whether the plan has the facts of each model of a pass, of the kind that the pass draws with.
+
+    Those of a diffusion model are known by one digest.
+    """
+    drawing = {name for name, _ in iter_pass_jobs(plan.job)}
+    passes = plan.job.passes.items()
+    others = {name for name, settings in passes if isinstance(settings, AnyModelPass)}
+    if plan.passes.keys() != drawing | others:
+        return False
+    models = {name: facts.model for name, facts in plan.passes.items() if facts.model is not None}
+    if models.keys() != drawing:
+        return False
+    return all(plan.passes[name].digest == model.digest for name, model in models.items())
 
 
 def _require_columns_of_its_own(plan: Plan, where: str) -> None:

@@ -1,5 +1,6 @@
 """Runs whose images have passes: what is stored, counted, resumed, retried and drawn again."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,10 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.columns import index_columns
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate import lazy_denoiser
+from imagekiln.steps.generate.draw_stage import draw_shard
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser, LazyPasses
+from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
@@ -26,14 +30,16 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.plan_text import format_passes
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
-from tests.models import SIDE
+from tests.models import DIFFUSERS_WARNS, SIDE, folder
 from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
 
 BIG: dict[str, object] = {"kind": "upscale", "id": str(upscaler_folder())}
 DETAIL: dict[str, object] = {"kind": "refine", "strength": 0.5, "scale": 1.5}
 WORDS: dict[str, object] = {"kind": "caption", "id": str(captioner_folder()), "max_tokens": 8}
+OTHER: dict[str, object] = {"id": str(folder("sdxl")), "dtype": "float32"}
 ALL = {"big": BIG, "detail": DETAIL, "words": WORDS}
 SEEDS = {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}}
 ROWS = PROMPTS[:6]
@@ -116,6 +122,60 @@ def test_a_run_that_is_made_in_pieces_is_the_same(tmp_path: Path) -> None:
     assert manifest_of(whole.uri).select(columns) == manifest_of(pieces.uri).select(columns)
 
 
+@pytest.mark.filterwarnings(DIFFUSERS_WARNS)
+def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_path: Path) -> None:
+    passes = {"detail": {**DETAIL, "model": OTHER}}
+    whole = make_plan(job_with(tmp_path / "whole", passes=passes))
+    make(whole)
+    aggregate(whole.uri)
+    pieces = make_plan(job_with(tmp_path / "pieces", passes=passes, part={"images": 4}))
+    make(pieces, slice(1, 2))  # as if a process had ended between parts
+    make(pieces)
+    aggregate(pieces.uri)
+    columns = ["image_id", "pixels_sha256", "status", "width", "drawn_width"]
+    manifest = manifest_of(whole.uri)
+    assert manifest.select(columns) == manifest_of(pieces.uri).select(columns)
+    assert set(manifest["status"].to_pylist()) == {"ok"}
+    assert set(manifest["width"].to_pylist()) == {SIDE * 3 // 2}
+    again = reproduce(whole.uri, manifest["image_id"][4].as_py(), tmp_path / "again.png")
+    assert again.equal in ("bytes", "pixels")
+
+
+@pytest.mark.filterwarnings(DIFFUSERS_WARNS)
+def test_a_separate_pass_by_another_model_gives_the_same_without_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = {"detail": {**DETAIL, "model": OTHER}}
+    whole = make_plan(job_with(tmp_path / "whole", passes=passes))
+    make(whole)
+    aggregate(whole.uri)
+    separate = make_plan(job_with(tmp_path / "separate", passes=passes, separate_passes=True))
+    store = open_store(separate.uri)
+    with closing(LazyDenoiser(store, separate.plan)) as open_denoiser:
+        draw_shard(store, separate.plan, 0, open_denoiser, NoProgress(), Stop())
+    monkeypatch.setattr(lazy_denoiser, "load_denoiser", None)  # of the job's own model
+    with closing(LazyPasses(store, separate.plan)) as open_passes:
+        pass_shard(store, separate.plan, 0, open_passes, NoProgress(), Stop())
+    aggregate(separate.uri)
+    columns = ["image_id", "pixels_sha256", "status", "width", "drawn_width"]
+    manifests = [manifest_of(result.uri).select(columns) for result in (whole, separate)]
+    assert manifests[0] == manifests[1]
+
+
+@pytest.mark.slow
+def test_killed_processes_leave_the_same_images_of_two_models(tmp_path: Path) -> None:
+    passes = {"detail": {**DETAIL, "steps": 2, "model": OTHER}}
+    calm, killed = (
+        plan_run(tmp_path / name, str(tmp_path / name / "out"), 12, passes=passes)
+        for name in ("calm", "killed")
+    )
+    undisturbed = make_undisturbed(calm)
+    assert make_with_kills(killed, 2, seed=7).between >= 2
+    dataset = finish_run(killed)
+    assert dataset.parts == undisturbed.parts
+    assert dataset.manifest.equals(undisturbed.manifest, check_metadata=True)
+
+
 @pytest.mark.slow
 def test_killed_processes_leave_the_same_images(tmp_path: Path) -> None:
     passes = {**ALL, "detail": {**DETAIL, "steps": 2}}
@@ -177,6 +237,20 @@ def test_estimates_count_what_is_stored_and_the_steps_of_second_passes(tmp_path:
     assert refined.gpu_hours is not None
     assert enlarged.gpu_hours == plain.gpu_hours
     assert refined.gpu_hours == pytest.approx((1 + 9 * 0.5) * plain.gpu_hours)
+
+
+def test_an_estimate_by_the_steps_of_another_model_is_not_firm(tmp_path: Path) -> None:
+    figure = {"shard": {"images": 8, "seconds_per_image": 10.0}}
+    own, other = (
+        estimate(job_with(tmp_path, passes={"detail": {**DETAIL, **more}}, **figure))
+        for more in ({}, {"model": OTHER})
+    )
+    assert own.gpu_hours == other.gpu_hours
+    assert (own.is_firm, other.is_firm) == (True, False)
+    sentence = "take a step of another model to be as slow as one of the job's own"
+    assert sentence in format_passes(
+        job_with(tmp_path, passes={"x": DETAIL | {"model": OTHER}}), None
+    )
 
 
 def test_rows_that_passes_make_too_large_are_rejected(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@
 """
 
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings, LoraSettings
+from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import (
     BatchSettings,
@@ -62,6 +63,7 @@ __all__ = [
     "ModelSettings",
     "OwnScore",
     "PartSettings",
+    "PipelineSettings",
     "Png",
     "PromptSweep",
     "PromptTemplate",

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import cut_name
-from imagekiln.steps.job.passes import describe_pass
+from imagekiln.steps.job.passes import RefinePass, describe_pass
 from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
+from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.runs.keys import REJECTED_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
@@ -176,9 +177,13 @@ def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
         sentence += f" Images of the default size are stored at {width} x {height}."
     if job.separate_passes:
         sentence += " They run once all images are drawn."
-    kinds = {settings.kind for settings in job.passes.values()} - {"refine"}
-    if kinds:
+    if any(not isinstance(settings, RefinePass) for settings in job.passes.values()):
         sentence += " Until a run is measured, estimates count only the steps of diffusion."
+    if any(iter_pass_jobs(job)):
+        sentence += (
+            " Until a run is measured, estimates take a step of another model to be as slow as "
+            "one of the job's own."
+        )
     return f"\n{sanitize_line(sentence)}"
 
 

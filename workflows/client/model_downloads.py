@@ -1,12 +1,14 @@
 """What pods download where their profile keeps no model files, and whether their disk holds it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import is_hub_id
+from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.profiles.loader import BASE_PROFILE
 from imagekiln.workflows.profiles.profile import Profile
@@ -20,7 +22,10 @@ CLAIM_MANIFEST = "cluster/gpus/models-claim.yaml (of `imagekiln manifests cluste
 
 @dataclass(frozen=True, slots=True)
 class ModelDownload:
-    """A hub model that each of so many pods at once downloads, and its bytes if they are known."""
+    """What each of so many pods at once downloads from the hub, and its bytes if they are known.
+
+    `model` names several as one: those that draw the same images.
+    """
 
     model: str
     size: int | None
@@ -36,15 +41,33 @@ def list_downloads(job: Job, profile: Profile, *, sizes: bool = True) -> list[Mo
     if profile.cache is not None:
         return []
     downloads = []
-    if is_hub_id(job.model.id):
-        size = download_bytes(job.model) if sizes else None
-        downloads.append(ModelDownload(job.model.id, size, job.cluster.parallelism))
+    drawing = [model for model in _drawing_models(job) if is_hub_id(model.id)]
+    if drawing:
+        names = " with ".join(model.id for model in drawing)
+        size = _total_bytes(drawing) if sizes else None
+        downloads.append(ModelDownload(names, size, job.cluster.parallelism))
     writer = None if job.rewrite is None else job.rewrite.model
     if writer is not None and is_hub_id(writer.id):
         size = language_model_bytes(writer) if sizes else None
         pods = job.cluster.rewriters
         downloads.append(ModelDownload(writer.id, size, pods, is_for_rewriting=True))
     return downloads
+
+
+def _drawing_models(job: Job) -> list[ModelSettings]:
+    """The diffusion models that a pod holds: the job's own, and those of passes, each once."""
+    models = [job.model, *(pass_job.model for _, pass_job in iter_pass_jobs(job))]
+    distinct: dict[tuple[str, str | None, str | None], ModelSettings] = {}
+    for model in models:
+        distinct.setdefault((model.id, model.revision, model.variant), model)
+    return [*distinct.values()]
+
+
+def _total_bytes(models: Sequence[ModelSettings]) -> int | None:
+    """The size of all of them; None where that of one is not known here."""
+    sizes = [download_bytes(model) for model in models]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def describe_download(job: Job, download: ModelDownload) -> str:

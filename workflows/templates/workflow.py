@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 
 import yaml
 from hera.workflows import CronWorkflow, Workflow
@@ -12,6 +13,8 @@ from imagekiln.steps.job.dates import needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.models.facts import is_hub_id
+from imagekiln.steps.models.pass_models import iter_pass_jobs, pass_setting
+from imagekiln.steps.models.passes import pass_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
@@ -158,9 +161,23 @@ def require_reachable_paths(job: Job) -> None:
             f"model.id is {job.model.id!r}, a folder on this machine. "
             "Write a hub id or bundled:shapes."
         )
+    for name, pass_id in _pass_model_ids(job):
+        if not (is_hub_id(pass_id) or pass_id.startswith((BUNDLED_PREFIX, "/"))):
+            raise BadInput(
+                f"{name}.id is {pass_id!r}, a path on this machine. Write a hub id, or the path of "
+                "a model in the pods' image or in a volume that they mount."
+            )
     writer = None if job.rewrite is None else job.rewrite.model.id
     if writer is not None and not (is_hub_id(writer) or writer.startswith("/")):
         raise BadInput(
             f"rewrite.model.id is {writer!r}, a folder on this machine. Write a hub id, or the "
             "path of a folder in the pods' image."
         )
+
+
+def _pass_model_ids(job: Job) -> Iterator[tuple[str, str]]:
+    """The models of passes, by the path of the setting."""
+    for setting, reference in pass_references(job):
+        yield setting, reference.id
+    for name, pass_job in iter_pass_jobs(job):
+        yield pass_setting(name, job.passes[name]), pass_job.model.id

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import diffusers
 import numpy as np
@@ -57,9 +58,19 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-# Called with images, their rows, and what may raise to give up.
-RunPasses = Callable[[Sequence[DrawnImage], Sequence[ImageRow], Callable[[], None]], PassedImages]
 GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
+
+
+class RunPasses(Protocol):
+    """What runs over images that were drawn."""
+
+    def __call__(
+        self, images: Sequence[DrawnImage], rows: Sequence[ImageRow], check: Callable[[], None]
+    ) -> PassedImages:
+        """The images of these rows after all passes. `check` may raise to give up."""
+
+    def close(self) -> None:
+        """End the threads of models that passes brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +194,13 @@ class Denoiser:
         """Take the rows after the next batch, to encode their texts beside it where that helps."""
         self._upcoming = rows
 
+    def finish_texts(self) -> None:
+        """Wait for texts that are encoded ahead: nothing may run beside a model that is compiled.
+
+        To be called before another model draws, which may be compiled then.
+        """
+        self._text_prefetcher.wait()
+
     def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
         """Take all rows to draw, in about this order, to read their input images ahead."""
         if self._adapters is not None:
@@ -216,8 +234,10 @@ class Denoiser:
         )
 
     def close(self) -> None:
-        """End the threads. Batches can no longer be drawn."""
+        """End the threads, those of passes too. Batches can no longer be drawn."""
         self._text_prefetcher.close()
+        if self.passes is not None:
+            self.passes.close()
         if self._adapters is not None:
             self._adapters.image_prefetcher.close()
 

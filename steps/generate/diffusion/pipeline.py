@@ -11,7 +11,7 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
@@ -34,6 +34,7 @@ from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.single_file import checkpoint_file
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.runs.pass_plans import iter_pass_plans
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.cpus import available_cpus
@@ -297,9 +298,10 @@ def fetch_run_models(uri: str) -> str:
     """
     create_code_folder()
     plan = load_plan(open_store(uri))
-    with WeightsCheck(plan.job.model, plan.model.digest) as weights:
-        folder = fetch_model(plan.job.model, weights)
-        weights.require_planned()
+    folder = _fetch_planned_model(plan)
+    for name, pass_plan in iter_pass_plans(plan):
+        with in_setting(f"{PASSES_PREFIX}{name}"):
+            _fetch_planned_model(pass_plan)
     for column, adapter in adapters_by_column(plan.job.model).items():
         fetch_planned_adapter(adapter, plan.adapters[column])
     for name, lora in plan.job.model.loras.items():
@@ -310,3 +312,10 @@ def fetch_run_models(uri: str) -> str:
         facts = plan.passes[setting.removeprefix(PASSES_PREFIX)]
         fetch_planned_files(setting, reference, facts.digest)
     return str(folder)
+
+
+def _fetch_planned_model(plan: Plan) -> Path:
+    with WeightsCheck(plan.job.model, plan.model.digest) as weights:
+        folder = fetch_model(plan.job.model, weights)
+        weights.require_planned()
+    return folder

@@ -10,8 +10,11 @@ from huggingface_hub import DatasetCard
 
 from imagekiln.steps.aggregate.card import code_span, render_card
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
 from imagekiln.steps.job.output import Png
+from imagekiln.steps.job.passes import RefinePass
+from imagekiln.steps.models.passes import PassFacts
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
 from imagekiln.steps.runs.webdataset_features import sample_features
@@ -75,6 +78,17 @@ def test_texts_of_the_user_s_stay_texts(text: str, done: tuple[Plan, Summary]) -
     assert f"'name': {text!r}" in str(front["dataset_info"])
     [row] = [line for line in body.splitlines() if line.startswith("| model |")]
     assert row.replace("\\|", "").count("|") == 3
+
+
+def test_models_that_drew_over_the_images_are_named(done: tuple[Plan, Summary]) -> None:
+    frozen, sums = done
+    model = PipelineSettings(id="/home/me/secret/my-refiner", dtype="float16")
+    digest = f"sha256:{'0' * 64}"
+    facts = PassFacts(digest, model=replace(frozen.model, digest=digest))
+    plan = replace(frozen, passes={"detail": facts})
+    _, text = written((plan, sums), passes={"detail": RefinePass(model=model)})
+    assert "| pass ` detail ` | drawn over by ` my-refiner `, float16 |" in text
+    assert "secret" not in text
 
 
 def test_code_span_ends_where_it_should() -> None:

@@ -59,9 +59,8 @@ def passes_of(denoiser: Denoiser, tmp_path: Path) -> Callable[..., ImagePasses]:
     """Loads these passes, each under its own name."""
 
     def load(*names: str) -> ImagePasses:
-        return load_passes(
-            plan_of(tmp_path / "-".join(names), *names).plan, denoiser.device, denoiser
-        )
+        result = plan_of(tmp_path / "-".join(names), *names)
+        return load_passes(result.plan, open_store(result.uri), denoiser.device, denoiser)
 
     return load
 

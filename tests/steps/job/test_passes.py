@@ -89,3 +89,22 @@ def test_a_second_pass_with_adapters_is_refused() -> None:
     model = {"id": "org/model", "ip_adapter": {"id": "org/adapter", "weight_name": "a.safetensors"}}
     with pytest.raises(BadInput, match=r"refine, which does not work with model\.controlnet"):
         job_with({"x": REFINE}, model=model)
+    by_another_model = job_with({"x": REFINE | {"model": {"id": "org/other"}}}, model=model)
+    assert validate_job(by_another_model.model_dump(mode="json")) == by_another_model
+
+
+@pytest.mark.parametrize(
+    ("model", "setting"),
+    [
+        ({}, r"passes\.x.*model\.id"),
+        ({"id": "org/other", "dtype": "int8"}, r"passes\.x.*model\.dtype"),
+        ({"id": "org/other", "revision": "../main"}, r"passes\.x.*model\.revision"),
+        ({"id": "org/other", "variant": "a/b"}, r"passes\.x.*model\.variant"),
+        ({"id": "org/other", "loras": {}}, r"passes\.x.*model\.loras"),
+        ({"id": "s3://key:secret@bucket"}, r"contains credentials"),
+    ],
+)
+def test_a_wrong_model_of_a_pass_is_refused_with_its_setting(model: object, setting: str) -> None:
+    with pytest.raises(BadInput, match=setting) as error:
+        job_with({"x": REFINE | {"model": model}})
+    assert "\n" not in str(error.value)

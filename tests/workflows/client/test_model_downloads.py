@@ -7,6 +7,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from imagekiln.workflows.client import model_downloads
 from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.client.model_downloads import (
     ModelDownload,
@@ -45,6 +46,30 @@ def test_language_model_is_downloaded_by_the_pods_that_rewrite() -> None:
         "Every pod that rewrites prompts downloads kiln/writer again, 3 pods at once."
     )
     assert list_downloads(job, load_profile("cached-claim")) == []
+
+
+def test_models_of_passes_are_downloaded_beside_the_jobs_own() -> None:
+    refiner = {"id": "kiln/refiner", "revision": "b" * 40}
+    passes = {
+        "detail": {"kind": "refine", "model": refiner},
+        "again": {"kind": "refine", "model": refiner | {"dtype": "float32"}},
+    }
+    both = postcards(model=FLUX.model.model_dump(), passes=passes)
+    (download,) = list_downloads(both, GPU, sizes=False)
+    assert (download.model, download.size) == (f"{FLUX.model.id} with kiln/refiner", None)
+    local = postcards(model={"id": "bundled:shapes"}, passes=passes)
+    (download,) = list_downloads(local, GPU, sizes=False)
+    assert download.model == "kiln/refiner"
+
+
+def test_the_disk_holds_all_models_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_downloads, "download_bytes", lambda _: 15 * 10**9)
+    passes = {"detail": {"kind": "refine", "model": {"id": "kiln/refiner"}}}
+    job = postcards(model={"id": "kiln/base"}, passes=passes)
+    (download,) = list_downloads(job, GPU)
+    shortage = explain_small_disk(job, GPU, download)
+    assert shortage is not None
+    assert shortage[0].startswith("kiln/base with kiln/refiner is 30.0 GB, and profile gpu gives")
 
 
 def test_model_that_is_larger_than_a_pods_disk_is_refused_with_the_number_to_set() -> None:

@@ -14,6 +14,7 @@ from imagekiln.workflows.templates.workflow import (
     build_cron_workflow,
     build_workflow,
     job_parameter,
+    require_reachable_paths,
 )
 from tests.workflows.argo_schemas import mistakes
 from tests.workflows.goldens import JOB, ODD
@@ -48,12 +49,26 @@ HUB = {"id": "org/model"}
         {"scores": {"a": {"kind": "own", "entry": "my_package:score"}}},
         {"passes": {"a": {"kind": "upscale", **HUB}}},
         {"passes": {"a": {"kind": "refine"}}},
+        {"passes": {"a": {"kind": "refine", "sampler": "euler", "model": HUB}}},
         {"passes": {"a": {"kind": "caption", **HUB}}},
     ],
 )
 def test_settings_of_each_kind_reach_the_pods(change: dict[str, object]) -> None:
     job = Job.model_validate(JOB.model_dump() | change)
     assert Job.model_validate(yaml.safe_load(job_parameter(job))) == job
+
+
+@pytest.mark.parametrize("kind", ["upscale", "caption", "refine"])
+def test_a_pass_whose_model_is_on_this_machine_is_refused(kind: str) -> None:
+    for place in (str(HUB["id"]), "/opt/models/other", "./other"):
+        settings = {"model": {"id": place}} if kind == "refine" else {"id": place}
+        passes = {"passes": {"a": {"kind": kind, **settings}}}
+        job = Job.model_validate(JOB.model_dump() | passes)
+        if place != "./other":
+            require_reachable_paths(job)
+            continue
+        with pytest.raises(BadInput, match=r"passes\.a.*\.id is './other', a path on this machine"):
+            require_reachable_paths(job)
 
 
 def test_a_price_table_on_this_machine_is_copied_into_the_workflow(tmp_path: Path) -> None:
