@@ -45,7 +45,7 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
     Raises Missing where there are none, BadInput where it is the output of no job, TryAgain.
     """
     plans = sorted(
-        open_runs(uri, skips_newer=True),
+        open_runs(uri, skips_unreadable=True),
         key=lambda run: (run.plan.created_at, run.plan.run_id),
         reverse=True,
     )

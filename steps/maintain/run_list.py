@@ -61,14 +61,14 @@ def list_runs(output: str) -> list[RunOverview]:
     TryAgain where storage fails.
     """
     store = open_store(output)
-    runs = list(iter_runs(store, skips_newer=True))
+    runs = list(iter_runs(store, skips_unreadable=True))
     if not runs:
         require_output(store)
     overviews = map_ordered(lambda index: describe_run(runs[index]), len(runs), READERS)
     return sorted(overviews, key=lambda run: (run.created_at, run.run_id))
 
 
-def open_runs(uri: str, *, skips_newer: bool = False) -> list[Run]:
+def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
     """The run at `uri`, whole where that is one of its rounds, or the runs under an output.
 
     Raises as `iter_runs` and `require_output` do.
@@ -77,28 +77,29 @@ def open_runs(uri: str, *, skips_newer: bool = False) -> list[Run]:
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return [Run(store, load_plan(store))]
-    runs = list(iter_runs(store, skips_newer=skips_newer))
+    runs = list(iter_runs(store, skips_unreadable=skips_unreadable))
     if not runs:
         require_output(store)
     return runs
 
 
-def iter_runs(store: Store, *, skips_newer: bool = False) -> Iterator[Run]:
-    """The runs under an output. Folders of others, or of an older version, are skipped.
+def iter_runs(store: Store, *, skips_unreadable: bool = False) -> Iterator[Run]:
+    """The runs under an output. Folders of others are skipped.
 
-    Runs of a newer version are skipped with a warning, or raise NewerVersion unless `skips_newer`.
+    With `skips_unreadable`, runs of a newer version or with a damaged plan are skipped with a
+    warning; else the former raise NewerVersion.
     """
     names = [entry.key for entry in store.list_folder("") if entry.is_folder]
 
     def open_folder(index: int) -> Run | None:
-        return _open_run_or_none(store, names[index], skips_newer=skips_newer)
+        return _open_run_or_none(store, names[index], skips_unreadable=skips_unreadable)
 
     for run in map_ordered(open_folder, len(names), READERS):
         if run is not None:
             yield run
 
 
-def _open_run_or_none(store: Store, name: str, *, skips_newer: bool) -> Run | None:
+def _open_run_or_none(store: Store, name: str, *, skips_unreadable: bool) -> Run | None:
     folder = open_store(f"{store.uri}/{name}")
     if not folder.exists(PLAN_KEY):
         return None
@@ -107,11 +108,13 @@ def _open_run_or_none(store: Store, name: str, *, skips_newer: bool) -> Run | No
     except NewerVersion as error:
         if not _is_named_like_its_run(folder, name):
             return None
-        if not skips_newer:
+        if not skips_unreadable:
             raise
         log.warning("%s It is not listed.", error)
         return None
-    except BadInput:
+    except BadInput as error:
+        if skips_unreadable:
+            log.warning("%s It is not listed.", error)
         return None
     return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None
 

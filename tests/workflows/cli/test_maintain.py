@@ -9,7 +9,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import REPORT_KEY, SUMMARY_KEY, stats_key
+from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUMMARY_KEY, stats_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
@@ -179,6 +179,21 @@ def test_runs_names_the_gates_that_a_run_exceeded(tmp_path: Path) -> None:
         run_job(job(prompts, str(tmp_path / "out"), gates=gates))
     (line,) = kiln("runs", str(tmp_path / "out")).stdout.splitlines()
     assert "incomplete (gate low_contrast found too many images), 4 of 4 images ok" in line
+
+
+def test_runs_names_a_run_whose_plan_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = tmp_path / "out"
+    planned(tmp_path, str(output), run_id="good")
+    damaged = planned(tmp_path, str(output), run_id="damaged")
+    Path(damaged.uri, PLAN_KEY).write_text("{")
+    done = kiln("runs", str(output))
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
+    (warning,) = caplog.messages
+    assert f"{damaged.uri}/{PLAN_KEY}: is not a readable plan" in warning
+    assert warning.endswith("It is not listed.")
 
 
 def test_runs_of_a_run_names_its_output(failed: PlanResult) -> None:
