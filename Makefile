@@ -44,7 +44,8 @@ test: lint ## Lint, types, API reference and every test but the slow ones: what 
 	test $$tests -eq 0 && test $$checks -eq 0
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
-	@$(BIN)/pytest -m slow $(TESTS); further=$$?; $(BIN)/pytest tests/slow && test $$further -eq 0
+	@$(BIN)/pytest -o faulthandler_timeout=3600 -m slow $(TESTS); further=$$?; \
+	$(BIN)/pytest -o faulthandler_timeout=3600 tests/slow && test $$further -eq 0
 
 test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG names, with the images loaded
 	@$(BIN)/pytest -o faulthandler_timeout=1800 tests/cluster

@@ -213,7 +213,7 @@ def _write_tables(store: Store, tables: Iterable[tuple[str, pa.Table]]) -> None:
 def _iter_shard_stats(run: Run, reconciler: RunReconciler) -> Iterator[ShardStats]:
     """The statistics of the run's shards and of those of its rounds, where they left any."""
     loaded = map_ordered(lambda number: load_stats(run.store, number), len(run.plan.shards))
-    with closing(loaded) as all_stats:  # type: ignore[type-var]  # a generator
+    with closing(loaded) as all_stats:
         for stats in all_stats:
             if stats is not None:
                 yield stats

@@ -30,7 +30,7 @@ from imagekiln.steps.dataset.runs import (
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.parquet_format import image_column
 from imagekiln.steps.runs.tables import IMAGE_FIELD
-from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Dataset:
         """The images of these slices in batches. Those of one shard should come together."""
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}. Choose 1 or more.")
-        with ThreadPoolExecutor(IMAGE_READERS) as pool:
+        with thread_pool(IMAGE_READERS) as pool:
             by_shard = groupby(slices, lambda part: (part.run, part.shard))
             for (run, shard), group in by_shard:
                 manifest = self._read_manifest(run, shard)

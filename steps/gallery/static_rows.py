@@ -10,7 +10,7 @@ from imagekiln.steps.gallery.images import format_row
 from imagekiln.steps.gallery.runs import GalleryRun
 from imagekiln.steps.gallery.static_files import ROWS_FOLDER, THUMBNAILS_FOLDER, put_json
 from imagekiln.steps.gallery.static_thumbnails import put_thumbnails
-from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage.store import Store
 
 BLOCK_IMAGES = 128
@@ -34,7 +34,7 @@ def put_blocks(run: GalleryRun, target: Store, manifest: pa.Table) -> Iterator[B
     Raises TryAgain where storage fails.
     """
     count = -(-manifest.num_rows // BLOCK_IMAGES)
-    with ThreadPoolExecutor(READERS) as readers:
+    with thread_pool(READERS) as readers:
 
         def put(number: int) -> Block:
             first = number * BLOCK_IMAGES

@@ -39,7 +39,7 @@ def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
     numbers = _examined_shards(len(plan.shards), own)
     states = map_ordered(lambda index: read_state(store, numbers[index]), len(numbers))
     late = []
-    with closing(states):  # type: ignore[type-var]  # a generator
+    with closing(states):
         for number, state in zip(numbers, states, strict=True):
             if state == "pending":
                 return []

@@ -6,7 +6,7 @@ once the part is committed.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -148,7 +148,8 @@ class _PassSource:
         """The images of the parts after their passes. Raises Stopped before the next part."""
         # As where one pod does both, so that batches are the same.
         images_at_once = self._plan.max_batch_size * self._plan.job.candidates
-        return pass_batches(self._read(parts), self._run_passes, images_at_once, self._rate)
+        with closing(self._read(parts)) as drawn:
+            yield from pass_batches(drawn, self._run_passes, images_at_once, self._rate)
 
     def _run_passes(self, images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> PassedImages:
         return self._passes.run(images, rows, self._check)
@@ -156,7 +157,7 @@ class _PassSource:
     def _check(self) -> None:
         self._stop.raise_if_due(COMMIT_RESERVE_SECONDS)
 
-    def _read(self, parts: Sequence[Part]) -> Iterator[DrawnBatch]:
+    def _read(self, parts: Sequence[Part]) -> Generator[DrawnBatch]:
         waits = QueueWaits()
         with closing(prefetch(self._read_drawn(parts), MAX_PARTS_AHEAD, waits)) as drawn_parts:
             for part, images in drawn_parts:

@@ -7,7 +7,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from imagekiln.steps.generate.diffusion.transfer import count_pending
@@ -23,6 +22,7 @@ from imagekiln.steps.runs.image import (
 )
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.stats import add_seconds
+from imagekiln.steps.runtime.concurrency import thread_pool
 from imagekiln.steps.runtime.metrics import count_images, observe_stages
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, Stop
@@ -257,7 +257,7 @@ def encode_parts(
     encode_seconds = 0.0
     score_seconds = 0.0
     pass_seconds: dict[str, float] = {}
-    with ThreadPoolExecutor(ENCODER_THREADS) as pool:
+    with thread_pool(ENCODER_THREADS) as pool:
         for batch in drawn:
             if batch.rows[0].index_in_part == 0:
                 encoded = []  # of a part that was given up, since another process committed it

@@ -109,7 +109,7 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     found: list[Garbage] = []
     recent_runs = 0
     all_garbage = map_ordered(find_garbage, len(runs), READERS)
-    with closing(all_garbage):  # type: ignore[type-var]  # a generator
+    with closing(all_garbage):
         for run, garbage in zip(runs, all_garbage, strict=True):
             if garbage is None:
                 continue

@@ -150,7 +150,7 @@ def find_row(run: Run, name: str) -> pa.Table:
 def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
     """The shard and the row in its manifest of each image that has this value."""
     columns = map_ordered(lambda number: _read_ids(run.store, number, column), len(run.plan.shards))
-    with closing(columns):  # type: ignore[type-var]  # a generator
+    with closing(columns):
         for number, ids in enumerate(columns):
             for index in pc.indices_nonzero(pc.equal(ids, value)).to_pylist():
                 yield number, index

@@ -8,7 +8,6 @@ place: a thousand nights are read in some twenty requests.
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, compress, count
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import RUN_ID_PATTERN
 from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
+from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, read_small
 
@@ -93,11 +93,11 @@ def read_entries(output: str) -> list[RunEntry]:
 def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
     """The entries whose `_SUCCESS` is there, in their order; a few are looked for at once."""
     store = open_store(output)
-    with ThreadPoolExecutor(READERS) as pool:
-        for start in range(0, len(entries), READERS):
-            group = entries[start : start + READERS]
-            success_keys = [f"{entry.run_id}/{SUCCESS_KEY}" for entry in group]
-            yield from compress(group, pool.map(store.exists, success_keys))
+
+    def is_successful(index: int) -> bool:
+        return store.exists(f"{entries[index].run_id}/{SUCCESS_KEY}")
+
+    return compress(entries, map_ordered(is_successful, len(entries), READERS))
 
 
 def _iter_blocks(store: Store) -> Iterator[Block]:
@@ -125,7 +125,7 @@ def _write_blocks(store: Store, entries: Sequence[RunEntry], known: int) -> None
 
 def _iter_entries(store: Store, first: int) -> Iterator[RunEntry]:
     """Every entry from the number `first` to the first free one; several are read at once."""
-    with ThreadPoolExecutor(READERS) as pool:
+    with thread_pool(READERS) as pool:
         for start in count(first, READERS):
             numbers = range(start, start + READERS)
             for entry in pool.map(lambda number: _read_entry_or_none(store, number), numbers):

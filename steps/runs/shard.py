@@ -160,5 +160,5 @@ def has_parts_to_make(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
         missing = missing_parts(store, read_shard(store, plan, shards[index]))
         return bool(recover_parts(store, format_of(plan.job), missing))
 
-    with closing(map_ordered(has_parts, len(shards))) as results:  # type: ignore[type-var]  # a generator
+    with closing(map_ordered(has_parts, len(shards))) as results:
         return any(results)

@@ -1,7 +1,7 @@
-"""Work shared by threads: an ordered map, a cache without double work, and a budget of memory."""
+"""Work shared by threads: a pool, an ordered map, a cache without double work, a memory budget."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Condition, Lock
@@ -13,14 +13,32 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@contextmanager
+def thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool for generators: a generator that is closed early does not wait for the threads.
+
+    The garbage collector closes generators in whichever thread it runs, also in one that is just
+    starting and holds the lock that threads need to end: waiting for them there never ends.
+    """
+    pool = ThreadPoolExecutor(workers)
+    wait = True
+    try:
+        yield pool
+    except GeneratorExit:
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=not wait)
+
+
 def map_ordered(
     work: Callable[[int], T], count: int, workers: int = DEFAULT_WORKERS
-) -> Iterator[T]:
+) -> Generator[T]:
     """The results of `work` for the numbers below `count`, in order.
 
     At most `workers` calls run at a time, and as many results wait in memory.
     """
-    with ThreadPoolExecutor(workers) as pool:
+    with thread_pool(workers) as pool:
         pending: deque[Future[T]] = deque()
         for number in range(count):
             pending.append(pool.submit(work, number))

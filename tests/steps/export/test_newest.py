@@ -142,7 +142,7 @@ def test_an_export_says_what_it_leaves_out(output: str, tmp_path: Path) -> None:
     card = (tmp_path / CARD_KEY).read_text()
     assert f"{result.superseded} whose ` id ` newer images have" in card
     assert (f"{result.duplicates} that newer runs hold" in card) == bool(result.duplicates)
-    with pytest.raises(BadInput, match="newest_by 'id', not 'image_id'"):
+    with pytest.raises(BadInput, match="newest-by id, and this one has newest-by image_id"):
         imagekiln.export(output, tmp_path)
 
 

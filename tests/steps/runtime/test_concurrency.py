@@ -30,7 +30,7 @@ def test_only_so_many_results_wait_at_a_time() -> None:
     next(results)
     time.sleep(0.05)
     assert len(begun) <= DEFAULT_WORKERS + 1
-    results.close()  # type: ignore[attr-defined]  # a generator
+    results.close()
 
 
 def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
@@ -48,6 +48,16 @@ def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
     assert not threads() - before
 
 
+def test_closing_early_does_not_wait_for_calls_that_run() -> None:
+    """As the garbage collector may close in a thread that the others need to end."""
+    released = threading.Event()
+    results = map_ordered(lambda number: number == 0 or released.wait(), 100)
+    next(results)
+    results.close()
+    assert not released.is_set()
+    released.set()
+
+
 def test_as_many_calls_run_at_once_as_there_are_workers_and_no_more() -> None:
     together = threading.Barrier(3)
     assert len(list(map_ordered(lambda _: together.wait(timeout=30), 6, workers=3))) == 6
@@ -56,7 +66,7 @@ def test_as_many_calls_run_at_once_as_there_are_workers_and_no_more() -> None:
     next(results)
     time.sleep(0.05)
     assert len(begun) <= 4
-    results.close()  # type: ignore[attr-defined]  # a generator
+    results.close()
 
 
 def test_a_result_is_computed_once_however_many_ask() -> None:
