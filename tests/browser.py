@@ -64,7 +64,12 @@ class Tab:
             self.events.append(answer)
 
     def open(self, url: str) -> None:
-        self.call("Page.navigate", url=url)
+        """Show a page, and wait until it is loaded."""
+        self._load("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Load the page anew, and wait until it is loaded."""
+        self._load("Page.reload")
 
     def evaluate(self, expression: str) -> object:
         """The value of an expression of JavaScript in the page, once its promise is kept."""
@@ -97,6 +102,15 @@ class Tab:
         """Errors of scripts, and what the browser logged, such as breaches of its policy."""
         names = ("Runtime.exceptionThrown", "Log.entryAdded")
         return [json.dumps(event) for event in self.events if event.get("method") in names]
+
+    def _load(self, method: str, **parameters: object) -> None:
+        # A script that runs while the page is being replaced ends by an error.
+        begun = len(self.events)
+        self.call(method, **parameters)
+        while not any(
+            event.get("method") == "Page.loadEventFired" for event in self.events[begun:]
+        ):
+            self.events.append(self._receive())
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:

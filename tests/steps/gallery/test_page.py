@@ -111,8 +111,8 @@ def test_filters_and_order_come_back_with_the_address(tab: Tab, client: Client) 
     expected = ",".join(str(tile["image_id"]) for tile in tiles)
     assert tab.wait_for(shown) == expected
     assert tab.evaluate(NO_OVERFLOW)
-    tab.evaluate("location.reload(); 0")
-    tab.wait_for("document.readyState === 'complete' && state && $('chips').children.length")
+    tab.reload()
+    tab.wait_for("state && $('chips').children.length")
     assert tab.wait_for(shown) == expected
     assert tab.complaints() == []
 
@@ -181,6 +181,24 @@ def test_pages_of_other_origins_read_nothing(browser: Tab, client: Client) -> No
         assert browser.evaluate(loaded) == "refused"
         server.shutdown()
         thread.join()
+
+
+def test_an_answer_that_comes_late_replaces_no_newer_one(tab: Tab) -> None:
+    captions = tab.evaluate("""(async () => {
+      const ask = source.trends;
+      let release;
+      const released = new Promise((resolve) => { release = resolve; });
+      source.trends = (column) => column ? ask(column) : released.then(() => ask(column));
+      $('mean').value = '';
+      const late = showTrends();
+      $('mean').value = 'score';
+      await showTrends();
+      release();
+      await late;
+      return [...document.querySelectorAll('figcaption')].map((one) => one.textContent);
+    })()""")
+    assert isinstance(captions, list)
+    assert any(caption.startswith("Mean of score") for caption in captions)
 
 
 def test_trends_show_each_run(tab: Tab) -> None:
