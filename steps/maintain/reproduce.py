@@ -1,5 +1,6 @@
 """Draws one image of a run again, and compares it with the stored one."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -40,6 +41,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
 
 IMAGE_ID_PATTERN = re.compile(r"[0-9a-f]{32}")
+MAX_NAMED_IMAGES = 8
 
 Equality = Literal["bytes", "pixels", "nothing"]
 
@@ -104,6 +106,8 @@ def reproduce(
             "Name another one."
         )
 
+    path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
+    _require_writable(path.parent)
     stats = _original_stats(run.store, stored)
     batch = _original_batch(run.plan, image_row, stats)
     report("Loading the model ...")
@@ -113,7 +117,7 @@ def reproduce(
     return ReproduceResult(
         run=run.store.uri,
         image_id=image_id,
-        file=_write_image(run.plan, image_id, encoded, to),
+        file=_write_image(encoded, path),
         equal=equal,
         status_then=stored["status"],
         status_now=encoded.status,
@@ -139,12 +143,19 @@ def find_row(run: Run, name: str) -> pa.Table:
             f"{run.store.uri}: has no image {name!r}, neither as image_id nor as the id of a row. "
             "Copy an image_id from its manifest, or from the link of a thumbnail in the report."
         )
+    rows = [_read_row(run, position) for position in positions[:MAX_NAMED_IMAGES]]
     if len(positions) > 1:
+        images = ", ".join(f"{_only(row, 'image_id')} ({_only(row, 'status')})" for row in rows)
         raise BadInput(
-            f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Copy the image_id "
-            "of one from the manifest, or from the link of a thumbnail in the report."
+            f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Name one of them by "
+            f"its image_id: {images}{' ...' if len(positions) > len(rows) else ''}"
         )
-    return _read_row(run, positions[0])
+    return rows[0]
+
+
+def _only(row: pa.Table, column: str) -> object:
+    """The value of a table of one row."""
+    return row[column][0].as_py()
 
 
 def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
@@ -229,10 +240,15 @@ def _encode(plan: Plan, row: ImageRow, drawn: DrawnImage) -> EncodedImage:
     return encode_drawn_image(drawn, plan.job.encoding, metadata)
 
 
-def _write_image(plan: Plan, image_id: str, encoded: EncodedImage, to: Path | None) -> str | None:
+def _require_writable(folder: Path) -> None:
+    """Raise BadInput where the file could not be written, before the image is drawn."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise BadInput(f"{folder}: is no folder that can be written to. Choose another --to.")
+
+
+def _write_image(encoded: EncodedImage, path: Path) -> str | None:
     if encoded.content is None:
         return None
-    path = to or Path(f"{image_id}{file_suffix(plan.job.encoding)}")
     with translate_errors(str(path)):
         path.write_bytes(encoded.content)
     return str(path)

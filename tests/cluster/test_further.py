@@ -1,5 +1,7 @@
 """More shards than a workflow holds: child workflows make them, and the parent waits for each."""
 
+from pathlib import Path
+
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan
@@ -18,26 +20,31 @@ from tests.cluster.waiting import wait_for_end
 PODS_PER_WORKFLOW = 3
 
 
-def start_parent(argo: ArgoApi) -> tuple[str, str]:
-    """The name of a workflow whose shards do not fit in one, and its run."""
+def plan_small_shards(**settings: object) -> str:
+    """A run with more shards than a workflow holds; its URI."""
+    planned = make_plan(jobs.job(shard={"images": 2}, device="cpu", **settings))
+    assert len(planned.plan.shards) > PODS_PER_WORKFLOW
+    return planned.uri
+
+
+def start_parent(argo: ArgoApi, run: str, stage: str = "all") -> str:
+    """The name of a workflow that makes the shards of a run by child workflows."""
     profile = load_profile("test").model_copy(update={"name": "few"})
     template = build_workflow_template(profile, kube.NAMESPACE, max_pods=PODS_PER_WORKFLOW)
     argo.apply(template)
-    small_shards = jobs.job(shard={"images": 2}, device="cpu")
-    planned = make_plan(small_shards)
-    shards = len(planned.plan.shards)
-    assert shards > PODS_PER_WORKFLOW
-    arguments = {"run": planned.uri, "pods": shards, "workflows": -(-shards // PODS_PER_WORKFLOW)}
+    plan = load_plan(open_store(run))
+    shards = len(plan.shards)
+    arguments = {"run": run, "pods": shards, "workflows": -(-shards // PODS_PER_WORKFLOW)}
     arguments |= {
-        "stage": "all",
+        "stage": stage,
         "parallelism": 2,
         "priority": 3,
         "priority_class": "",
-        "job_name": small_shards.name,
-        "run_id": str(small_shards.run_id),
+        "job_name": plan.job.name,
+        "run_id": plan.run_id,
         "gpu-image": profile.generate.image,
     }
-    name = f"further-{small_shards.run_id}"
+    name = f"further-{stage}-{plan.run_id}"
     parameters = [{"name": key, "value": str(value)} for key, value in arguments.items()]
     manifest: Json = {
         "apiVersion": "argoproj.io/v1alpha1",
@@ -51,7 +58,7 @@ def start_parent(argo: ArgoApi) -> tuple[str, str]:
         },
     }
     argo.create(manifest)
-    return name, planned.uri
+    return name
 
 
 def list_children(name: str, argo: ArgoApi) -> list[Json]:
@@ -60,7 +67,8 @@ def list_children(name: str, argo: ArgoApi) -> list[Json]:
 
 
 def test_shards_that_do_not_fit_are_made_by_child_workflows(argo: ArgoApi) -> None:
-    name, run = start_parent(argo)
+    run = plan_small_shards()
+    name = start_parent(argo, run)
     status = wait_for_end(name, argo)
     assert (status.phase, status.failures) == ("Succeeded", ())
     assert {kube.get_field(each, "spec", "priority") for each in list_children(name, argo)} == {3}
@@ -70,8 +78,23 @@ def test_shards_that_do_not_fit_are_made_by_child_workflows(argo: ArgoApi) -> No
     assert aggregate(run).ok == len(jobs.TEXTS)
 
 
+def test_passes_of_their_own_run_in_child_workflows_after_those_that_draw(
+    argo: ArgoApi, tmp_path: Path
+) -> None:
+    run = plan_small_shards(
+        passes={"larger": {"kind": "refine", "scale": 1.5, "strength": 0.6}}, separate_passes=True
+    )
+    for stage in ("draw", "passes"):
+        status = wait_for_end(start_parent(argo, run, stage), argo)
+        assert (status.phase, status.failures) == ("Succeeded", ())
+    assert aggregate(run).ok == len(jobs.TEXTS)
+    local = jobs.run_here(load_plan(open_store(run)).job, tmp_path)
+    assert jobs.image_hashes(run) == jobs.image_hashes(local)
+
+
 def test_stopping_stops_the_children_too_and_resubmitting_resumes(argo: ArgoApi) -> None:
-    name, run = start_parent(argo)
+    run = plan_small_shards()
+    name = start_parent(argo, run)
     kube.wait_until(
         240,
         "a pod of a child workflow",

@@ -124,13 +124,25 @@ def test_an_image_is_also_found_by_the_id_of_its_row(store: Store, tmp_path: Pat
     assert (result.image_id, result.equal) == (row["image_id"], "bytes")
 
 
-def test_the_id_of_a_row_with_several_images_is_refused_with_their_number(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_drawn(
+    store: Store, tmp_path: Path
+) -> None:
+    image_id = str(manifests(store.uri)[0]["image_id"])
+    reports: list[str] = []
+    with pytest.raises(BadInput, match=r"nowhere: is no folder that can be written to"):
+        reproduce(store.uri, image_id, tmp_path / "nowhere" / "a.png", report=reports.append)
+    assert reports == []
+
+
+def test_the_id_of_a_row_with_several_images_is_refused_with_their_ids(tmp_path: Path) -> None:
     rows: Rows = [{"prompt": "a circle", "id": "circle", "images": 3}, {"prompt": "a", "id": "b"}]
     planned_run = planned(tmp_path, str(tmp_path / "out"), rows)
     fill(planned_run)
     aggregate(planned_run.uri)
-    with pytest.raises(BadInput, match=r"3 images have the id 'circle'\. Copy the image_id"):
+    with pytest.raises(BadInput, match="3 images have the id 'circle'") as refusal:
         reproduce(planned_run.uri, "circle")
+    ids = [str(row["image_id"]) for row in manifests(planned_run.uri) if row["id"] == "circle"]
+    assert all(f"{image_id} (ok)" in str(refusal.value) for image_id in ids)
 
 
 @pytest.mark.parametrize("name", ["0" * 32, "../../etc/passwd", "", "A" * 32])
