@@ -347,6 +347,15 @@ def test_what_a_run_took_outside_of_shards_is_told_apart(large: tuple[ReportData
     assert "0.5 device-hours more went into starting" in " ".join(section.sentences)
 
 
+def test_the_time_of_a_short_run_is_given_in_seconds(large: tuple[ReportData, str]) -> None:
+    price = DevicePrice("cpu", spot=False, gpu_hours=9 / 3600, per_hour=None, source="")
+    section = cost_section(
+        replace(large[0].summary, spending=Spending(UseAmounts(total=9.0), prices=(price,)))
+    )
+    assert section is not None
+    assert "cpu: 9 s of a device, without a price." in section.sentences
+
+
 def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
     large: tuple[ReportData, str],
 ) -> None:
