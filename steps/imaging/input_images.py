@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
-from imagekiln.steps.job.job import JobLimits
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.runtime.concurrency import ByteBudget
 
 # No other decoder of Pillow's ever gets the bytes.

@@ -23,10 +23,10 @@ from imagekiln.steps.job.fields import (
     PipelineSettings,
     PositiveInteger,
     Settings,
-    Share,
     StepCount,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
+from imagekiln.steps.job.limits import BudgetSettings, JobLimits
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
@@ -42,12 +42,10 @@ from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
+from imagekiln.steps.job.sizes import BatchSettings, PartSettings, ShardSettings
 from imagekiln.steps.job.speed import SpeedSettings
 
-DEFAULT_BATCH_IMAGES = 8
-DEFAULT_PART_IMAGES = 64
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
-MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
 class ColumnNames(Settings):
@@ -124,95 +122,6 @@ class CardSettings(Settings):
         pattern=r"^[a-z0-9][a-z0-9.+-]{0,63}$",
         description="A license as Hugging Face names it, such as cc0-1.0.",
     )
-
-
-class ShardSettings(Settings):
-    """The work of one pod: a number of images, or minutes."""
-
-    images: Annotated[PositiveInteger, Field(le=MAX_SHARD_IMAGES)] | None = None
-    minutes: Number | None = Field(default=None, gt=0)
-    seconds_per_image: Number | None = Field(
-        default=None,
-        gt=0,
-        description="The time of one image of the default size and steps on one GPU.",
-    )
-    # Left out of what is written where it is not set, like `variant`.
-    help: bool = Field(
-        default=True,
-        exclude_if=lambda help: help,  # noqa: A006  # pydantic passes it by position
-        description="A pod that is done makes parts of shards that are late, where none waits.",
-    )
-
-    @model_validator(mode="after")
-    def _require_one_size(self) -> "ShardSettings":
-        if self.images is not None and self.minutes is not None:
-            raise ValueError("has both shard.images and shard.minutes; remove one of them")
-        return self
-
-
-class PartSettings(Settings):
-    """The images that one commit writes: a minute or two of work."""
-
-    images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
-        default=None,
-        description=(
-            f"Where absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
-        ),
-    )
-
-
-class BatchSettings(Settings):
-    """The images that one call of the denoiser draws: a number, or as `tune` measured."""
-
-    images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
-        default=None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
-    )
-    tuning: Location | None = Field(
-        default=None, description="The file that `imagekiln tune` wrote: a path or URI."
-    )
-    gpu: NonEmptyText | None = Field(
-        default=None, description="The GPU's name in nvidia-smi, if the tuning file has several."
-    )
-
-
-class JobLimits(Settings):
-    """Which inputs are rejected, and how many rejected rows or failed images are too many."""
-
-    prompt_chars: PositiveInteger = 4000
-    pixels: PositiveInteger = Field(
-        default=4096 * 4096, description="The most pixels that an image may have."
-    )
-    picture_bytes: PositiveInteger = Field(
-        default=32 * 2**20, le=2**30, description="The most bytes that an input image may have."
-    )
-    # Pillow itself opens none above twice its MAX_IMAGE_PIXELS.
-    picture_pixels: PositiveInteger = Field(
-        default=8192 * 8192,
-        le=178_956_970,
-        description="The most pixels that an input image may have.",
-    )
-    rejected_share: Share = Field(
-        default=0.01, description="Planning fails when a larger share of the rows is rejected."
-    )
-    failed_share: Share = Field(
-        default=0.0, description="The run fails when a larger share of the images is not ok."
-    )
-
-
-class BudgetSettings(Settings):
-    """What a run may cost, with all its retries. No plan contains it, so that it can be raised."""
-
-    gpu_hours: Number | None = Field(
-        default=None, gt=0, description="The most GPU-hours that the run may take."
-    )
-    cost: Number | None = Field(
-        default=None, gt=0, description="The most that the run may cost; needs a price."
-    )
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether there is any limit."""
-        return self != BudgetSettings()
 
 
 class ClusterSettings(Settings):

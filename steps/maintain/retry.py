@@ -13,7 +13,8 @@ from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
-from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.sizes import MAX_SHARD_IMAGES
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, cut_name
 from imagekiln.steps.imaging.input_images import ImageInspector, RejectedImage
-from imagekiln.steps.job.job import JobLimits
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import is_remote_uri

@@ -14,7 +14,8 @@ from imagekiln.steps.job.columns import (
     MAX_SIDE,
     PROMPT_COLUMNS,
 )
-from imagekiln.steps.job.job import Job, JobLimits
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.output import MAX_SIDES, Encoding
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.job.samplers import SAMPLERS

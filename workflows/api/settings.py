@@ -18,16 +18,13 @@ from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings, 
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import (
-    BatchSettings,
     CardSettings,
     ClusterSettings,
     ColumnNames,
-    JobLimits,
     ModelSettings,
-    PartSettings,
     RowDefaults,
-    ShardSettings,
 )
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
 from imagekiln.steps.job.passes import CaptionPass, RefinePass, UpscalePass
 from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
@@ -40,6 +37,7 @@ from imagekiln.steps.job.scores import (
     OwnScore,
     RewardScore,
 )
+from imagekiln.steps.job.sizes import BatchSettings, PartSettings, ShardSettings
 from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [

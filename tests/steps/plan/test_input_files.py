@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
-from imagekiln.steps.job.job import ColumnNames, JobLimits
+from imagekiln.steps.job.job import ColumnNames
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
 from imagekiln.steps.plan.input_images import InputImages

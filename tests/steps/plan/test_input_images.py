@@ -14,7 +14,7 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.job.job import JobLimits
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_images import DiskCache, InputImages, read_input_image
 from imagekiln.steps.plan.step import PlanResult

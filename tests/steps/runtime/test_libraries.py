@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.imaging.input_images import ImageInspector
-from imagekiln.steps.job.job import JobLimits
+from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.runtime.libraries import limit_spinning, silence_libraries
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
