@@ -70,6 +70,15 @@ class TryAgain(KilnError):
     exit_code = 75
 
 
+class NotDrawn(TryAgain):
+    """Images lack that passes are to run over: drawing them has failed, or was never tried.
+
+    Its sentence has `phrase`, by which a workflow's failures are told from what follows from them.
+    """
+
+    phrase: ClassVar[str] = "nothing is drawn yet"
+
+
 def newer_version_error(where: str, version: object, known_version: int) -> NewerVersion:
     """The error for an object of a run that a newer Imagekiln has written."""
     return NewerVersion(

@@ -134,6 +134,11 @@ def refuses_odd(images: Images, specs: Specs) -> list[float]:
     return [1.0] * len(images)
 
 
+def exits(_images: Images, _specs: Specs) -> None:
+    """End the process."""
+    raise SystemExit
+
+
 def always_fails(_images: Images, _specs: Specs) -> list[float]:
     """Fail."""
     raise RuntimeError("no such thing")

@@ -160,6 +160,7 @@ def _working_shares(stats: Sequence[ShardStats], seconds: StageSeconds) -> _Shar
         return _Shares(1.0, 0.0, 0.0)
     compiling = min(1.0, seconds.compile / working)
     computed = seconds.text + seconds.denoise + seconds.decode + seconds.safety
+    computed += sum(seconds.passes.values())
     drawing = computed / working
     busy = mean_busy_share(stats)
     if busy is not None:  # texts may be encoded during a batch, and are then counted twice

@@ -102,6 +102,9 @@ class GalleryIndex:
             self.progress.is_complete = True
         except KilnError as error:
             self.add_problem(f"The index is not complete: {error}")
+        except Exception as error:
+            self.add_problem(f"The index is not complete: {type(error).__name__}. See the log.")
+            raise
         finally:
             self._has_rows.set()
             self._ended.set()

@@ -60,6 +60,13 @@ class UnitFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitNotDrawn:
+    """Parts of the worker's unit were never drawn; all others have had their passes."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """The worker ends with a failure that has a sentence, of the class of this name."""
 

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import NotDrawn, StorageRefused
 from imagekiln.steps.generate.attempt import (
     Attempt,
     encode_for,
@@ -36,7 +35,7 @@ from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, prefetch
-from imagekiln.steps.runtime.progress import Progress
+from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, Stop
 from imagekiln.steps.storage.store import Store
@@ -61,11 +60,12 @@ def pass_shard(
 ) -> ShardStats | None:
     """Make what is missing of one shard from what was drawn of it; otherwise as `generate_shard`.
 
-    Raises TryAgain where a part is neither drawn nor committed, after all others.
+    Raises NotDrawn where a part is neither drawn nor committed, after all others.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
-    _remove_leftovers(store, shard, missing)
+    remove_drawn = _DrawnRemoval(store, progress)
+    _remove_leftovers(store, shard, missing, remove_drawn)
     progress.add_existing(count_images(shard) - count_images(missing))
     drawn = find_drawn_parts(store, missing)
     if not drawn:
@@ -84,7 +84,7 @@ def pass_shard(
         passes.device,
         progress,
         stop,
-        after_commit=partial(remove_drawn_part, store),
+        after_commit=remove_drawn,
     )
     stats = shard_stats(plan, number, load_seconds, Attempt(run, _model_stats(passes)), startup)
     if not run.stopped:  # to draw and to pass is one attempt
@@ -111,21 +111,42 @@ def _load(
     return passes, seconds
 
 
-def _remove_leftovers(store: Store, shard: Sequence[Part], missing: Sequence[Part]) -> None:
+def _remove_leftovers(
+    store: Store, shard: Sequence[Part], missing: Sequence[Part], remove: Callable[[Part], None]
+) -> None:
     """Remove what a process that was killed left of parts that it had committed."""
     missing_keys = {part.key for part in missing}
     committed = [part for part in shard if part.key not in missing_keys]
     for part in find_drawn_parts(store, committed):
-        remove_drawn_part(store, part)
+        remove(part)
+
+
+class _DrawnRemoval:
+    """Removes what was drawn of committed parts. Where a store forbids it, that stays, for `gc`."""
+
+    def __init__(self, store: Store, progress: Progress) -> None:
+        self._store = store
+        self._progress = progress
+        self._is_refused = False
+
+    def __call__(self, part: Part) -> None:
+        if self._is_refused:
+            return
+        try:
+            remove_drawn_part(self._store, part)
+        except StorageRefused as error:
+            self._is_refused = True
+            sentence = f"{error} No image is lost; `imagekiln gc` removes what stays of drawing."
+            self._progress.show_event(Event("drawn_left", {}, sentence))
 
 
 def _require_committed(store: Store, number: int, parts: Sequence[Part]) -> None:
-    """Raise TryAgain where a part is still missing: it was never drawn."""
+    """Raise NotDrawn where a part is still missing."""
     left = [part for part in parts if not store.exists(part.key)]
     if left:
         command = format_command("generate", store.uri, f"--shard {number} --stage draw")
-        raise TryAgain(
-            f"{store.uri}: nothing is drawn yet of {pluralize(len(left), 'part')} of shard "
+        raise NotDrawn(
+            f"{store.uri}: {NotDrawn.phrase} of {pluralize(len(left), 'part')} of shard "
             f"{number}, so no pass can run over it. Draw it first (`{command}`), and run this "
             "again."
         )

@@ -76,6 +76,8 @@ class UserCheck:
         try:
             with self._lock:
                 return _to_verdict(self._function(read_only, spec))
+        except SystemExit:  # it would end the process as if all were made
+            return Verdict(False, "the check failed: it called exit()")
         except Exception as error:  # a user's code may raise anything
             if _is_device_failure(error):
                 raise TryAgain(

@@ -47,7 +47,7 @@ class OwnScorer:
         if isinstance(function, type):
             try:
                 function = function(device)
-            except Exception as error:  # a user's code may raise anything
+            except (Exception, SystemExit) as error:  # a user's code may raise anything
                 reason = error_reason(error)
                 raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
         self._function = function
@@ -57,7 +57,10 @@ class OwnScorer:
         read_only = [image.view() for image in images]
         for image in read_only:
             image.flags.writeable = False
-        return self._function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
+        try:
+            return self._function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
+        except SystemExit as error:  # it would end the process as if all were made
+            raise RuntimeError("it called exit()") from error
 
 
 class BatchScorer:

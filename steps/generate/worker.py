@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from imagekiln.steps.errors import KilnError
+from imagekiln.steps.errors import KilnError, NotDrawn
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.messages import (
     Assignment,
@@ -20,6 +20,7 @@ from imagekiln.steps.generate.messages import (
     Images,
     ImageState,
     UnitFinished,
+    UnitNotDrawn,
     WeightsVerified,
     WorkerCrashed,
     WorkerFailed,
@@ -65,15 +66,19 @@ def _work(port: "_Port", assignment: Assignment, stop: Stop) -> None:
 
         with open_stage(assignment.stage, store, plan, startup) as make_shard:
             for unit in inbox.units():
-                make_shard(
-                    unit.shard,
-                    progress=_WorkerProgress(port),
-                    stop=stop,
-                    startup=startup,
-                    parts=unit.parts,
-                    record=port.send,
-                )
-                port.send(UnitFinished())
+                try:
+                    make_shard(
+                        unit.shard,
+                        progress=_WorkerProgress(port),
+                        stop=stop,
+                        startup=startup,
+                        parts=unit.parts,
+                        record=port.send,
+                    )
+                except NotDrawn as error:  # other units may be drawn
+                    port.send(UnitNotDrawn(str(error)))
+                else:
+                    port.send(UnitFinished())
 
 
 class _Port:

@@ -18,13 +18,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Self, cast
 
-from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.errors import KilnError, NotDrawn, TryAgain
 from imagekiln.steps.generate.messages import (
     PASSING,
     Assignment,
     EndAfterPart,
     Images,
     UnitFinished,
+    UnitNotDrawn,
     WeightsVerified,
     WorkerCrashed,
     WorkerFailed,
@@ -147,6 +148,7 @@ class _WorkerPool:
         self._asked_to_end = False
         self._sent_signals = False
         self._stopped_units = 0
+        self._not_drawn: list[str] = []
         self._shards_with_stats: set[int] = set()
         self._committed_before: Counter[WorkUnit] = Counter()
         self._event_keys: set[str] = set()
@@ -163,8 +165,7 @@ class _WorkerPool:
                 self._await_end()
         finally:
             for worker in self._workers.values():
-                worker.process.kill()
-                worker.process.wait()
+                _kill(worker)
                 worker.connection.close()
 
     def start_worker(self, environment: Mapping[str, str]) -> None:
@@ -201,9 +202,12 @@ class _WorkerPool:
                 return
             for connection in wait(list(self._workers), POLL_SECONDS):
                 self._receive(self._workers[cast("Connection", connection)])
+            self._bury_dead()
 
     def dismiss(self) -> None:
         """Let the workers end by themselves, since nothing is left for them."""
+        if self._stopped_units:  # their time is over
+            return
         for worker in self._workers.values():
             self._send(worker, None)
         self._await_end()
@@ -217,6 +221,8 @@ class _WorkerPool:
                 f"{self._store.uri}: images are missing, because workers were lost "
                 f"({self._last_reason.rstrip('.')}). Run the same command again to resume."
             )
+        if self._not_drawn:
+            raise NotDrawn(self._not_drawn[0])
 
     def _announce_weights(self) -> None:
         self._weights_verified = True
@@ -259,6 +265,11 @@ class _WorkerPool:
         if unit is not None:
             self._send(worker, unit)
 
+    def _finish_unit(self, worker: _Worker, message: UnitFinished | UnitNotDrawn) -> None:
+        if isinstance(message, UnitNotDrawn):
+            self._not_drawn.append(message.sentence)
+        self._assign(worker, None if self._asked_to_end else self._queue.take())
+
     def _receive(self, worker: _Worker) -> None:
         try:
             message = worker.connection.recv()
@@ -270,8 +281,8 @@ class _WorkerPool:
                 self._count(worker, message)
             case ShardStats():
                 self._record(message)
-            case UnitFinished():
-                self._assign(worker, None if self._asked_to_end else self._queue.take())
+            case UnitFinished() | UnitNotDrawn():
+                self._finish_unit(worker, message)
             case WorkerFailed():
                 self._fail(worker, message.to_error())
             case WorkerCrashed():
@@ -306,10 +317,17 @@ class _WorkerPool:
         record_stats(self._store, stats)
 
     def _fail(self, worker: _Worker, failure: KilnError) -> None:
-        """Note why a worker ends. Where no worker can do better, all end."""
+        """Go on without a worker that ends. Where no worker can do better, all end."""
         if not isinstance(failure, TryAgain):
             raise failure
         worker.failure = failure
+        self._bury(worker)  # a thread that hangs may keep its connection open
+
+    def _bury_dead(self) -> None:
+        """Find workers whose connection does not end with them: a child of theirs has it too."""
+        for worker in list(self._workers.values()):
+            if worker.process.poll() is not None and not worker.connection.poll():
+                self._bury(worker)
 
     def _bury(self, worker: _Worker) -> None:
         """Go on without a worker that has ended: others make its unit, or one in its place."""
@@ -345,13 +363,18 @@ class _WorkerPool:
             self._progress.show_event(event)
 
 
+def _kill(worker: _Worker) -> int:
+    """End a worker, and what it has started; its exit code."""
+    with suppress(ProcessLookupError):
+        os.killpg(worker.process.pid, signal.SIGKILL)
+    return worker.process.wait()
+
+
 def _describe_end(worker: _Worker) -> str:
     """Why a worker ended, as a sentence, once it has."""
-    try:
-        code = worker.process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        worker.process.kill()
-        code = worker.process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        worker.process.wait(END_SECONDS)
+    code = _kill(worker)
     if worker.failure is not None:
         return str(worker.failure)
     name = worker.name.capitalize()

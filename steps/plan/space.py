@@ -53,6 +53,11 @@ def estimate_drawn_bytes(draft: PlanDraft, job: Job) -> float | None:
     return pixels * RGB_BYTES
 
 
+def estimate_peak_bytes(draft: PlanDraft, job: Job) -> float:
+    """The most bytes that are stored at a time: images, or all of them before their passes."""
+    return max(estimate_bytes(draft, job), estimate_drawn_bytes(draft, job) or 0.0)
+
+
 def _bytes_per_pixel(encoding: Encoding) -> float:
     if is_lossless(encoding) and encoding.kind != "png":
         return LOSSLESS_BYTES_PER_PIXEL

@@ -36,7 +36,7 @@ from imagekiln.steps.plan.input_files import (
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInput, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
-from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
+from imagekiln.steps.plan.space import SpaceNeeded, estimate_peak_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.added_columns import require_free_names
 from imagekiln.steps.runs.keys import (
@@ -175,7 +175,7 @@ def make_plan(
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
-            space = require_space(job.output, estimate_bytes(draft, job))
+            space = require_space(job.output, estimate_peak_bytes(draft, job))
             result = _write_plan(store, run_id, inputs, draft, scratch)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import Missing, newer_version_error
+from imagekiln.steps.errors import Missing, StorageRefused, newer_version_error
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
@@ -80,7 +80,8 @@ class PackedDrawnPart:
         """
         is_first = store.create(drawn_key(self.part.key), self.content)
         if store.exists(self.part.key):
-            remove_drawn_part(store, self.part)
+            with suppress(StorageRefused):  # `gc` finds it
+                remove_drawn_part(store, self.part)
         return is_first
 
 

@@ -66,10 +66,12 @@ class SingleFlightCache(Generic[K, V]):
         result, is_first = self._reserve(key)
         if is_first:
             try:
-                result.set_result(self._work(key))
+                value = self._work(key)
             except BaseException as error:  # noqa: BLE001  # raised below, here and for who waits
                 self._forget(key, result)
                 result.set_exception(error)
+            else:
+                result.set_result(value)
         return result.result()
 
     def _forget(self, key: K, result: Future[V]) -> None:

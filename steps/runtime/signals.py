@@ -27,11 +27,13 @@ class Stop:
 
     `immediate`: the signal itself raises Stopped, since no current work is worth finishing.
     `waits_for_part`: the current part is finished, however long that takes.
+    `has_raised`: a signal has raised Stopped.
     """
 
     requested_at: float | None = None
     immediate: bool = False
     waits_for_part: bool = False
+    has_raised: bool = False
 
     def request(self) -> None:
         """Stop as soon as the current part is finished or dropped."""
@@ -89,6 +91,7 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
         if number == signal.SIGINT:
             interrupts += 1
         if stop.immediate or interrupts > 1:
+            stop.has_raised = True
             raise Stopped
         if number == signal.SIGINT:
             os.write(2, INTERRUPT_MESSAGE)  # print is unsafe in a signal handler
@@ -96,9 +99,24 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     for number in before:
         signal.signal(number, handle)
     try:
-        yield stop
+        with _replaced_errors(stop):
+            yield stop
     finally:
         _replace_handler(handle, after)
+
+
+@contextmanager
+def _replaced_errors(stop: Stop) -> Iterator[None]:
+    """Raise Stopped in the place of any error after a signal has raised it.
+
+    Where that was in a call of DuckDB or Arrow, these raise errors of their own instead.
+    """
+    try:
+        yield
+    except Exception as error:
+        if stop.has_raised:
+            raise Stopped from error
+        raise
 
 
 def _replace_handler(old: _Handler, handlers: Mapping[signal.Signals, _Handler]) -> None:

@@ -178,7 +178,7 @@ def error_code(error: BaseException) -> str:
     return str(response["Error"].get("Code", ""))
 
 
-def error_reason(error: Exception) -> str:
+def error_reason(error: BaseException) -> str:
     """The first line of the error's own message, or its type where it has none."""
     message = str(error)
     if isinstance(error, OSError) and error.strerror:

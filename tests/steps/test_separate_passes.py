@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete, NotDrawn, StorageRefused, TryAgain
 from imagekiln.steps.generate.start import generate
+from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
@@ -27,6 +28,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from tests import protocol
 from tests.faults import failing
 from tests.image_models import captioner_folder, upscaler_folder
@@ -222,6 +224,48 @@ def test_what_is_not_drawn_is_said_and_can_be_tried_again(tmp_path: Path, drawn_
     draw_all(run)
     pass_all(run)
     assert drawn_keys(run) == []
+
+
+def test_a_shard_that_is_not_drawn_keeps_no_other_from_its_passes(tmp_path: Path) -> None:
+    settings = {"shard": {"images": 2}, "part": {"images": 2}, "device": "cpu", "threads": 1}
+    captioned = job_with(tmp_path, passes={"words": WORDS}, separate_passes=True, **settings)
+    plan = make_plan(captioned)
+    shards = range(len(plan.plan.shards))
+    for number in shards[1:]:
+        generate(plan.uri, number, stage="draw")
+    store = open_store(plan.uri)
+    with pytest.raises(NotDrawn, match=r"nothing is drawn yet of \d parts? of shard 0"):
+        make_shards(store, plan.plan, shards, [{}], NoProgress(), Stop(), ["passes"])
+    made = {entry.key[:12] for entry in store.list_folder("images")}
+    assert made == {f"images/{number:05}" for number in shards[1:]}
+
+
+def test_a_store_that_forbids_removal_stops_no_pass(
+    tmp_path: Path, drawn_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: LocalStore, key: str) -> None:
+        raise StorageRefused(f"{key}: may not be removed.")
+
+    run = copied(drawn_run, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "remove", refuse)
+        pass_all(run)
+        pass_all(run)
+    assert len(drawn_keys(run)) == len(drawn_keys(drawn_run))
+    with suppress(Incomplete):
+        aggregate(str(run), failed_share=1.0)
+    gc(str(tmp_path), 0, remove=True)
+    assert drawn_keys(run) == []
+
+
+def test_a_disk_needs_room_for_what_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.plan.space.find_free_bytes", lambda _: SIDE**2)
+    settings = {"passes": {"words": WORDS}, "encoding": {"kind": "webp"}}
+    make_plan(job_with(tmp_path / "at-once", **settings))
+    with pytest.raises(BadInput, match=r"the images take about .* free"):
+        make_plan(job_with(tmp_path / "apart", separate_passes=True, **settings))
 
 
 def table_changed(path: Path, **columns: object) -> None:

@@ -14,21 +14,23 @@ def find_cause(failures_json: str) -> str | None:
     """The cause in one line; None where no step of ours failed for good, or the list is cut off.
 
     A node that was retried is in the list beside its attempts, whose messages give the reasons.
-    An attempt alone was made up for by a later one.
+    An attempt alone was made up for by a later one. Drawing a shard and its passes are two nodes
+    of one name.
     """
     failed = [node for node in _read_nodes(failures_json) if _is_ours(node)]
     names = {_name(node) for node in failed}
 
-    last_attempts: dict[str, StepFailure] = {}
+    last_attempts: dict[tuple[str, bool], StepFailure] = {}
     for node in failed:
         match = ATTEMPT_PATTERN.match(_name(node))
         if match is None or match[1] not in names:
             continue
         step_name = match[1]
         failure = _to_failure(node, step_name, int(match[2]) + 1)
-        latest = last_attempts.get(step_name)
+        key = (step_name, failure.follows_from_drawing)
+        latest = last_attempts.get(key)
         if latest is None or latest.attempts < failure.attempts:
-            last_attempts[step_name] = failure
+            last_attempts[key] = failure
     return failure_cause(list(last_attempts.values()))
 
 

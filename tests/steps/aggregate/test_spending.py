@@ -27,6 +27,12 @@ def test_the_uses_add_up_to_all_that_was_spent() -> None:
     assert (result.attempts, result.lost_attempts) == (1, 0)
 
 
+def test_passes_are_drawing() -> None:
+    stats = replace(STATS, seconds=replace(SECONDS, denoise=200, passes={"a": 200.0, "b": 100.0}))
+    result = summarize_spending([stats], SPENT, PRICES, drawn=100, ok=90)
+    assert result.gpu_seconds.drawing == 540
+
+
 def test_what_a_killed_process_did_after_its_last_part_is_repeated() -> None:
     killed = Spent(seconds=400, useful=300, loading=80, attempts=1)
     result = summarize_spending([STATS], SPENT + killed, PRICES, drawn=100, ok=100)

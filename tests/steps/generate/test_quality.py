@@ -104,6 +104,11 @@ def test_a_check_that_fails_takes_the_image_for_bad() -> None:
     assert len(said) <= MAX_REASON_CHARS + len("own: ")
 
 
+def test_a_check_that_exits_takes_the_image_for_bad_and_ends_nothing() -> None:
+    verdict = _check("exits")(RGB, row())
+    assert (verdict.ok, verdict.reason) == (False, "the check failed: it called exit()")
+
+
 def test_what_is_kept_of_a_verdict_can_be_written() -> None:
     assert format_verdict("own", _check("raises")(RGB, row())).encode()
     assert format_verdict("own", Verdict(False)) == "own"

@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Iterator
 
+import duckdb
+import pyarrow as pa
 import pytest
 
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop, Stopped, stop_on_signals
@@ -48,6 +50,26 @@ def test_a_signal_requests_to_stop_and_nothing_else_happens(
 def test_an_immediate_stop_is_raised_by_the_signal_itself(before: Recorder) -> None:
     with pytest.raises(Stopped), stop_on_signals(at_once=True):
         os.kill(os.getpid(), signal.SIGTERM)
+    assert before.numbers == []
+
+
+def test_a_library_that_swallows_the_stop_does_not_hide_it(before: Recorder) -> None:
+    schema = pa.schema({"number": pa.int64()})
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield pa.record_batch([[1]], schema)
+
+    def read_within_duckdb() -> None:
+        rows = pa.RecordBatchReader.from_batches(schema, interrupted())
+        with duckdb.connect() as database:
+            database.register("rows", rows)
+            database.execute("SELECT sum(number) FROM rows").fetchall()
+
+    with pytest.raises(Stopped), stop_on_signals(at_once=True):
+        read_within_duckdb()
+    with pytest.raises(ZeroDivisionError), stop_on_signals(at_once=True):
+        _ = 1 // 0
     assert before.numbers == []
 
 
