@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.passes import Stage
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.metrics import (
@@ -40,28 +41,46 @@ AnyMetric = Counter | Gauge | SecondsHistogram
 
 
 class CountingProgress(RelayedProgress):
-    """Progress that is shown elsewhere, and served as gauges."""
+    """Progress that is shown elsewhere, and served as gauges.
+
+    Images that still wait for their passes are not done.
+    """
+
+    def __init__(self, shown: Progress, stages: Sequence[Stage]) -> None:
+        """Take what shows it, and the stages that are each to be started."""
+        super().__init__(shown)
+        self._stages = iter(stages)
+        self._ends_images = True
 
     def start(self, total: int) -> None:
         """So many images are planned."""
+        self._ends_images = next(self._stages, "whole") != "draw"
         SHARD_IMAGES_PLANNED.set(total)
+        SHARD_IMAGES_DONE.set(0)
         super().start(total)
 
     def add_existing(self, images: int) -> None:
         """So many of them were committed before."""
-        SHARD_IMAGES_DONE.add(images)
+        self._add(images)
         super().add_existing(images)
 
     def add_committed(self, images: int) -> None:
         """So many more are committed."""
-        SHARD_IMAGES_DONE.add(images)
+        self._add(images)
         super().add_committed(images)
+
+    def _add(self, images: int) -> None:
+        if self._ends_images:
+            SHARD_IMAGES_DONE.add(images)
 
 
 @contextmanager
-def serve_metrics(progress: Progress, plan: Plan, shard: str = ALL_SHARDS) -> Iterator[Progress]:
+def serve_metrics(
+    progress: Progress, plan: Plan, shard: str = ALL_SHARDS, stages: Sequence[Stage] | None = None
+) -> Iterator[Progress]:
     """Serve the metrics of this process, if a port is set; yields the progress to report to.
 
+    `stages` are those that it does of shards, by default all of the job's.
     A port that is taken is reported, and the work continues without metrics. Raises BadInput where
     the setting is no port.
     """
@@ -71,12 +90,12 @@ def serve_metrics(progress: Progress, plan: Plan, shard: str = ALL_SHARDS) -> It
         return
     with _serve(port, progress, METRICS, folder=None):
         _set_info(plan, shard)
-        yield CountingProgress(progress)
+        yield CountingProgress(progress, stages or plan.job.stages)
 
 
 @contextmanager
 def serve_worker_metrics(
-    progress: Progress, plan: Plan, shard: str = ALL_SHARDS
+    progress: Progress, plan: Plan, shard: str = ALL_SHARDS, stages: Sequence[Stage] | None = None
 ) -> Iterator[tuple[Progress, dict[str, str]]]:
     """Likewise for worker processes, which get the variables that come with the progress."""
     port = metrics_port(os.environ)
@@ -88,7 +107,8 @@ def serve_worker_metrics(
         _serve(port, progress, pod_metrics(), folder),
     ):
         _set_info(plan, shard)
-        yield CountingProgress(progress), {FOLDER_VARIABLE: folder}
+        counted = CountingProgress(progress, stages or plan.job.stages)
+        yield counted, {FOLDER_VARIABLE: folder}
 
 
 def count_in_worker() -> None:

@@ -85,7 +85,7 @@ def generate(
     # Hashing begins at once, unless nothing is drawn with the model.
     digest: Future[str] | None = None if plan.job.needs_drawing_model(stages) else Future()
     with (
-        serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
+        serve_metrics(progress or NoProgress(), plan, str(number), stages) as served_progress,
         meter_attempt(store, plan, served_progress, stop, shards=[number], age=age) as meter,
         Startup.begin(plan, process_clock, options, digest) as startup,
     ):

@@ -213,24 +213,36 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
     require_libraries()
     # Only where pixels are made: torch takes seconds to import.
+    from imagekiln.steps.generate.diffusion.device import free_memory
+    from imagekiln.steps.generate.lazy_denoiser import LazyPasses
+
+    drawn, provenance = _draw(run, row, batch)
+    if run.plan.job.separate_passes:
+        free_memory()  # the models of all stages may not fit together
+        with closing(LazyPasses(run.store, run.plan)) as open_passes:
+            (drawn,) = open_passes().run([drawn], [row], lambda: None).images
+    return drawn, provenance
+
+
+def _draw(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
+    """Draw the image, and run its passes unless they have a stage of their own."""
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
     from imagekiln.steps.generate.passes import load_passes
     from imagekiln.steps.generate.recovery import BatchRecovery
 
-    with closing(load_denoiser(run.plan, run.store, code=False)) as denoiser:
+    plan = run.plan
+    with closing(load_denoiser(plan, run.store, code=False)) as denoiser:
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         (drawn,) = next(recovery.draw_batches([row]))
-        if run.plan.job.passes:
-            denoiser.passes = load_passes(
-                run.plan, run.store, denoiser.device, denoiser, code=False
-            )
+        if plan.job.passes and not plan.job.separate_passes:
+            denoiser.passes = load_passes(plan, run.store, denoiser.device, denoiser, code=False)
             (drawn,) = denoiser.passes([drawn], [row], lambda: None).images
     provenance = Provenance(
         device=describe_device(denoiser.device),
         batch=recovery.batch_size(row),
-        versions=library_versions(run.plan.job),
+        versions=library_versions(plan.job),
     )
     return drawn, provenance
 

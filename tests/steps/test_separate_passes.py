@@ -18,6 +18,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
@@ -89,6 +90,12 @@ def test_separate_passes_give_the_same_bytes(
     assert (second.images, second.parts, second.attempts) == (first.images, first.parts, 1)
     assert [*second.seconds.passes] == [*first.seconds.passes]
     assert second.seconds.denoise > 0
+
+    if "words" in settings["passes"] and "keep" not in settings:  # type: ignore[operator]  # a dict
+        image_id = str(
+            read_table(open_store(separate.uri), "manifest/00000.parquet")["image_id"][1]
+        )
+        assert reproduce(separate.uri, image_id, tmp_path / "again.png").equal == "bytes"
 
 
 def test_several_processes_take_turns_as_one_does(

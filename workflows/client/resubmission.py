@@ -31,7 +31,7 @@ MAX_RESUBMISSIONS = 100  # of one workflow
 MAX_JOB_RETRIES = 100
 RESUBMIT_INFIX = "-again-"
 LONGEST_SUFFIX = f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}"
-MAX_NAME_CHARS = 60  # Argo takes 63, and child workflows add up to three
+MAX_NAME_CHARS = 59  # Argo takes 63, and child workflows add up to four
 ARGO_PREFIX = "workflows.argoproj.io/"
 # A workflow that a CronWorkflow made has its date in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"

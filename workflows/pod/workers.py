@@ -43,7 +43,8 @@ def generate_shards(
     # As many as the pod asked for: what is visible is not asked, since each worker finds out.
     names = visible_gpus(os.environ, workers)
     names += [str(index) for index in range(len(names), workers)]
-    with serve_worker_metrics(progress, plan, str(pod_index)) as (served_progress, variables):
+    with serve_worker_metrics(progress, plan, str(pod_index), stages) as served:
+        served_progress, variables = served
         served_progress.start(sum(plan.shards[shard].images for shard in shards))
         environments = [environment | variables for environment in gpu_environments(names)]
         make_shards(store, plan, shards, environments, served_progress, stop, stages)

@@ -161,6 +161,12 @@ def require_reachable_paths(job: Job) -> None:
             f"model.id is {job.model.id!r}, a folder on this machine. "
             "Write a hub id or bundled:shapes."
         )
+    for name, config in _model_configs(job):
+        if config is not None and not (is_hub_id(config) or config.startswith("/")):
+            raise BadInput(
+                f"{name}.config is {config!r}, a path on this machine. Write a hub id, or the path "
+                "of a folder in the pods' image or in a volume that they mount."
+            )
     for name, pass_id in _pass_model_ids(job):
         if not (is_hub_id(pass_id) or pass_id.startswith((BUNDLED_PREFIX, "/"))):
             raise BadInput(
@@ -173,6 +179,13 @@ def require_reachable_paths(job: Job) -> None:
             f"rewrite.model.id is {writer!r}, a folder on this machine. Write a hub id, or the "
             "path of a folder in the pods' image."
         )
+
+
+def _model_configs(job: Job) -> Iterator[tuple[str, str | None]]:
+    """The folders with the settings of models that are one file, by the path of the setting."""
+    yield "model", job.model.config
+    for name, pass_job in iter_pass_jobs(job):
+        yield pass_setting(name, job.passes[name]), pass_job.model.config
 
 
 def _pass_model_ids(job: Job) -> Iterator[tuple[str, str]]:

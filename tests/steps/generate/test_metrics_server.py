@@ -31,6 +31,7 @@ from imagekiln.steps.runtime.metrics import (
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests.image_models import captioner_folder
 from tests.metrics import Series, free_port, is_served, parse, scrape, value
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, planned, write_prompts
 
@@ -98,6 +99,19 @@ def test_metrics_of_a_shard_add_up_to_its_statistics(
         "profile": "h100",
     }
     assert value(last, "shard_info", **info) == 1
+
+
+def test_images_that_wait_for_their_passes_are_not_done(tmp_path: Path, port: int) -> None:
+    words = {"kind": "caption", "id": str(captioner_folder()), "max_tokens": 4}
+    settings = {"passes": {"words": words}, "separate_passes": True, "shard": {"images": 100}}
+    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:6], **settings)
+    progress = ScrapingProgress(port)
+    generate(run.uri, 0, progress)
+    done = [value(series, "shard_images_done") for series in progress.scrapes]
+    parts = len(done) // 2
+    assert done[:parts] == [0] * parts
+    assert done[-1] == value(progress.scrapes[-1], "shard_images_planned") == 6
+    assert done[parts:] == sorted(done[parts:])
 
 
 @pytest.mark.slow

@@ -71,6 +71,19 @@ def test_a_pass_whose_model_is_on_this_machine_is_refused(kind: str) -> None:
             require_reachable_paths(job)
 
 
+@pytest.mark.parametrize("is_of_pass", [False, True])
+def test_the_config_of_a_model_in_one_file_must_be_where_pods_are(is_of_pass: bool) -> None:
+    for place in (str(HUB["id"]), "/opt/models/sd", "./sd"):
+        model = {"id": "/opt/models/sd.safetensors", "config": place}
+        change = {"passes": {"a": {"kind": "refine", "model": model}}} if is_of_pass else {}
+        job = Job.model_validate(JOB.model_dump() | (change or {"model": model}))
+        if place != "./sd":
+            require_reachable_paths(job)
+            continue
+        with pytest.raises(BadInput, match=r"config is './sd', a path on this machine"):
+            require_reachable_paths(job)
+
+
 def test_a_price_table_on_this_machine_is_copied_into_the_workflow(tmp_path: Path) -> None:
     table = tmp_path / "prices.yaml"
     table.write_text("prices:\n  - {gpu: NVIDIA L4, spot: true, per_hour: 0.7}\n")
