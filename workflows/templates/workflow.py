@@ -156,6 +156,16 @@ def require_reachable_paths(job: Job) -> None:
                     f"{setting} is {name!r}, a path on this machine. "
                     "Write a URI, such as s3://bucket/folder."
                 )
+    _require_reachable_models(job)
+    writer = None if job.rewrite is None else job.rewrite.model.id
+    if writer is not None and not (is_hub_id(writer) or writer.startswith("/")):
+        raise BadInput(
+            f"rewrite.model.id is {writer!r}, a folder on this machine. Write a hub id, or the "
+            "path of a folder in the pods' image."
+        )
+
+
+def _require_reachable_models(job: Job) -> None:
     if not (is_hub_id(job.model.id) or job.model.id.startswith((BUNDLED_PREFIX, "/"))):
         raise BadInput(
             f"model.id is {job.model.id!r}, a folder on this machine. "
@@ -173,12 +183,6 @@ def require_reachable_paths(job: Job) -> None:
                 f"{name}.id is {pass_id!r}, a path on this machine. Write a hub id, or the path of "
                 "a model in the pods' image or in a volume that they mount."
             )
-    writer = None if job.rewrite is None else job.rewrite.model.id
-    if writer is not None and not (is_hub_id(writer) or writer.startswith("/")):
-        raise BadInput(
-            f"rewrite.model.id is {writer!r}, a folder on this machine. Write a hub id, or the "
-            "path of a folder in the pods' image."
-        )
 
 
 def _model_configs(job: Job) -> Iterator[tuple[str, str | None]]:
