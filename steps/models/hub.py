@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from logging import ERROR
+from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -252,7 +252,11 @@ def _is_network_error(error: Exception) -> bool:
 
 @contextmanager
 def silence_hub_client() -> Iterator[None]:
-    """Keep the client's progress bars and retry warnings off the terminal."""
+    """Keep the client's progress bars and retry warnings off the terminal.
+
+    Not that it waits for a file lock, for which it waits without end: a process that was killed on
+    another host may have left it.
+    """
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -262,11 +266,14 @@ def silence_hub_client() -> Iterator[None]:
 
     level = logging.get_verbosity()
     hidden = are_progress_bars_disabled()
+    waits = getLogger("huggingface_hub.utils._fixes")
     logging.set_verbosity(ERROR)
+    waits.setLevel(INFO)
     disable_progress_bars()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        waits.setLevel(NOTSET)
         if not hidden:
             enable_progress_bars()

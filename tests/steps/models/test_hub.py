@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
+from huggingface_hub.utils._fixes import WeakFileLock
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.models.hub import ask_hub, download_configuration
+from imagekiln.steps.models.hub import ask_hub, download_configuration, silence_hub_client
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
@@ -310,3 +312,17 @@ def test_size_of_a_download_is_unknown_where_the_hub_does_not_answer(
     assert download_bytes(ModelSettings(id=MODEL, revision=REVISION)) is None
     assert download_bytes(ModelSettings(id="bundled:shapes")) is None
     assert waits == []
+
+
+def test_whoever_waits_for_a_lock_file_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model.lock"
+    with (
+        FileLock(path),
+        silence_hub_client(),
+        pytest.raises(Timeout),
+        WeakFileLock(path, timeout=0.05),
+    ):
+        pass
+    assert f"Still waiting to acquire lock on {path}" in caplog.text
