@@ -30,7 +30,7 @@ from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, GRACE_SECOND
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, picture, planned
-from tests.threads import threads
+from tests.threads import lasting_threads, threads
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) ->
         encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress())
     ) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
-    assert not threads() - before
+    assert not lasting_threads(before)
 
 
 def _encoded(part: Part, places: Sequence[int]) -> EncodedPart:

@@ -43,7 +43,7 @@ from tests import models
 from tests.devices import StandIn, remove_gpu
 from tests.faults import manifests
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, encoded, fill, planned
-from tests.threads import threads
+from tests.threads import lasting_threads, threads
 from tests.tuned import entry, tuned_file
 
 KEYS = [part_key(0, number) for number in range(3)]
@@ -339,7 +339,7 @@ def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Pl
             store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), NoProgress(), Stop()
         )
     assert caught.tb is not None  # while it is held, so are the frames of all stages
-    assert not threads() - before
+    assert not lasting_threads(before)
     assert [store.exists(key) for key in KEYS] == [True, False, False]
 
 
@@ -448,7 +448,7 @@ def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_i
         generate_shard(
             store, there.plan, 0, lambda: Failing(models.pipe("sd")), NoProgress(), Stop()
         )
-    assert not threads() - before
+    assert not lasting_threads(before)
     assert not any(store.exists(key) for key in KEYS[1:])
     assert generate(there.uri, 0) is not None
     statuses = [
