@@ -75,8 +75,9 @@ def test_a_pass_whose_model_is_on_this_machine_is_refused(kind: str) -> None:
 def test_the_config_of_a_model_in_one_file_must_be_where_pods_are(is_of_pass: bool) -> None:
     for place in (str(HUB["id"]), "/opt/models/sd", "./sd"):
         model = {"id": "/opt/models/sd.safetensors", "config": place}
-        change = {"passes": {"a": {"kind": "refine", "model": model}}} if is_of_pass else {}
-        job = Job.model_validate(JOB.model_dump() | (change or {"model": model}))
+        refined = {"passes": {"a": {"kind": "refine", "model": model}}}
+        change: dict[str, object] = {**refined} if is_of_pass else {"model": model}
+        job = Job.model_validate(JOB.model_dump() | change)
         if place != "./sd":
             require_reachable_paths(job)
             continue
