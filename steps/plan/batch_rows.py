@@ -30,7 +30,7 @@ def iter_batches(
     batch_rows = choose_batch_rows(path, parquet, columns)
     for rows, groups in groupby(range(len(batch_rows)), key=batch_rows.__getitem__):
         read = parquet.iter_batches(rows, row_groups=[*groups], columns=[*columns])
-        batches = map(_require_known_values, read)
+        batches = map(_require_valid_indices, read)
         yield from batches if rows == BATCH_ROWS else _join(batches)
 
 
@@ -49,25 +49,25 @@ def choose_batch_rows(path: Path, parquet: pq.ParquetFile, columns: Iterable[str
     return choice
 
 
-def _require_known_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _require_valid_indices(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch. Raises ValueError where a cell is not in its dictionary, which pyarrow accepts."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _has_known_values(column):
+        if not _has_valid_indices(column):
             raise ValueError(f"column {name!r} has a cell that is not in its dictionary")
     return batch
 
 
-def _has_known_values(column: pa.Array) -> bool:
+def _has_valid_indices(column: pa.Array) -> bool:
     kind = column.type
     if pa.types.is_dictionary(kind):
         ends = pc.min_max(column.indices).as_py()
         lowest, highest = ends["min"], ends["max"]
         return lowest is None or 0 <= lowest <= highest < len(column.dictionary)
     if pa.types.is_struct(kind):
-        return all(map(_has_known_values, column.flatten()))
+        return all(map(_has_valid_indices, column.flatten()))
     if pa.types.is_map(kind):
-        return all(map(_has_known_values, (column.keys, column.items)))
-    return not pa.types.is_nested(kind) or _has_known_values(column.flatten())
+        return all(map(_has_valid_indices, (column.keys, column.items)))
+    return not pa.types.is_nested(kind) or _has_valid_indices(column.flatten())
 
 
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

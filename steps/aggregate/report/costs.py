@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagekiln.steps.aggregate.spending import DevicePrice, Spending
+from imagekiln.steps.aggregate.spending import SECONDS_PER_HOUR, DevicePrice, Spending
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.runtime.figures import (
     format_duration,
@@ -25,7 +25,6 @@ NOT_OK = "of the drawing, images that are not ok"
 LEAST_REST = 0.01  # of all device-hours
 LEAST_HOURS = 0.01
 JOULES_PER_WATT_HOUR = 3600
-SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)
