@@ -11,7 +11,7 @@ from imagekiln.steps.models.passes import work_by_defaults
 from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
 from imagekiln.steps.plan.batch_sizes import tuning_source
 from imagekiln.steps.plan.row_count import count_rows
-from imagekiln.steps.runtime.figures import format_duration, format_number, pluralize
+from imagekiln.steps.runtime.figures import format_device_hours, format_duration, pluralize
 
 HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
 # Where the runs before are not looked for.
@@ -68,7 +68,7 @@ class RunTime:
         return device_noun(self.device)
 
     def _describe_hours(self, hours: str) -> str:
-        total = f"{format_number(self.gpu_hours)} {self._device_noun}-hours"
+        total = format_device_hours(self.gpu_hours, self._device_noun)
         return f"About {hours} ({total}, {self.source})."
 
 

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 KILO = 1000
 MAX_PERCENT_ERROR = 2.0
+LEAST_HOURS = 0.01
+SECONDS_PER_HOUR = 3600
 BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -66,10 +68,17 @@ def format_duration(number: float) -> str:
     minutes = round(number / 60)
     if minutes < 100:
         return f"{minutes} min"
-    hours = number / 3600
+    hours = number / SECONDS_PER_HOUR
     if hours >= 100:
         return f"{hours:,.0f} h"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_device_hours(hours: float, noun: str = "device") -> str:
+    """Hours of devices, such as 12.5 device-hours, or 9 s of a device where that is too coarse."""
+    if 0 < hours < LEAST_HOURS:
+        return f"{format_duration(hours * SECONDS_PER_HOUR)} of a {noun}"
+    return f"{format_number(hours)} {noun}-hours"
 
 
 def format_time(seconds: float) -> str:

@@ -8,10 +8,10 @@ from pydantic import TypeAdapter
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
+    format_device_hours,
     format_duration,
     format_estimate_error,
     format_money,
-    format_number,
     format_percent,
     format_time,
     pluralize,
@@ -255,7 +255,7 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     """What a run took and cost, as far as it is known."""
     parts = []
     if device_hours:
-        parts.append(f"{format_number(device_hours)} device-hours")
+        parts.append(format_device_hours(device_hours))
     if cost is not None:
         parts.append(f"cost {format_money(cost)}")
     return parts

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagekiln.steps.aggregate.spending import SECONDS_PER_HOUR, DevicePrice, Spending
+from imagekiln.steps.aggregate.spending import DevicePrice, Spending
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.runtime.figures import (
+    format_device_hours,
     format_duration,
     format_estimate_error,
     format_money,
@@ -23,7 +24,6 @@ USES = {
 }
 NOT_OK = "of the drawing, images that are not ok"
 LEAST_REST = 0.01  # of all device-hours
-LEAST_HOURS = 0.01
 JOULES_PER_WATT_HOUR = 3600
 
 
@@ -109,7 +109,7 @@ def _image_sentence(summary: Summary) -> Iterator[str]:
 
 def _price_sentence(price: DevicePrice) -> str:
     device = f"{price.device or 'An unknown device'}{', spot' if price.spot else ''}"
-    hours = _format_device_hours(price.gpu_hours)
+    hours = format_device_hours(price.gpu_hours)
     if price.per_hour is None:
         return f"{device}: {hours}, without a price."
     return f"{device}: {hours} at {format_money(price.per_hour)} an hour ({price.source})."
@@ -121,7 +121,7 @@ def _rest_sentence(summary: Summary) -> Iterator[str]:
     rest = summary.device_hours - in_shards
     if in_shards and rest > LEAST_REST * summary.device_hours:
         yield (
-            f"That is the time of shards. {_format_device_hours(rest)} more went into "
+            f"That is the time of shards. {format_device_hours(rest)} more went into "
             "starting processes, and into work that left no shard."
         )
 
@@ -130,7 +130,7 @@ def _estimate_sentence(summary: Summary) -> Iterator[str]:
     expected = summary.expected
     if expected is None:
         return
-    sentence = f"Planning estimated {_format_device_hours(expected.gpu_hours)}"
+    sentence = f"Planning estimated {format_device_hours(expected.gpu_hours)}"
     if expected.cost is not None:
         sentence += f" and a cost of {format_money(expected.cost)}"
     sentence += f", {expected.source}"
@@ -138,12 +138,5 @@ def _estimate_sentence(summary: Summary) -> Iterator[str]:
         yield f"{sentence}."
         return
     error = format_estimate_error(summary.estimate_error)
-    took = _format_device_hours(summary.device_hours)
+    took = format_device_hours(summary.device_hours)
     yield f"{sentence}. The run took {took}, {error}."
-
-
-def _format_device_hours(hours: float) -> str:
-    """Hours of devices; in smaller units where a number would need an exponent."""
-    if hours < LEAST_HOURS:
-        return f"{format_duration(hours * SECONDS_PER_HOUR)} of a device"
-    return f"{format_number(hours)} device-hours"
