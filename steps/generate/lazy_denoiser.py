@@ -11,6 +11,7 @@ from imagekiln.steps.generate.diffusion.pipeline import open_device
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
+from imagekiln.steps.job.user_checks import import_scores
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.storage.store import Store
@@ -39,6 +40,7 @@ class LazyDenoiser:
     def __call__(self) -> Denoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
+            import_scores(self._plan.job.scores)  # one that is missing needs no model to be refused
             denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
             try:
                 denoiser.scorers = load_scorers(self._plan, denoiser.device)

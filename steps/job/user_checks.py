@@ -29,6 +29,13 @@ def import_entry(setting: str, entry: str) -> UserCheckFunction:
     return _find_function(setting, entry, imported)
 
 
+def import_scores(scores: Mapping[str, AnyScore]) -> None:
+    """Import the user's own scores. Raises BadInput where one cannot be imported."""
+    for name, score in scores.items():
+        if isinstance(score, OwnScore):
+            import_entry(f"scores.{name}", score.entry)
+
+
 def find_untried_checks(checks: Sequence[UserCheckGate]) -> tuple[str, ...]:
     """A sentence for each check whose module is not importable here: where pods run, it may be.
 

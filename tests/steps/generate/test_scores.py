@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import copytree, rmtree
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from PIL import Image as Pillow
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.scores import (
     BatchScorer,
     OwnScorer,
@@ -31,6 +33,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests.models import folder
 from tests.runs import image_row, job, picture, planned, write_prompts
 from tests.scorers import aesthetic_head, classifier_folder, clip_folder
 
@@ -161,6 +164,20 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
 def test_a_scorer_that_is_wrong_is_a_sentence(name: str, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         own(name)(pixels(), ROWS)
+
+
+def test_a_score_that_does_not_import_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    copytree(folder("sd"), model)
+    result = planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        model={"id": str(model), "dtype": "float32"},
+        scores={"mine": {"kind": "own", "entry": "a_module_of_the_pods:score"}},
+    )
+    rmtree(model / "unet")
+    with pytest.raises(BadInput, match=r"scores\.mine: a_module_of_the_pods:score does not import"):
+        LazyDenoiser(open_store(result.uri), result.plan)()
 
 
 def limited(most: int) -> Callable[[Sequence[RGB], Sequence[ImageRow], int], list[float]]:
