@@ -85,6 +85,11 @@ def _refuse_revision(setting: str, reference: HubReference) -> None:
 def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
     """What the model's settings refer to, by the path of the setting."""
     yield "model", configuration_reference(model)
+    yield from adapter_references(model)
+
+
+def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
+    """A model's adapters and LoRAs, by the path of the setting."""
     for adapter in (model.controlnet, model.ip_adapter):
         if adapter is not None:
             yield adapter.setting_path, adapter

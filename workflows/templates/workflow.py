@@ -12,9 +12,12 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import read_price_file
+from imagekiln.steps.job.scores import AestheticScore
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.pass_models import iter_pass_jobs, pass_setting
 from imagekiln.steps.models.passes import pass_references
+from imagekiln.steps.models.revisions import adapter_references
+from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
@@ -156,45 +159,30 @@ def require_reachable_paths(job: Job) -> None:
                     f"{setting} is {name!r}, a path on this machine. "
                     "Write a URI, such as s3://bucket/folder."
                 )
-    _require_reachable_models(job)
-    writer = None if job.rewrite is None else job.rewrite.model.id
-    if writer is not None and not (is_hub_id(writer) or writer.startswith("/")):
-        raise BadInput(
-            f"rewrite.model.id is {writer!r}, a folder on this machine. Write a hub id, or the "
-            "path of a folder in the pods' image."
-        )
-
-
-def _require_reachable_models(job: Job) -> None:
-    if not (is_hub_id(job.model.id) or job.model.id.startswith((BUNDLED_PREFIX, "/"))):
-        raise BadInput(
-            f"model.id is {job.model.id!r}, a folder on this machine. "
-            "Write a hub id or bundled:shapes."
-        )
-    for name, config in _model_configs(job):
-        if config is not None and not (is_hub_id(config) or config.startswith("/")):
+    for setting, place in _model_places(job):
+        if not (is_hub_id(place) or place.startswith((BUNDLED_PREFIX, "/"))):
             raise BadInput(
-                f"{name}.config is {config!r}, a path on this machine. Write a hub id, or the path "
-                "of a folder in the pods' image or in a volume that they mount."
-            )
-    for name, pass_id in _pass_model_ids(job):
-        if not (is_hub_id(pass_id) or pass_id.startswith((BUNDLED_PREFIX, "/"))):
-            raise BadInput(
-                f"{name}.id is {pass_id!r}, a path on this machine. Write a hub id, or the path of "
-                "a model in the pods' image or in a volume that they mount."
+                f"{setting} is {place!r}, a path on this machine. Write a hub id, or a path in the "
+                "pods' image or in a volume that they mount."
             )
 
 
-def _model_configs(job: Job) -> Iterator[tuple[str, str | None]]:
-    """The folders with the settings of models that are one file, by the path of the setting."""
-    yield "model", job.model.config
-    for name, pass_job in iter_pass_jobs(job):
-        yield pass_setting(name, job.passes[name]), pass_job.model.config
+def _model_places(job: Job) -> Iterator[tuple[str, str]]:
+    """Where the files of the job's models are, by the path of the setting."""
+    pass_models = {
+        pass_setting(name, job.passes[name]): pass_job.model
+        for name, pass_job in iter_pass_jobs(job)
+    }
+    for setting, model in {"model": job.model, **pass_models}.items():
+        yield f"{setting}.id", model.id
+        if model.config is not None:
+            yield f"{setting}.config", model.config
 
-
-def _pass_model_ids(job: Job) -> Iterator[tuple[str, str]]:
-    """The models of passes, by the path of the setting."""
-    for setting, reference in pass_references(job):
-        yield setting, reference.id
-    for name, pass_job in iter_pass_jobs(job):
-        yield pass_setting(name, job.passes[name]), pass_job.model.id
+    references = (*adapter_references(job.model), *score_references(job), *pass_references(job))
+    for setting, reference in references:
+        yield f"{setting}.id", reference.id
+    for name, score in job.scores.items():
+        if isinstance(score, AestheticScore):
+            yield f"scores.{name}.head", score.head
+    if job.rewrite is not None:
+        yield "rewrite.model.id", job.rewrite.model.id

@@ -1,5 +1,6 @@
 """What runs a job: once, or on a schedule."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,30 +59,40 @@ def test_settings_of_each_kind_reach_the_pods(change: dict[str, object]) -> None
     assert Job.model_validate(yaml.safe_load(job_parameter(job))) == job
 
 
-@pytest.mark.parametrize("kind", ["upscale", "caption", "refine"])
-def test_a_pass_whose_model_is_on_this_machine_is_refused(kind: str) -> None:
+REFERENCES: dict[str, Callable[[str], dict[str, object]]] = {
+    "model.id": lambda place: {"model": {"id": place}},
+    "model.config": lambda place: {"model": {"id": "/opt/sd.safetensors", "config": place}},
+    "model.controlnet.id": lambda place: {"model": HUB | {"controlnet": {"id": place}}},
+    "model.ip_adapter.id": lambda place: {
+        "model": HUB | {"ip_adapter": {"id": place, "weight_name": "ip.safetensors"}}
+    },
+    "model.loras.a.id": lambda place: {"model": HUB | {"loras": {"a": {"id": place}}}},
+    "scores.a.id": lambda place: {"scores": {"a": {"kind": "clip_score", "id": place}}},
+    "scores.a.processor.id": lambda place: {
+        "scores": {"a": {"kind": "reward", "id": HUB["id"], "processor": {"id": place}}}
+    },
+    "scores.a.head": lambda place: {
+        "scores": {"a": {"kind": "aesthetic", "id": HUB["id"], "head": place}}
+    },
+    "passes.a.id": lambda place: {"passes": {"a": {"kind": "upscale", "id": place}}},
+    "passes.a.model.id": lambda place: {
+        "passes": {"a": {"kind": "refine", "model": {"id": place}}}
+    },
+    "passes.a.model.config": lambda place: {
+        "passes": {"a": {"kind": "refine", "model": {"id": "/opt/sd.safetensors", "config": place}}}
+    },
+    "rewrite.model.id": lambda place: {"rewrite": {"model": {"id": place}}},
+}
+
+
+@pytest.mark.parametrize("setting", REFERENCES)
+def test_a_model_on_this_machine_is_refused_whatever_needs_it(setting: str) -> None:
     for place in (str(HUB["id"]), "/opt/models/other", "./other"):
-        settings = {"model": {"id": place}} if kind == "refine" else {"id": place}
-        passes = {"passes": {"a": {"kind": kind, **settings}}}
-        job = Job.model_validate(JOB.model_dump() | passes)
+        job = Job.model_validate(JOB.model_dump() | REFERENCES[setting](place))
         if place != "./other":
             require_reachable_paths(job)
             continue
-        with pytest.raises(BadInput, match=r"passes\.a.*\.id is './other', a path on this machine"):
-            require_reachable_paths(job)
-
-
-@pytest.mark.parametrize("is_of_pass", [False, True])
-def test_the_config_of_a_model_in_one_file_must_be_where_pods_are(is_of_pass: bool) -> None:
-    for place in (str(HUB["id"]), "/opt/models/sd", "./sd"):
-        model = {"id": "/opt/models/sd.safetensors", "config": place}
-        refined = {"passes": {"a": {"kind": "refine", "model": model}}}
-        change: dict[str, object] = {**refined} if is_of_pass else {"model": model}
-        job = Job.model_validate(JOB.model_dump() | change)
-        if place != "./sd":
-            require_reachable_paths(job)
-            continue
-        with pytest.raises(BadInput, match=r"config is './sd', a path on this machine"):
+        with pytest.raises(BadInput, match=rf"^{setting} is '\./other', a path on this machine"):
             require_reachable_paths(job)
 
 
