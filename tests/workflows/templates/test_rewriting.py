@@ -155,5 +155,5 @@ def test_batch_of_another_workflow_runs_by_the_template_that_rewrites() -> None:
 
 def test_language_model_of_this_machine_is_refused() -> None:
     require_reachable_paths(_job(rewrite={"model": {"id": "/opt/writer"}}))
-    with pytest.raises(BadInput, match=r"rewrite\.model\.id is './writer', a folder on this"):
+    with pytest.raises(BadInput, match=r"rewrite\.model\.id is './writer', a path on this"):
         require_reachable_paths(_job(rewrite={"model": {"id": "./writer"}}))
