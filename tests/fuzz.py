@@ -254,7 +254,11 @@ def case_file(kind: str, seed: int, number: int, folder: Path) -> Path:
 
 def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
     """How a case ends. Raises Defect where none may end so, and whatever a reader raises."""
-    path = case_file(kind, seed, number, folder)
+    return read_case(kind, case_file(kind, seed, number, folder), number)
+
+
+def read_case(kind: str, path: Path, number: int) -> str:
+    """How the reading of a file ends, by whichever means it was made. Raises as `run_case` does."""
     try:
         return READERS[kind](path, number)
     except BadInput as error:
