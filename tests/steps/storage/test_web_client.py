@@ -113,7 +113,7 @@ def test_a_name_is_judged_by_the_address_that_it_leads_to(monkeypatch: pytest.Mo
 
     def lead_astray(host: object, *rest: object, **options: object) -> object:
         place = "169.254.169.254" if host == "prompts.example" else host
-        return resolve(place, *rest, **options)  # type: ignore[call-overload]  # as it was called
+        return resolve(place, *rest, **options)  # type: ignore[arg-type]  # as it was called
 
     monkeypatch.setattr(socket, "getaddrinfo", lead_astray)
     with pytest.raises(BadInput, match="leads to an address of this machine or of its cloud's"):
