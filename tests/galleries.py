@@ -30,9 +30,11 @@ Row = dict[str, Any]
 SELECTIONS: list[tuple[tuple[tuple[str, str, str], ...], Callable[[Row], bool]]] = [
     ((("prompt", "contains", "KETTLE night"),), lambda row: "Kettle" in str(row["prompt"])),
     ((("prompt", "contains", "%_"),), lambda row: row["prompt"] == HOSTILE),
+    ((("prompt", "contains", "');"),), lambda row: row["prompt"] == HOSTILE),
     ((("prompt", "is", HOSTILE),), lambda row: row["prompt"] == HOSTILE),
     ((("status", "is", "failed"),), lambda row: row["status"] == "failed"),
     ((("marks", "is", "low_contrast"),), lambda row: "low_contrast" in (row["marks"] or [])),
+    ((("marks", "is", "') OR 1 --"),), lambda _: False),
     ((("run_id", "is", "night-1"),), lambda row: row["run_id"] == "night-1"),
     ((("tag", "is", "tag 2"), ("score", "at_least", "1.5")),
      lambda row: row["tag"] == "tag 2" and row["score"] >= 1.5),
@@ -203,3 +205,12 @@ def serving_files(folder: Path, handler: type[FileRequest] = FileRequest) -> Ite
         finally:
             server.shutdown()
             thread.join()
+
+
+def allowed_sources(policy: str) -> dict[str, str]:
+    """What a policy allows by directive, where it knows scripts and styles by their hashes."""
+    directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
+    for name in ("script-src", "style-src"):
+        sources = directives.pop(name).split()
+        assert all(source.startswith("'sha256-") for source in sources), name
+    return directives

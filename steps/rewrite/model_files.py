@@ -5,6 +5,7 @@ from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.rewrite import LanguageModelSettings
+from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_snapshot
 from imagekiln.steps.models.json_files import read_json
@@ -29,8 +30,9 @@ ModelKind = Literal["causal", "sequence-to-sequence"]
 
 
 def require_language_model(reference: LanguageModelSettings, setting: str) -> None:
-    """Raise BadInput where the small files are not those of a model of transformers.
+    """Raise BadInput where the small files are of no model of transformers, or name other files.
 
+    They may name code of its own, which transformers does not run unless it is told to trust it.
     Raises Missing, TryAgain where they cannot be fetched.
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS])
@@ -44,6 +46,7 @@ def require_language_model(reference: LanguageModelSettings, setting: str) -> No
             f"{reference.id}: has no config.json, so it is not a model of transformers. "
             f"Set {setting}.id to another."
         )
+    require_data_component(folder, reference.id)
 
 
 def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:

@@ -27,6 +27,14 @@ MERGE_KEYS = {
 # A line of a patch that Argo replaces by an image, or by nothing, before it reads the YAML.
 IMAGE_LINE = re.compile(r'\{\{=workflow\.parameters\["(.+?)"\] == "" \? "" : .+\}\}')
 ARGO_EXECUTOR: Object = {"image": "quay.io/argoproj/argoexec:v4.1.2"}
+# The whole security context of every container: what else it had could only add rights.
+RESTRICTED: Object = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 
 
 def pods(

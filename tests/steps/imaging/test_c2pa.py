@@ -15,7 +15,7 @@ from imagekiln.steps.imaging.codecs import decode_image, encode_image
 from imagekiln.steps.imaging.metadata import TRAINED_ALGORITHMIC_MEDIA
 from imagekiln.steps.job.output import C2paSettings, Encoding, Jpeg, Png, mime_type
 from imagekiln.steps.job.reader import validate_job
-from tests import certificates
+from tests import certificates, jobs
 from tests.certificates import verified
 from tests.encodings import KINDS, encoding_label, noise
 from tests.smallest import SMALLEST
@@ -110,6 +110,20 @@ def test_without_the_extra_the_error_names_what_to_install(
 ) -> None:
     with pytest.raises(BadInput, match=r"Type: pip install 'imagekiln\[c2pa\]'"):
         C2paSigner(settings, Png(), find_library=lambda _: None)
+
+
+def test_a_plan_names_the_key_and_holds_nothing_of_it(
+    settings: C2paSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Path(settings.key).read_text()
+    monkeypatch.setenv("OUR_KEY", key)
+    secret = key.splitlines()[1].encode()
+    for run_id, name in (("file", settings.key), ("variable", "env:OUR_KEY")):
+        c2pa_settings = {"certificate": settings.certificate, "key": name}
+        planned = jobs.plan(tmp_path, {"prompt": ["a"]}, c2pa=c2pa_settings, run_id=run_id)
+        objects = jobs.files(Path(planned.uri))
+        assert name.encode() in objects["plan.json"]
+        assert not any(secret in content for content in objects.values())
 
 
 @pytest.mark.parametrize("setting", ["key", "certificate"])

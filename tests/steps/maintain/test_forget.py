@@ -22,7 +22,17 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.interleaving import Process, interleaving
-from tests.runs import encoded, finished, job, not_ok, planned, retried, write_prompts
+from tests.runs import (
+    begin_round,
+    encoded,
+    fill,
+    finished,
+    job,
+    not_ok,
+    planned,
+    retried,
+    write_prompts,
+)
 
 FORMATS = ("parquet", "webdataset", "files")
 IMAGES = 6
@@ -249,6 +259,24 @@ def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
         imagekiln.forget(unfinished.uri, prompt_sha256=["abc"])
     assert not any("forgotten" in key for key in objects_in(open_store(unfinished.uri)))
     assert open_store(unfinished.uri).exists(PLAN_KEY)
+
+
+def test_nothing_is_removed_where_a_run_or_a_round_is_not_finished(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    whole = make_run(tmp_path / "first", output, "files")
+    before = images_by_row(whole)
+    unfinished = planned(tmp_path / "second", output, ROWS, run_id="open")
+    with pytest.raises(BadInput, match=r"open: is not finished, so a process may still make"):
+        imagekiln.forget(output, ids=["r1"], remove=True)
+    shutil.rmtree(unfinished.uri)
+
+    half = planned(tmp_path / "third", output, ROWS, run_id="round", limits={"failed_share": 0.5})
+    fill(half, {FAILED: not_ok(0)})
+    aggregate(half.uri)
+    begin_round(half)
+    with pytest.raises(BadInput, match=r"round/retry-1: this round is not finished\. First resume"):
+        imagekiln.forget(output, ids=["r1"], remove=True)
+    assert images_by_row(whole) == before
 
 
 def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_path: Path) -> None:

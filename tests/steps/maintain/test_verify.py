@@ -320,6 +320,16 @@ def _retried(tmp_path: Path) -> Round:
     return retry_round
 
 
+def test_a_flipped_bit_in_an_image_of_a_round_is_found(tmp_path: Path) -> None:
+    retry_round = _retried(tmp_path)
+    content = encoded(0).content
+    assert content is not None
+    place = retry_round.store.read(part_key(0, 0)).index(content) + len(content) // 2
+    _flip(retry_round.store, part_key(0, 0), place)
+    with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000\.parquet: is damaged"):
+        verify(retry_round.store.uri)
+
+
 @pytest.mark.parametrize("sources", [(0, 1), (1, 2), (2, 2)], ids=str)
 def test_round_that_claims_other_shards_than_it_has_images_of_is_found(
     sources: tuple[int, int], tmp_path: Path

@@ -1,10 +1,17 @@
 """ControlNets and models by their configurations alone."""
 
+import shutil
+from pathlib import Path
+
 import diffusers
 import pytest
 
-from imagekiln.steps.models.adapters import CONTROLNET_KINDS, controlnet_mismatch
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.adapters import CONTROLNET_KINDS, adapter_keys, controlnet_mismatch
 from imagekiln.steps.models.families import FAMILY_VARIANTS
+from tests import adapters
 
 WIDE = {
     "joint_attention_dim": 4096,
@@ -63,3 +70,40 @@ def test_each_kind_that_a_pipeline_takes_is_known_and_one_of_diffusers() -> None
     kinds = {each.controlnet for each in FAMILY_VARIANTS.values() if each.controlnet}
     assert kinds == {*CONTROLNET_KINDS}
     assert all(getattr(diffusers, kind).__name__ == kind for kind in kinds)
+
+
+PIPELINE = "StableDiffusionPipeline"
+FILE = "adapter.safetensors"
+
+
+def _with_adapters(controlnet: Path, ip_adapter: Path, /, **scales: float) -> ModelSettings:
+    return ModelSettings(
+        id=str(adapters.model("sd")),
+        controlnet=ControlNetSettings(id=str(controlnet), scale=scales.get("controlnet", 0.7)),
+        ip_adapter=IpAdapterSettings(
+            id=str(ip_adapter), weight_name=FILE, scale=scales.get("ip_adapter", 0.6)
+        ),
+    )
+
+
+def test_files_and_settings_of_each_adapter_change_what_identifies_it(tmp_path: Path) -> None:
+    folders = adapters.controlnet("sd"), adapters.ip_adapter("sd")
+    moved = [shutil.copytree(folder, tmp_path / folder.name) for folder in folders]
+    keys = adapter_keys(_with_adapters(*folders), PIPELINE)
+    assert adapter_keys(_with_adapters(*moved), PIPELINE) == keys
+    for column, name in (("control_image", "controlnet"), ("reference_image", "ip_adapter")):
+        scaled = adapter_keys(_with_adapters(*folders, **{name: 0.9}), PIPELINE)
+        assert {key for key in keys if scaled[key] != keys[key]} == {column}
+    (moved[0] / "config.json").write_text((moved[0] / "config.json").read_text() + "\n")
+    changed = adapter_keys(_with_adapters(*moved), PIPELINE)
+    assert {key for key in keys if changed[key] != keys[key]} == {"control_image"}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_adapter_that_has_only_pickles_is_refused(place: int, tmp_path: Path) -> None:
+    folders = [adapters.controlnet("sd"), adapters.ip_adapter("sd")]
+    folders[place] = shutil.copytree(folders[place], tmp_path / "pickled")
+    for weights in folders[place].glob("*.safetensors"):
+        weights.rename(weights.with_suffix(".bin"))
+    with pytest.raises(BadInput, match=r"Pickles can run code: convert it to safetensors"):
+        adapter_keys(_with_adapters(*folders), PIPELINE)

@@ -132,6 +132,18 @@ def _seed(job_seed: int, row: ImageParameters, source: SeedSource) -> int:
     )
 
 
+def test_the_model_its_precision_and_all_that_changes_every_image_change_the_id() -> None:
+    digest = "sha256:" + "0" * 64
+    keys = [
+        KEY,
+        model_key("sha256:" + "1" * 64, "bfloat16"),
+        model_key(digest, "float32"),
+        model_key(digest, "bfloat16", "fp8"),
+        model_key(digest, "bfloat16", "fp8", "passes"),
+    ]
+    assert len({compute_image_id(key, PLAIN) for key in keys}) == len(keys)
+
+
 def test_ids_are_what_they_always_were() -> None:
     assert KEY == "285cc6868b57afd6cacfbce65568afec0b3ad7217394deb2b0871d6cead7b4c7"
     expected = [

@@ -339,6 +339,29 @@ def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> 
     assert "reads and writes at most 64 tokens" in too_many
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("config.json", {"attn_implementation": "evil/kernel"}, "names code on a hub"),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"wte.weight": "pytorch_model.bin"}},
+            "pytorch_model.bin is a pickle, which can run code",
+        ),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"wte.weight": "../elsewhere.safetensors"}},
+            "outside of its folder",
+        ),
+    ],
+)
+def test_language_model_that_names_more_than_its_own_data_is_refused(
+    tmp_path: Path, file: str, content: dict[str, object], sentence: str
+) -> None:
+    folder = _edited(tmp_path, file, **content)
+    assert sentence in _refused(BadInput, _job(tmp_path, PROMPTS, model=_model(folder)))
+
+
 def test_hub_that_is_away_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
         pass  # the hub is gone, and the cache is empty

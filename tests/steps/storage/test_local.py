@@ -35,6 +35,29 @@ def contents(folder: Path) -> list[str]:
     return sorted(jobs.files(folder))
 
 
+def test_an_object_has_its_name_once_its_bytes_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[object] = []
+    sync = os.fsync
+
+    def note_sync(handle: int) -> None:
+        status = os.fstat(handle)
+        events.append(status.st_size if stat.S_ISREG(status.st_mode) else "folder")
+        sync(handle)
+
+    def note_name(_source: object, name: Path) -> None:
+        events.append(name.name)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "link", note_name)
+    monkeypatch.setattr(Path, "replace", note_name)
+    store = LocalStore(tmp_path)
+    store.create("part", bytes(10))
+    store.replace("summary.json", bytes(20))
+    assert events == [10, "part", "folder", 20, "summary.json", "folder"]
+
+
 def test_full_disk_takes_no_half_object(disk: Path) -> None:
     store = LocalStore(disk)
     store.replace("summary.json", b"old")

@@ -108,6 +108,18 @@ def test_name_of_this_machine_is_refused_in_a_pod(
         read_text(f"{url}/other.yaml?x")
 
 
+def test_a_name_is_judged_by_the_address_that_it_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+
+    def lead_astray(host: object, *rest: object, **options: object) -> object:
+        place = "169.254.169.254" if host == "prompts.example" else host
+        return resolve(place, *rest, **options)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(socket, "getaddrinfo", lead_astray)
+    with pytest.raises(BadInput, match="leads to an address of this machine or of its cloud's"):
+        read_text("http://prompts.example/job.yaml")
+
+
 def test_server_that_says_nothing_is_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

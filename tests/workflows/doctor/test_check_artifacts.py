@@ -54,6 +54,7 @@ def test_secret_that_argo_mounts_is_reported_although_pods_have_an_identity(
     assert "Secret s3-credentials" in finding.says
     assert finding.remedy is not None
     assert "useSDKCreds" in finding.remedy
+    assert not any("secrets" in request for request in kube.requests)
     kube.refused = set()
     assert check_artifact_repository(kube.view()).verdict == "wrong"
 

@@ -19,7 +19,7 @@ from imagekiln.workflows.templates.workflow_template import (
     as_object,
     build_workflow_template,
 )
-from tests.workflows.argo_pods import containers, pods
+from tests.workflows.argo_pods import RESTRICTED, containers, pods
 from tests.workflows.argo_schemas import mistakes
 from tests.workflows.argo_variables import fill_in_template
 from tests.workflows.goldens import JOB, NAMESPACE, ODD, example_pipeline
@@ -120,12 +120,7 @@ def test_pod_of_a_batch_is_restricted_whatever_the_workflow_around_it_says() -> 
     assert pod["serviceAccountName"] == "imagekiln-further"
     assert set(containers(pod)) == {"init", "main"}
     for container in containers(pod).values():
-        context = container["securityContext"]
-        assert context["readOnlyRootFilesystem"]
-        assert context["runAsNonRoot"]
-        assert not context["allowPrivilegeEscalation"]
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == RESTRICTED
         assert container["resources"] == ARGO_RESOURCES
 
 

@@ -55,12 +55,12 @@ def test_every_unencoded_input_of_a_step_is_one_that_our_own_steps_make() -> Non
     assert raw == OWN_INPUTS
 
 
-def test_only_the_date_of_a_workflows_parameters_is_unencoded() -> None:
+def test_of_parameters_and_failures_of_a_workflow_only_the_date_is_unencoded() -> None:
     raw = {
         tag
         for name in bundled_profiles()
         for tag in VARIABLE.findall(json.dumps(_templates(name)))
-        if tag.startswith("workflow.parameters")
+        if tag.startswith(("workflow.parameters", "workflow.failures"))
     }
     assert raw == {"workflow.parameters.logical-date"}  # a schedule's is a variable itself
 

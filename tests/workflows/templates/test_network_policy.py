@@ -17,7 +17,10 @@ from tests.workflows.argo_pods import with_defaults
 
 CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
 Object = dict[str, Any]
-STEPS = {"plan", "fetch", "generate", "aggregate", "report", "publish-report", "further-one"}
+STEPS = {
+    "rewrite", "fetch-language-model", "plan", "fetch", "generate", "aggregate", "report",
+    "publish-report", "further-one",
+}  # fmt: skip
 STORE = "52.216.8.3"
 SERVICE = "10.96.0.10"  # of the cluster
 # By what needs it: the protocol, an address, and the port.
@@ -96,7 +99,7 @@ def is_reached_by(policy: Object, namespace_labels: Object, port: str) -> bool:
 def pod_labels() -> Iterator[tuple[str, Object]]:
     """The labels of each kind of pod of a workflow, by its step."""
     profile = load_profile("cached-claim")
-    spec = build_workflow_template(profile, "images")["spec"]
+    spec = build_workflow_template(profile, "images", rewrites=True)["spec"]
     assert isinstance(spec, dict)
     common = spec["podMetadata"]["labels"]
     for template in spec["templates"]:

@@ -15,7 +15,14 @@ from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.security import TOKEN_FOLDER
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
-from tests.workflows.argo_pods import Object, containers, pods, read_patch, with_defaults
+from tests.workflows.argo_pods import (
+    RESTRICTED,
+    Object,
+    containers,
+    pods,
+    read_patch,
+    with_defaults,
+)
 from tests.workflows.argo_schemas import mistakes
 from tests.workflows.goldens import NAMESPACE
 
@@ -44,20 +51,15 @@ def test_every_pod_that_argo_makes_is_one_that_kubernetes_takes(name: str) -> No
 
 @EVERY_PROFILE
 def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
-    for pod in _pods(name).values():
+    for pod in _all_pods(name).values():
         assert pod["securityContext"]["runAsUser"] == 1000
         for container in containers(pod).values():
-            context = container["securityContext"]
-            assert context["readOnlyRootFilesystem"]
-            assert context["runAsNonRoot"]
-            assert not context["allowPrivilegeEscalation"]
-            assert context["capabilities"] == {"drop": ["ALL"]}
-            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert container["securityContext"] == RESTRICTED
 
 
 @EVERY_PROFILE
 def test_only_argos_own_containers_have_a_token_of_kubernetes(name: str) -> None:
-    for step, pod in _pods(name).items():
+    for step, pod in _all_pods(name).items():
         mounted = {
             container
             for container, fields in containers(pod).items()
@@ -260,13 +262,15 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
         "plan": storage | {"huggingface"},
         "fetch": storage | {"huggingface"},
         "generate": storage | {"huggingface", "imagekiln-c2pa"},
+        "rewrite": storage | {"huggingface"},
+        "fetch-language-model": storage | {"huggingface"},
         "aggregate": storage,
         "report": {"imagekiln-webhook"},
         "publish-report": storage,
         "further-one": set[str](),
     }
-    for step, pod in _pods(name).items():
-        assert _secrets(containers(pod)["main"]) == secrets[step]
+    for step, pod in _all_pods(name).items():
+        assert _secrets(pod) == secrets[step]
 
 
 @EVERY_PROFILE
@@ -295,17 +299,25 @@ def test_notification_links_to_the_node_that_has_the_report() -> None:
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge", "stage")
+    inputs = ("run", "shard", "judge", "stage", "rewriter", "rewriters")
     allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     for name in ("gpu", "cached-claim", "gpu-4"):
-        for template in _template(name)["spec"]["templates"]:
+        rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
+        for template in cast("dict[str, Any]", rewriting)["spec"]["templates"]:
             arguments = template.get("container", {}).get("args", [])
             assert {argument for argument in arguments if "{{" in argument} <= allowed
 
 
-def _secrets(container: Object) -> set[str]:
-    sources = [variable.get("valueFrom", {}) for variable in container.get("env", [])]
-    return {source["secretKeyRef"]["name"] for source in sources if "secretKeyRef" in source}
+def _secrets(pod: Object) -> set[str]:
+    """The Secrets that a pod has, by whatever container, way and key."""
+    names: set[str] = set()
+    for container in containers(pod).values():
+        sources = [variable.get("valueFrom", {}) for variable in container.get("env", [])]
+        names |= {source["secretKeyRef"]["name"] for source in sources if "secretKeyRef" in source}
+        whole = container.get("envFrom", [])
+        names |= {source["secretRef"]["name"] for source in whole if "secretRef" in source}
+    volumes = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+    return names | {secret["secretName"] for secret in volumes}
 
 
 def _pods(profile: str) -> dict[str, Object]:
@@ -314,6 +326,12 @@ def _pods(profile: str) -> dict[str, Object]:
 
 def _pods_of(profile: Profile) -> dict[str, Object]:
     return dict(pods(build_workflow_template(profile, NAMESPACE)))
+
+
+def _all_pods(profile: str) -> dict[str, Object]:
+    """With those that rewrite prompts: all others are in that template too."""
+    template = build_workflow_template(load_profile(profile), NAMESPACE, rewrites=True)
+    return dict(pods(template))
 
 
 def _template(profile: str) -> dict[str, Any]:
