@@ -23,9 +23,9 @@ from imagekiln.steps.storage.local import LocalStore
 
 T = TypeVar("T")
 OPERATIONS = (
-    "read", "open", "exists", "create", "replace", "remove", "list_folder", "remove_folder",
+    "read", "open", "exists", "create", "replace_after", "remove", "list_folder", "remove_folder",
 )  # fmt: skip
-WRITES = ("create", "replace", "remove")
+WRITES = ("create", "replace_after", "remove")
 _running = threading.local()
 
 
@@ -107,6 +107,15 @@ class Process:
         self._paused.release()
 
 
+def frozen(work: Callable[[], object], operation: str, key: str) -> Process:
+    """A process that is frozen before its first access of this kind."""
+    process = Process("frozen", work)
+    while process.next_access[0] != operation or not process.next_access[1].endswith(key):
+        assert not process.is_done, process.error
+        process.step()
+    return process
+
+
 def _leave_temporary_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     (path.parent / ".writing-torn____").write_bytes(b"half of it")
@@ -133,15 +142,17 @@ def interleaving(root: Path, note: Callable[[str, str], None]) -> Iterator[None]
 def _pausing(
     original: Callable[..., T], operation: str, root: str, note: Callable[[str, str], None]
 ) -> Callable[..., T]:
+    place_of_key = 1 if operation == "replace_after" else 0
+
     @wraps(original)
-    def call(store: LocalStore, key: str, *arguments: Any) -> T:  # noqa: ANN401  # those of any operation
+    def call(store: LocalStore, *arguments: Any) -> T:  # noqa: ANN401  # those of any operation
         process: Process | None = getattr(_running, "process", None)
-        name = store.uri_of(key)
+        name = store.uri_of(arguments[place_of_key])
         if not name.startswith(root):
-            return original(store, key, *arguments)
+            return original(store, *arguments)
         if process is not None:
             process.pause(operation, name)
-        result = original(store, key, *arguments)
+        result = original(store, *arguments)
         if operation in WRITES and result is not False:
             note(operation, name)
         return result

@@ -1,7 +1,8 @@
 """A model of the commit protocol: any interleaving of a run's processes ends in the same dataset.
 
 The processes run the real code on a local disk; only the pictures are no model's. They plan, make
-shards and help with others, aggregate, retry and collect garbage, each any number of times at once.
+shards and help with others, aggregate, retry, take images down and collect garbage, each any number
+of times at once.
 Any of them may be killed or fall asleep before any access to the store, and wake up at the very
 end. `python -m tests.protocol --examples 1000 --seed 7` looks for a history that breaks a promise.
 """
@@ -42,11 +43,14 @@ from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
 from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain import forget as forget_module
 from imagekiln.steps.maintain import gc as gc_module
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
 from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
 from imagekiln.steps.runs.keys import (
@@ -286,21 +290,27 @@ def check_whole(store: Store) -> None:
     """Fail unless a run that claims to be finished has every planned image, as it says."""
     plan = load_plan(store)
     summary = load_summary(store)
+    forgotten = set(read_forgotten(store, plan).to_pylist())
     ok_ids: list[str] = []
+    listed_ids: list[str] = []  # that no later run is to make
     for number in range(len(plan.shards)):
         manifest = read_table(store, manifest_key(number))
         planned = read_shard_rows(store, plan, number)
         assert manifest["image_id"].equals(planned["image_id"])
         for row in manifest.to_pylist():
-            assert row["status"] in ("ok", "failed", "blank"), row
+            may_be_gone = row["image_id"] in forgotten
+            assert row["status"] in ("ok", "failed", "blank") or may_be_gone, row
             if row["status"] == "ok":
                 read_image_bytes(store, row)
                 ok_ids.append(row["image_id"])
+            if row["status"] in ("ok", "forgotten"):
+                listed_ids.append(row["image_id"])
     assert (summary.images, summary.ok) == (plan.counts.images, len(ok_ids))
     assert summary.not_ok <= summary.failed_share * summary.images
     assert store.read(SUCCESS_KEY) == f"{summary.ok} of {summary.images} images\n".encode()
     index = [image_id for chunk in iter_index_chunks(store) for image_id in chunk.tolist()]
-    expected = sorted(ids_from_hex(pa.array(ok_ids, pa.string())).tolist()) if ok_ids else []
+    listed = pa.array(listed_ids, pa.string())
+    expected = sorted(ids_from_hex(listed).tolist()) if listed_ids else []
     assert index == expected
 
 
@@ -328,6 +338,7 @@ class Protocol(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="imagekiln-protocol-"))
         self.output = self.folder / "out"
         self.processes: list[Process] = []
+        self.forgets: dict[tuple[str, str], Callable[[], object]] = {}
         self.is_collected = False
         self.is_changed = False
         self.inputs_at_turn: dict[int, frozenset[str]] = {}
@@ -387,6 +398,16 @@ class Protocol(RuleBasedStateMachine):
     def aggregate(self, run: int) -> None:
         self._start("aggregate", partial(aggregate, self._run(run)))
 
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.finished_runs())
+    @rule(run=st.integers(0, 1), row=st.integers(0, len(PROMPTS) - 1))
+    def forget(self, run: int, row: int) -> None:
+        finished = self.finished_runs()
+        uri = finished[run % len(finished)].uri
+        row_id = f"row-{row}"
+        take_down = partial(forget, uri, ForgetSelection(ids=(row_id,)), remove=True)
+        self.forgets[uri, row_id] = take_down
+        self._start("forget", take_down)
+
     @precondition(lambda self: not self.processes and self.runs())
     @rule()
     def collect_garbage(self) -> None:
@@ -439,6 +460,8 @@ class Protocol(RuleBasedStateMachine):
     def _finish(self) -> None:
         nights = range(self.setting.nights)
         plans = [finish_night(self.setting.job(self.folder, night)) for night in nights]
+        for take_down in self.forgets.values():
+            take_down()
         self._check_nights(plans)
         for process in self.processes:
             process.finish()
@@ -451,11 +474,15 @@ class Protocol(RuleBasedStateMachine):
 
     def _check_nights(self, plans: Sequence[Plan]) -> None:
         results = {}
+        gone: set[str] = set()
         for plan in plans:
             store = open_store(f"{self.output}/{plan.run_id}")
             check_whole(store)
             verify(store.uri)
             results[plan.run_id] = outcomes(store, plan)
+            forgotten = read_forgotten(store, plan).to_pylist()
+            assert all(results[plan.run_id][each][0] == "forgotten" for each in forgotten)
+            gone.update(forgotten)
         for plan, expected in zip(plans, self.expected, strict=True):
             ok_before = {
                 image_id: outcome
@@ -463,7 +490,10 @@ class Protocol(RuleBasedStateMachine):
                 for image_id, outcome in results[run_id].items()
                 if outcome[0] == "ok"
             }
-            assert {**ok_before, **results[plan.run_id]}.items() >= expected.items()
+            made = {**ok_before, **results[plan.run_id]}
+            for image_id, outcome in expected.items():
+                is_gone = image_id in gone and made.get(image_id, ("forgotten",))[0] == "forgotten"
+                assert is_gone or made[image_id] == outcome, image_id
 
     # --- Helpers
 
@@ -501,7 +531,8 @@ class Protocol(RuleBasedStateMachine):
             return
         if not isinstance(error, KilnError):
             raise AssertionError(f"{process.name} raised {error!r}") from error  # noqa: TRY004
-        if isinstance(error, BadInput) and not self.is_collected:
+        is_refused = process.name == "forget" and "is not finished" in str(error)
+        if isinstance(error, BadInput) and not (self.is_collected or is_refused):
             raise AssertionError(f"{process.name} ended with: {error}") from error
 
     def _note(self, operation: str, name: str) -> None:
@@ -513,13 +544,15 @@ class Protocol(RuleBasedStateMachine):
             return
         if operation != "remove":
             self.inputs_at_success[name] = self.inputs_at_turn[threading.get_ident()]
+        elif threading.current_thread().name == "forget":  # it finishes the run again
+            return
         elif self.inputs_at_success.get(name) == _parts_of(run) and not self.is_collected:
             self.broken = f"{name} was removed, and nothing was made since it was written"
 
 
 def _parts_of(run: Path) -> frozenset[str]:
-    """The parts that a run and its rounds have now."""
-    parts = run.glob("**/*-*.parquet")
+    """The parts that a run and its rounds have now, and what says which images are forgotten."""
+    parts = [*run.glob("**/*-*.parquet"), *run.glob("forgotten/*.parquet")]
     return frozenset(str(path) for path in parts if path.parent.name != DRAWN_FOLDER)
 
 
@@ -535,6 +568,7 @@ def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool =
         patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(aggregate_step, "write_report", write_no_report)
         patch.setattr(aggregate_step, "update_output_card", lambda _: None)
+        patch.setattr(forget_module, "update_output_card", lambda _: None)
         patch.setattr(gc_module, "REMOVE_BATCH", 1)
         run_state_machine_as_test(
             machine,

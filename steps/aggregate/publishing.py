@@ -12,7 +12,13 @@ from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import Missing, TryAgain
-from imagekiln.steps.runs.keys import CARD_KEY, REPORT_KEY, SUCCESS_KEY, SUMMARY_KEY
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    REPORT_KEY,
+    SUCCESS_KEY,
+    SUMMARY_KEY,
+    SUSPENDED_KEY,
+)
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.staging import StagedStore
@@ -50,9 +56,26 @@ def publish(run: Run, staged: StagedStore) -> None:
 
     staged.publish(report)
     if others:
-        revoke_success(run)
+        suspend_success(run)
     staged.publish(sorted(others))
     staged.publish(summary)
+
+
+def suspend_success(run: Run) -> None:
+    """Let a finished run be unfinished until it is aggregated again.
+
+    It holds its images all the while: later nights skip them, and `gc` leaves it.
+    """
+    if run.is_finished:
+        run.store.create(SUSPENDED_KEY, b"Its objects are replaced.\n")
+    revoke_success(run)
+
+
+def end_suspension(run: Run) -> None:
+    """Let a run that is aggregated be what its success marker says, or its absence."""
+    with suppress(Missing):
+        if run.is_suspended:
+            run.store.remove(SUSPENDED_KEY)
 
 
 def revoke_success(run: Run) -> None:

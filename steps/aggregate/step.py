@@ -15,6 +15,7 @@ from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
 from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.publishing import (
+    end_suspension,
     publish,
     require_certain_absence,
     revoke_success,
@@ -92,12 +93,14 @@ def aggregate_run(
     verdict = judge_run(summary, job, run.store.uri)
     if verdict.error is not None:
         revoke_success(run)
+        end_suspension(run)
     reconciler.mark_finished_rounds()
     require_finished(verdict)
 
     _write_rate(run, summary)
     output = register_run(run.store.uri, RunEntry(run.plan.run_id, job.name))
     run.store.replace(SUCCESS_KEY, f"{summary.ok} of {summary.images} images\n".encode())
+    end_suspension(run)
     if output is not None:
         update_output_card(output)
     reconciler.require_round_complete(run.round)

@@ -24,6 +24,7 @@ from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parquet_format import image_table_options
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error, parse_parquet, to_parquet
+from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE
 from imagekiln.steps.storage.store import Store
 
@@ -40,14 +41,15 @@ def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tu
     new = ids.filter(is_new).unique()
     if not remove or (not len(new) and _is_complete(store, left)):
         return len(ids), len(new)
+    turn = TurnStore(store)  # no removal that began before writes any more
     if len(new):
-        add_forgotten(store, new)
+        add_forgotten(turn, new)
 
     with suppress(Missing):
-        store.remove(SUCCESS_KEY)
-    forgotten = pa.concat_arrays([earlier, new])
-    _replace_files(store, plan, forgotten)
-    _replace_derived(store, plan, forgotten)
+        turn.remove(SUCCESS_KEY)
+    forgotten = read_forgotten_ids(turn)  # also those that another removal has written meanwhile
+    _replace_files(turn, plan, forgotten)
+    _replace_derived(turn, plan, forgotten)
     return len(ids), len(new)
 
 

@@ -17,24 +17,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.output_card import update_output_card
-from imagekiln.steps.aggregate.publishing import revoke_success
+from imagekiln.steps.aggregate.publishing import end_suspension, suspend_success
+from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import BadInput, Missing, cut_name
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, cut_name
 from imagekiln.steps.export.removal import remove_from_export, require_complete_export
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.drawn_parts import remove_drawn_part
-from imagekiln.steps.runs.forgotten import add_forgotten, iter_stored_images, read_forgotten
+from imagekiln.steps.runs.forgotten import (
+    add_forgotten,
+    iter_stored_images,
+    read_forgotten,
+    read_forgotten_ids,
+)
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
+from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import RunEntry, read_entries, register_run
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
-from imagekiln.steps.runs.tables import MAX_TABLE_ROWS
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, MAX_TABLE_ROWS
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
@@ -43,6 +50,8 @@ from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
 NO_IDS = pa.array([], pa.string())
+# Of a manifest: where the images of parts are, and what they are.
+STORED_COLUMNS = ["status", "byte_size", "sha256", *LOCATION_SCHEMA.names]
 SHOWN_FOLDERS = ("thumbnails", "images")  # of a report: copies of images
 
 
@@ -278,23 +287,52 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     if not len(forgotten):
         return
     ids = frozenset(forgotten.to_pylist())
-    is_done = run.is_finished and not len(new)
-    if is_done and not any(_iter_stored_images(run, ids)):
+    if not len(new) and _is_done(run, ids):
         _remove_drawn(run, ids)
+        end_suspension(run)
         return
     turn = TurnStore(run.store)  # no aggregation that began before writes any more
     if len(new):
         add_forgotten(turn, new)
+    ids = frozenset(read_forgotten_ids(turn).to_pylist())  # those of another command, too
     # No reader takes a run for finished whose manifest names bytes that are gone.
-    revoke_success(replace(run, store=turn))
+    suspend_success(replace(run, store=turn))
     part_format = format_of(run.plan.job)
     for planned, part in _parts_with(run, ids):
-        turn.require_turn()
-        part_format.empty(planned.store, part, ids)
+        part_format.empty(turn.hold(planned.store), part, ids)
     _remove_drawn(run, ids)
     _remove_copies(turn)
     failed_share, accepted = _accepted(run)
     aggregate_run(run, failed_share, accepted)
+
+
+def _is_done(run: Run, ids: frozenset[str]) -> bool:
+    """Whether the run is finished, and neither its parts nor its manifest have these images.
+
+    An aggregation may have read a part just before it was replaced.
+    """
+    if not run.is_finished or any(_iter_stored_images(run, ids)):
+        return False
+    reconciler = RunReconciler(run.store, run.plan)
+    shards = range(len(run.plan.shards))
+    return all(_is_manifest_of_parts(run, reconciler, number, ids) for number in shards)
+
+
+def _is_manifest_of_parts(
+    run: Run, reconciler: RunReconciler, number: int, ids: frozenset[str]
+) -> bool:
+    """Whether the manifest of a shard, if it has any of these images, agrees with the parts."""
+    planned_ids = read_shard_rows(run.store, run.plan, number)["image_id"].to_pylist()
+    if ids.isdisjoint(planned_ids):
+        return True
+    stored = reconciler.reconcile(number).manifest.select(STORED_COLUMNS)
+    try:
+        named = read_manifest_columns(run.store, number, stored.num_rows, STORED_COLUMNS)
+    except StorageRefused:
+        raise
+    except BadInput:  # aggregation writes it again
+        return False
+    return bool(named.equals(stored))
 
 
 def _update_output_card(run: Run) -> None:

@@ -97,12 +97,13 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
         require_output(store)
 
     # Later runs skipped the images of these, which may be the only copies: whatever their state.
+    # Others are finished but for what was interrupted while it replaced their objects.
     needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
 
     def find_garbage(index: int) -> Garbage | None:
         run = runs[index]
         finished = run.is_finished
-        if run.plan.run_id in needed_ids and not finished:
+        if not finished and (run.plan.run_id in needed_ids or run.is_suspended):
             return None
         return _find_garbage(run, finished, now, cutoff)
 
@@ -142,7 +143,7 @@ def _remove_unfinished(run: Run, cutoff: float) -> None:
     """
     store = run.store
     turn = TurnStore(store)  # no aggregation that began before will finish the run
-    if run.is_finished:
+    if run.is_finished or run.is_suspended:
         return
     for batch in _batches(entry for entry in walk_objects(store) if not _is_last(entry)):
         if not all(_is_before(entry, cutoff) for entry in batch):
@@ -277,10 +278,11 @@ def _unreferenced_objects(run: Run) -> Iterator[ObjectInfo]:
 
 def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
     """The same of the run's own plan or of one of its rounds. `store` is that of the run."""
+    if not planned.is_finished:  # whoever resumes the round commits what lies there
+        return
     plan = planned.plan
     prefix = f"{round_folder(plan.round)}/" if plan.round else ""
-    if planned.is_finished:
-        yield from _drawn_objects(store, prefix)
+    yield from _drawn_objects(store, prefix)
     for entry in store.list_folder(f"{prefix}images"):
         if not entry.is_folder:
             if _is_unplanned_part(entry.key.removeprefix(prefix), plan):

@@ -24,7 +24,7 @@ from imagekiln.steps.runs.image_id_index import (
     read_index_chunk,
 )
 from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
-from imagekiln.steps.runs.registry import RunId, read_registry
+from imagekiln.steps.runs.registry import RunId, iter_successful, read_entries
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database, arrow_stream_reader, write_arrow_file
@@ -39,11 +39,14 @@ NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 def successful_runs(job: Job) -> tuple[str, ...]:
     """The ids of the successful runs under the job's output, oldest first.
 
+    Also of those whose objects are replaced just now, or were until that was interrupted.
     None where the job does not skip existing images.
     """
     if not job.skip_existing:
         return ()
-    return tuple(entry.run_id for entry in read_registry(job.output))
+    entries = read_entries(job.output)
+    held = iter_successful(job.output, entries, also_suspended=True)
+    return tuple(entry.run_id for entry in held)
 
 
 def choose_existing_runs(store: Store, job: Job, run_id: str) -> tuple[str, ...]:

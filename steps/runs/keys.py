@@ -19,6 +19,7 @@ RATE_KEY = "rate.json"  # what a finished run took, for estimates of the next
 ESTIMATE_KEY = "estimate.json"  # what planning expected the run to take
 REPORT_KEY = "report/index.html"
 SUCCESS_KEY = "_SUCCESS"
+SUSPENDED_KEY = "_SUSPENDED"  # of a run that was finished, while what it holds is replaced
 IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
@@ -43,7 +44,8 @@ IMAGE_OBJECT_PATTERN = (
 # beside its object.
 RUN_KEY_PATTERN = re.compile(
     r"""(?:retry-[1-9][0-9]*/)?
-    (?: (?:plan|looked-at|summary|terms|prices|rate|estimate)\.json | _SUCCESS | README\.md
+    (?: (?:plan|looked-at|summary|terms|prices|rate|estimate)\.json | _SUCCESS | _SUSPENDED
+      | README\.md
       | (?:rejected|duplicates|empty)\.parquet
       | (?:shards|manifest|image-ids)/\d{5,}\.parquet
       | images/\d{5,}-\d{4,}\.(?:parquet|tar)

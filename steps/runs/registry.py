@@ -17,7 +17,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import RUN_ID_PATTERN
-from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
+from imagekiln.steps.runs.keys import (
+    SUCCESS_KEY,
+    SUSPENDED_KEY,
+    registry_block_key,
+    registry_key,
+)
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, read_small
@@ -90,12 +95,21 @@ def read_entries(output: str) -> list[RunEntry]:
     return list(dict.fromkeys(chain(*blocks, entries)))
 
 
-def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
-    """The entries whose `_SUCCESS` is there, in their order; a few are looked for at once."""
+def iter_successful(
+    output: str, entries: Sequence[RunEntry], *, also_suspended: bool = False
+) -> Iterator[RunEntry]:
+    """The entries whose `_SUCCESS` is there, in their order; a few are looked for at once.
+
+    With `also_suspended`, also those where it is not while their objects are replaced.
+    """
     store = open_store(output)
+    markers = [SUCCESS_KEY]
+    if also_suspended:  # it may succeed between two looks
+        markers += [SUSPENDED_KEY, SUCCESS_KEY]
 
     def is_successful(index: int) -> bool:
-        return store.exists(f"{entries[index].run_id}/{SUCCESS_KEY}")
+        folder = entries[index].run_id
+        return any(store.exists(f"{folder}/{marker}") for marker in markers)
 
     return compress(entries, map_ordered(is_successful, len(entries), READERS))
 

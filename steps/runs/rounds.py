@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, round_folder
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, round_folder
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store
@@ -33,6 +33,11 @@ class Run:
     def is_finished(self) -> bool:
         """Whether the run was aggregated with success."""
         return self.store.exists(SUCCESS_KEY)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it was, until a process began to replace what it holds."""
+        return self.store.exists(SUSPENDED_KEY)
 
 
 @dataclass(frozen=True, slots=True)

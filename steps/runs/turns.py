@@ -1,4 +1,4 @@
-"""Turns: of several processes that replace or remove objects of a run, the last to begin does so.
+"""Turns: of several processes that change what a run or an export has, the last to begin does so.
 
 What an earlier one has read may be out of date: it was frozen, or Argo believes its pod dead. Each
 takes a turn by creating the next entry, and looks for a later one before it writes. One that is
@@ -8,6 +8,7 @@ stores, and removals, have no such condition.
 
 import time
 import uuid
+from copy import copy
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
@@ -36,6 +37,7 @@ class TurnStore(RelayedStore):
     def __init__(self, store: Store) -> None:
         """Take the next turn in `store`."""
         super().__init__(store)
+        self._turns = store
         self._writer = uuid.uuid4().hex
         self._number = _take_turn(store, self._writer)
 
@@ -53,16 +55,23 @@ class TurnStore(RelayedStore):
         self.require_turn()
         super().remove(key)
 
+    def hold(self, store: Store) -> "TurnStore":
+        """Another folder of the same run, such as that of a round, written into on this turn."""
+        held = copy(self)
+        held.uri = store.uri
+        held._store = store
+        return held
+
     def require_turn(self) -> None:
         """Raise TryAgain where another process has taken a turn since, or has removed the run.
 
         A run that is planned again after its removal counts its turns from 0 again.
         """
-        is_own = _is_of(self._store, self._number, self._writer)
-        if not is_own or self._store.exists(turn_key(self._number + 1)):
+        is_own = _is_of(self._turns, self._number, self._writer)
+        if not is_own or self._turns.exists(turn_key(self._number + 1)):
             raise TryAgain(
-                f"{self.uri}: another process has begun to aggregate, retry or remove this run. "
-                "Run the command again once it has ended."
+                f"{self._turns.uri}: another process has begun to aggregate, retry or remove it, "
+                "or to take images from it. Run the command again once it has ended."
             )
 
 

@@ -13,12 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.runtime.memory import require_memory_for
 from imagekiln.steps.storage.failures import error_reason, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+NO_FOLDER_SYNC_ERRNOS = {errno.EINVAL, errno.ENOTSUP}  # of some network and shared folders
 # mkstemp's 0600 would hide the dataset from its readers.
 FILE_MODE = 0o644
 
@@ -74,7 +75,7 @@ class LocalStore:
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
         path = self._own_path_of(key)
-        with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
+        with _translate_write_errors(path), _temporary_file(path, data) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
@@ -96,7 +97,7 @@ class LocalStore:
     def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
         """Write the object whole, right after `check`, which raises to refuse."""
         path = self._own_path_of(key)
-        with translate_errors(str(path), "write"), _temporary_file(path, data) as temporary:
+        with _translate_write_errors(path), _temporary_file(path, data) as temporary:
             check()
             temporary.replace(path)
             sync_folder(path.parent)
@@ -188,12 +189,27 @@ def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut."""
+    """Make the names in `folder` survive a power cut, where its file system can be asked to."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC_ERRNOS:
+            raise
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _translate_write_errors(path: Path) -> Iterator[None]:
+    """Translate errors of writing a file. What is missing then is its folder, made just before."""
+    try:
+        with translate_errors(str(path), "write"):
+            yield
+    except Missing as error:
+        raise TryAgain(
+            f"{path}: another process removed its folder meanwhile. Run the command again."
+        ) from error
 
 
 @contextmanager
@@ -223,6 +239,9 @@ def _make_folder(folder: Path) -> None:
     with suppress(FileExistsError):
         try:
             folder.mkdir()
-        except FileNotFoundError as error:  # a file system that makes no folders, such as /proc
+        except FileNotFoundError as error:
+            if not folder.parent.is_dir():  # it was removed meanwhile
+                raise
+            # A file system that makes no folders, such as /proc.
             raise BadInput(f"{folder}: cannot create this folder. Choose another path.") from error
     sync_folder(folder.parent)

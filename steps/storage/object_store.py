@@ -36,6 +36,7 @@ CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
+ABSENT = {"NoSuchKey", "404"}  # also to the condition that an object is as it was, once it is gone
 # Of a store that has conditions for new objects only.
 NOT_IMPLEMENTED = {"NotImplemented", "501"}
 NO_CONDITION: Mapping[str, str] = MappingProxyType({})
@@ -225,7 +226,10 @@ class ObjectStore:
             if error_code(error) in NOT_IMPLEMENTED:
                 self._write(key, data, mode="overwrite")
                 return True
-            if error_code(error) not in {*PRECONDITION_FAILED, CONFLICT}:
+            refusals = {*PRECONDITION_FAILED, CONFLICT}
+            if "IfMatch" in condition:
+                refusals |= ABSENT
+            if error_code(error) not in refusals:
                 raise
             return False
         return True

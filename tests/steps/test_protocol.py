@@ -1,6 +1,6 @@
 """Histories of processes that are frozen, killed or at work at once; and a search for more."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
-from tests.interleaving import Process, interleaving
+from tests.interleaving import frozen, interleaving
 from tests.protocol import check_protocol
 from tests.runs import begin_round, fill, not_ok, planned
 
@@ -27,15 +27,6 @@ def run(tmp_path: Path) -> Iterator[PlanResult]:
         planned_run = planned(tmp_path, str(tmp_path / "out"))
         fill(planned_run)
         yield planned_run
-
-
-def frozen(work: Callable[[], object], operation: str, key: str) -> Process:
-    """A process that is frozen before its first access of this kind."""
-    process = Process("frozen", work)
-    while process.next_access[0] != operation or not process.next_access[1].endswith(key):
-        assert not process.is_done, process.error
-        process.step()
-    return process
 
 
 def test_aggregation_frozen_while_another_finishes_the_run_writes_nothing_more(

@@ -9,7 +9,9 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import EncodedImage
@@ -19,6 +21,7 @@ from imagekiln.steps.runs.keys import (
     REPORT_KEY,
     SUCCESS_KEY,
     SUMMARY_KEY,
+    SUSPENDED_KEY,
     TURNS_FOLDER,
     image_ids_key,
     manifest_key,
@@ -160,7 +163,23 @@ def test_finished_run_is_unfinished_only_while_its_manifest_changes(mended_run: 
     assert no_report <= {CARD_KEY}
     assert REPORT_KEY in disk.changes[:revoked]
     assert {manifest_key(1), image_ids_key(0), SUMMARY_KEY} <= {*disk.changes[revoked:]}
-    assert disk.changes[-1] == SUCCESS_KEY
+    assert disk.changes[-2:] == [SUCCESS_KEY, f"no {SUSPENDED_KEY}"]
+
+
+def test_run_whose_replacement_was_interrupted_still_holds_its_images(
+    mended_run: PlanResult,
+) -> None:
+    output = str(Path(mended_run.uri).parent)
+    with pytest.raises(BadInput):
+        _aggregate(mended_run, Disk(mended_run.uri, ("replace", manifest_key(1))))
+    assert not open_store(mended_run.uri).exists(SUCCESS_KEY)
+    assert gc(output, -1, remove=True).found == ()
+    assert successful_runs(mended_run.plan.job.model_copy(update={"skip_existing": True})) == (
+        mended_run.plan.run_id,
+    )
+    aggregate(mended_run.uri)
+    assert not open_store(mended_run.uri).exists(SUSPENDED_KEY)
+    assert verify(mended_run.uri).ok == 20
 
 
 def test_what_would_be_written_again_as_it_is_stays_untouched(mended_run: PlanResult) -> None:

@@ -13,15 +13,16 @@ import pytest
 import imagekiln
 from imagekiln import BadInput, Incomplete, Missing
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import add_forgotten
-from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, part_key
+from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, part_key
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
-from tests.interleaving import Process, interleaving
+from tests.interleaving import Process, frozen, interleaving
 from tests.runs import (
     begin_round,
     encoded,
@@ -219,6 +220,93 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
     assert statuses["r1"] == statuses[f"r{FAILED}"] == ("forgotten", None)
     assert [place for _, place in statuses.values() if place is not None] == [0, 1, 2, 3]
     assert imagekiln.export(uri, killed, format=file_format).written == 0
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_removal_frozen_while_another_removes_more_brings_nothing_back(
+    tmp_path: Path, format_name: str
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), format_name)
+    before = images_by_row(uri)
+    key = {"parquet": part_key(0, 0), "webdataset": "00000-0000.tar"}.get(
+        format_name, "0-0000.parquet"
+    )
+    forget = partial(imagekiln.forget, uri, remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        zombie = frozen(partial(forget, ids=["r1"]), "replace_after", key)
+        forget(ids=["r3"])
+        zombie.finish()
+    assert isinstance(zombie.error, TryAgain)
+    require_gone(uri, before)
+
+
+def test_removal_frozen_while_the_run_is_aggregated_leaves_what_its_manifest_names(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    forget = partial(imagekiln.forget, uri, ids=["r1", "r3"], remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        zombie = frozen(forget, "replace_after", part_key(0, 0))
+        aggregate(uri)
+        zombie.finish()
+    assert isinstance(zombie.error, TryAgain)
+    assert images_by_row(uri) == {name: before[name] for name in before if name not in ("r1", "r3")}
+    forget()
+    require_gone(uri, before)
+
+
+def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
+    tmp_path: Path,
+) -> None:
+    output = str(tmp_path / "out")
+    uri = make_run(tmp_path / "scratch", output, "parquet")
+    forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        frozen(forget, "replace_after", part_key(0, 0)).kill()
+    store = open_store(uri)
+    assert not store.exists(SUCCESS_KEY)
+    again = write_prompts(tmp_path / "again.parquet", ROWS)
+    later = make_plan(job(again, output, run_id="later", skip_existing=True))
+    assert later.plan.counts.images == 0
+    forget()
+    assert store.exists(SUCCESS_KEY)
+    assert not store.exists(SUSPENDED_KEY)
+
+
+def test_manifest_of_a_part_as_it_was_before_a_removal_is_made_again(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    part = Path(uri) / part_key(0, 0)
+    whole = part.read_bytes()
+    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+    emptied = part.read_bytes()
+    part.write_bytes(whole)
+    aggregate(uri)
+    part.write_bytes(emptied)  # an aggregation may read a part just before it is replaced
+    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+    require_gone(uri, before)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
+def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing_back(
+    tmp_path: Path, file_format: str
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    export = tmp_path / "export"
+    imagekiln.export(uri, export, format=file_format)
+    forget = partial(imagekiln.forget, uri, exports=[export], remove=True)
+    suffix = {"parquet": ".parquet", "webdataset": ".tar"}[file_format]
+    with interleaving(export, lambda *_: None):
+        zombie = frozen(partial(forget, ids=["r1"]), "replace_after", suffix)
+        forget(ids=["r3"])
+        zombie.finish()
+    assert isinstance(zombie.error, TryAgain)
+    store = open_store(str(export))
+    for key in objects_in(store):
+        assert not any(before[name] in store.read(key) for name in ("r1", "r3")), key
+    assert store.read(SUCCESS_KEY) == f"{IMAGES - 2} images\n".encode()
 
 
 def test_the_card_of_an_output_counts_no_forgotten_image_whatever_was_killed(

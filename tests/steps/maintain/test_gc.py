@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -14,6 +15,7 @@ from imagekiln.steps.aggregate.preview import judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
@@ -31,6 +33,7 @@ from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from tests.interleaving import Process, frozen, interleaving
 from tests.jobs import files
 from tests.runs import PROMPTS, Rows, begin_round, fill, not_ok, planned
 
@@ -203,6 +206,49 @@ def test_image_that_a_round_and_a_late_pod_made_keeps_its_copy_and_both_stay(
     (folder / manifest_key(0)).unlink()
     aggregate(run.uri)
     assert verify(run.uri).ok == 8
+
+
+def test_files_of_a_round_that_is_resumed_meanwhile_stay(tmp_path: Path) -> None:
+    run = planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        PROMPTS[:4],
+        run_id="run",
+        format="files",
+        limits={"failed_share": 1},
+    )
+    fill(run, {1: not_ok(1)})
+    aggregate(run.uri)
+    retry_round = begin_round(run)
+    round_run = PlanResult(retry_round.plan, retry_round.store.uri, adopted=False)
+    (part,) = fill(round_run)
+    (Path(retry_round.store.uri) / part.key).unlink()  # whoever made it was killed before
+    aged(Path(run.uri), 10)
+    with interleaving(tmp_path, lambda *_: None):
+        collection = Process("gc", lambda: gc(str(tmp_path / "out"), remove=True))
+        while not (collection.is_done or collection.next_access[0] == "remove"):
+            collection.step()
+        fill(round_run)
+        aggregate(run.uri)
+        collection.finish()
+    assert verify(run.uri).ok == 4
+
+
+def test_run_stays_where_taking_images_down_was_interrupted(tmp_path: Path) -> None:
+    run = finished_run(tmp_path, "run", format="files")
+    ids = ForgetSelection(ids=("row-3",))
+    with interleaving(tmp_path, lambda *_: None):
+        removal = partial(forget, run.uri, ids, remove=True)
+        frozen(removal, "replace_after", "0000-00003.json").kill()
+    assert not open_run(run.uri).is_finished
+    aged(Path(run.uri), 10)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    forget(run.uri, ids, remove=True)
+    assert verify(run.uri).ok == 19
+
+    open_store(run.uri).remove(SUCCESS_KEY)  # as whoever deletes a run does
+    aged(Path(run.uri), 10)
+    assert reasons(gc(str(tmp_path / "out")).found) == {"run": "unfinished"}
 
 
 def _take_away(folder: Path, part: Part) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -211,6 +212,23 @@ def test_every_folder_that_was_made_survives_a_power_cut(
     assert synced == [above[-1] / "images"]
 
 
+def test_file_system_that_syncs_no_folders_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def sync_files(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", sync_files)
+    store = open_store(str(tmp_path / "run"))
+    assert store.create("images/a", b"x")
+    store.replace("images/a", b"y")
+    assert store.read("images/a") == b"y"
+
+
 def test_folder_that_another_writer_makes_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +241,24 @@ def test_folder_that_another_writer_makes_meanwhile_is_used(
     monkeypatch.setattr(Path, "mkdir", too_late)
     LocalStore(tmp_path / "a").create("b/c", b"x")
     assert contents(tmp_path) == ["a/b/c"]
+
+
+@pytest.mark.parametrize("name", ["mkstemp", "mkdir"])
+def test_folder_that_is_removed_meanwhile_is_to_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    owner = {"mkstemp": tempfile, "mkdir": Path}[name]
+    make = getattr(owner, name)
+
+    def make_too_late(*arguments: object, **named: object) -> object:
+        shutil.rmtree(tmp_path / "run")  # as `gc` does
+        return make(*arguments, **named)
+
+    (tmp_path / "run").mkdir()
+    store = LocalStore(tmp_path / "run" / "images" if name == "mkdir" else tmp_path / "run")
+    monkeypatch.setattr(owner, name, make_too_late)
+    with pytest.raises(TryAgain, match="removed its folder meanwhile"):
+        store.create("part", b"x")
 
 
 def test_others_may_read_what_was_written(tmp_path: Path) -> None:

@@ -233,6 +233,22 @@ def test_write_whose_answer_was_lost_shows_as_existing(stub: StubS3) -> None:
     assert stub.requests[:2] == ["PUT /bucket/run/a"] * 2
 
 
+def test_object_that_is_removed_while_it_is_replaced_is_looked_at_again(stub: StubS3) -> None:
+    store = open_store("s3://bucket/run")
+    store.create("a", b"old")
+    looks: list[bool] = []
+
+    def look() -> None:
+        looks.append(store.exists("a"))
+        if len(looks) == 1:
+            store.remove("a")
+            stub.faults.extend([(404, "NoSuchKey")] * 2)  # to If-Match, as S3 has it
+
+    store.replace_after(look, "a", b"new")
+    assert looks == [True, False]
+    assert store.read("a") == b"new"
+
+
 def test_large_object_is_sent_in_one_request_that_decides_whose_it_is(stub: StubS3) -> None:
     assert open_store("s3://bucket/run").create("large", bytes(101 * MIB))
     assert stub.requests == ["PUT /bucket/run/large"]
