@@ -21,3 +21,15 @@ def half(side: int = 16) -> bytes:
     pixels[:, side // 2 :] = 255
     Pillow.fromarray(pixels).save(sink, "PNG")
     return sink.getvalue()
+
+
+def repeat_scan(times: int) -> bytes:
+    """A small JPEG with so many scans, nearly all of which change nothing."""
+    sink = io.BytesIO()
+    Pillow.new("L", (8, 8)).save(sink, "JPEG", progressive=True)
+    content = sink.getvalue()
+    marker = b"\xff\xda"
+    start = content.index(marker, content.index(marker) + 1)
+    end = content.index(b"\xff", start + len(marker))
+    more = times - content.count(marker)
+    return content[:end] + content[start:end] * more + content[end:]

@@ -20,6 +20,9 @@ LOSSLESS_WEBP_EFFORT = 75
 THUMBNAIL_QUALITY = 85
 STORED_FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_DECODED_PIXELS = 4096 * 4096
+JPEG_MAGIC = b"\xff\xd8"
+JPEG_SCAN_MARKER = b"\xff\xda"
+MAX_JPEG_SCANS = 500  # of thumbnails in the file too; encoders write some ten
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,21 @@ def decode_image(
     try:
         with Pillow.open(io.BytesIO(content), formats=STORED_FORMATS) as image:
             _require_size(image, size, most)
+            require_few_scans(content)
             return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, MemoryError):
         raise
     except Exception as error:  # somebody else's file can make a decoder raise anything
         raise ValueError(str(error)) from error
+
+
+def require_few_scans(content: bytes) -> None:
+    """Raise ValueError where a JPEG goes over its pixels again and again.
+
+    A scan that changes nothing is some ten bytes long, and takes time for each pixel.
+    """
+    if content.startswith(JPEG_MAGIC) and content.count(JPEG_SCAN_MARKER) > MAX_JPEG_SCANS:
+        raise ValueError(f"it has more than {MAX_JPEG_SCANS} scans")
 
 
 def encode_thumbnail(rgb: RGB, side: int) -> bytes:

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
+from imagekiln.steps.imaging.codecs import require_few_scans
 from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.runtime.concurrency import ByteBudget
 
@@ -44,6 +45,7 @@ class ImageInspector:
             raise RejectedImage("bytes")
         try:
             with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
+                require_few_scans(content)
                 self._decode(image)
         except RejectedImage:
             raise

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 import yaml
 from pydantic import ValidationError
 
-from imagekiln.steps.errors import BadInput, first_line
+from imagekiln.steps.errors import BadInput, cut_name, first_line
 from imagekiln.steps.job.fields import Settings
 from imagekiln.steps.job.introspection import SettingPath, format_path
 from imagekiln.steps.job.validation_errors import describe_validation_errors
@@ -19,14 +19,41 @@ S = TypeVar("S", bound=Settings)
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 MAX_SETTINGS = 500_000  # more than the longest tuning file has
 MAX_INTEGER_BITS = 64
+MAX_NUMBER_CHARS = 200  # YAML reads 1:1:1... to the base of 60, in a time that is quadratic
+NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+MAX_DEPTH = 32  # a parser takes time for each bracket that is open, at each of its tokens
 # Of pydantic, which reports several for a setting that takes several types.
 MAX_REPORTED_ERRORS = 50
 
 
 class SettingsLoader(yaml.SafeLoader):
-    """YAML of plain values, whose merges (`<<`) cannot make a short file an endless one."""
+    """YAML of plain values, in which a short file cannot take long. Raises YAMLError."""
 
     _settings = 0
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Read a value, unless too many lists and groups are around it."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            problem = "it is nested too deeply"
+            mark = None if parent is None else parent.start_mark
+            raise yaml.composer.ComposerError(None, None, problem, mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """The value of a node. Its tag may be any, such as that of a number for a word."""
+        problem = f"a number has more than {MAX_NUMBER_CHARS} characters"
+        if node.tag in NUMBER_TAGS and len(node.value) > MAX_NUMBER_CHARS:
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except (LookupError, AttributeError, ArithmeticError) as error:
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{cut_name(str(node.value))!r} is no {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Replace merges by what they merge."""
@@ -82,7 +109,7 @@ def parse_settings(
     """
     locations: dict[SettingPath, str] = {}
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=SettingsLoader)
         if not isinstance(node, yaml.MappingNode):
             raise BadInput(f"{name}: contains no settings. Write {required}.")
         _record_locations(node, (), name, locations, set())
@@ -140,7 +167,10 @@ def _record_locations(
             _record_locations(item, (*path, index), name, locations, visited)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            inner = (*path, str(key.value))
+            if not isinstance(key, yaml.ScalarNode):  # of aliases, its text might have no end
+                problem = "found unhashable key"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            inner = (*path, key.value)
             line = key.start_mark.line + 1
             _record_location(inner, f"{name}:{line}", locations)
             _record_locations(value, inner, name, locations, visited)

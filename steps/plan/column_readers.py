@@ -299,6 +299,7 @@ def _survives_duckdb(kind: pa.DataType) -> bool:
     if any(is_lossy(kind) for is_lossy in lossy):
         return False
     if pa.types.is_nested(kind):
-        children = (kind.field(index).type for index in range(kind.num_fields))
-        return all(_survives_duckdb(child) for child in children)
+        children = [kind.field(index) for index in range(kind.num_fields)]
+        has_names = not pa.types.is_struct(kind) or all(child.name for child in children)
+        return has_names and all(_survives_duckdb(child.type) for child in children)
     return True

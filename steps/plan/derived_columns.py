@@ -32,18 +32,26 @@ class DerivedColumns:
     """Appends DERIVED_FIELDS to batches of prompt rows."""
 
     def __init__(
-        self, models: Sequence[Path], default_loras: str, lora_digests: Mapping[str, str]
+        self,
+        models: Sequence[Path],
+        max_prompt_chars: int,
+        default_loras: str,
+        lora_digests: Mapping[str, str],
     ) -> None:
         """Read the tokenizers of the models in these folders; parse the job's default LoRAs.
 
         Raises BadInput on a damaged tokenizer or an invalid default.
         """
+        self._max_prompt_chars = max_prompt_chars
         self._lengths = [PromptLengths(model) for model in models]
         self._loras = LoraColumnReader(default_loras, lora_digests)
 
     def append_to(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the fields at its end."""
         prompts = batch.column("prompt")
+        # Longer ones are rejected, and would take any time and memory to tokenize.
+        is_short = pc.less_equal(pc.utf8_length(prompts), self._max_prompt_chars)
+        prompts = pc.if_else(is_short, prompts, pa.scalar(None, prompts.type))
         # A prompt counts if any of the models truncates it.
         truncated = reduce(
             pc.or_kleene, (lengths.find_truncated(prompts) for lengths in self._lengths)

@@ -195,9 +195,11 @@ def _make_images(
 def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:
     model = inputs.model
     lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
-    default_loras = inputs.job.defaults.loras
+    job = inputs.job
     configurations = [model.configuration, *model.pass_configurations.values()]
-    derived = DerivedColumns(configurations, default_loras, lora_digests)
+    derived = DerivedColumns(
+        configurations, job.limits.prompt_chars, job.defaults.loras, lora_digests
+    )
     batches = iter_prompt_batches(inputs.files, input_images)
     return map(derived.append_to, batches)
 

@@ -6,9 +6,10 @@ they cost their own rows and no others.
 
 import csv
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,15 @@ class Rows:
     batches: Iterator[pa.RecordBatch]
 
 
+@dataclass(frozen=True, slots=True)
+class JsonRow:
+    """The object in a line of a JSON Lines file, with the number and the length of the line."""
+
+    line: int
+    chars: int
+    values: dict[str, object]
+
+
 @contextmanager
 def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
     """The rows of a CSV or TSV file with a header line. All cells are text, empty ones null."""
@@ -68,8 +78,7 @@ def open_json_lines(path: Path, where: str, kinds: JsonKinds) -> Iterator[Rows]:
     """The rows of a JSON Lines file, whose values have the types that `scan_json_lines` saw."""
     schema = pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in kinds.items()])
     with _open_text(path, where) as file:
-        objects = (row for _, row in _iter_objects(file, where))
-        yield Rows(schema, _batch_objects(objects, schema, where))
+        yield Rows(schema, _batch_objects(_iter_objects(file, where), schema, where))
 
 
 def scan_json_lines(path: Path, where: str, flat: frozenset[str], kinds: JsonKinds) -> None:
@@ -78,19 +87,19 @@ def scan_json_lines(path: Path, where: str, flat: frozenset[str], kinds: JsonKin
     Raises BadInput for a line that is no object, or that nests values in one of the columns `flat`.
     """
     with _open_text(path, where) as file:
-        for number, row in _iter_objects(file, where):
-            for name, value in row.items():
+        for row in _iter_objects(file, where):
+            for name, value in row.values.items():
                 if name in flat and isinstance(value, dict | list):
                     label = JSON_TYPE_NAMES[type(value)]
                     raise BadInput(
-                        f"{where}: line {number}: {name!r} is {label}. Write text or a number."
+                        f"{where}: line {row.line}: {name!r} is {label}. Write text or a number."
                     )
                 if name not in kinds:
                     kinds[_check_name(name, where)] = set()
                 kinds[name].add(_json_kind(value))
             if len(kinds) > MAX_COLUMNS:
                 raise BadInput(
-                    f"{where}: line {number} brings the columns to more than {MAX_COLUMNS}. "
+                    f"{where}: line {row.line} brings the columns to more than {MAX_COLUMNS}. "
                     "Use the same names in all lines."
                 )
 
@@ -246,13 +255,13 @@ def _count_record_chars(record: list[str]) -> int:
     return sum(map(len, record)) + CELL_CHARS * len(record)
 
 
-def _iter_objects(file: TextIO, where: str) -> Iterator[tuple[int, dict[str, object]]]:
-    """Every object of a JSON Lines file with the number of its line; blank lines are skipped."""
+def _iter_objects(file: TextIO, where: str) -> Iterator[JsonRow]:
+    """Every object of a JSON Lines file; blank lines are skipped."""
     for number, line in enumerate(_iter_lines(file, where), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unite_pairs)
+            values = _JSON_DECODER.decode(line)
         except _RepeatedName as error:
             name = cut_name(str(error))
             raise BadInput(f"{where}: line {number} has {name!a} twice. Remove one.") from error
@@ -261,12 +270,12 @@ def _iter_objects(file: TextIO, where: str) -> Iterator[tuple[int, dict[str, obj
                 f"{where}: line {number} is not JSON ({_json_reason(error)}). "
                 "Write one object on each line."
             ) from error
-        if not isinstance(row, dict):
+        if not isinstance(values, dict):
             raise BadInput(
                 f"{where}: line {number} is not an object, such as "
                 '{"prompt": "a red circle"}. Write one on each line.'
             )
-        yield number, row
+        yield JsonRow(number, len(line), values)
 
 
 class _RepeatedName(Exception):
@@ -283,6 +292,18 @@ def _unite_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{cut_name(digits)} is beyond what a float holds")
+    return number
+
+
+_JSON_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unite_pairs, parse_float=_finite_float, parse_constant=_refuse_constant
+)
 
 
 def _json_reason(error: Exception) -> str:
@@ -313,23 +334,21 @@ def _arrow_type(kinds: set[object]) -> pa.DataType:
 
 
 def _batch_objects(
-    objects: Iterator[dict[str, object]], schema: pa.Schema, where: str
+    rows: Iterator[JsonRow], schema: pa.Schema, where: str
 ) -> Iterator[pa.RecordBatch]:
-    for batch in _take_batches(objects, lambda row: _count_chars(row, len(schema))):
+    cell_chars = CELL_CHARS * len(schema)
+    # Values that are nested, and names, take memory too: the whole line counts.
+    for batch in _take_batches(rows, lambda row: row.chars + cell_chars):
         try:
             arrays = [
-                _json_column([row.get(field.name) for row in batch], field.type) for field in schema
+                _json_column([row.values.get(field.name) for row in batch], field.type)
+                for field in schema
             ]
         except RecursionError as error:  # what can just be read may not be written
             raise BadInput(
                 f"{where}: a value is nested too deeply. Write it as text, or leave it out."
             ) from error
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _count_chars(row: Mapping[str, object], columns: int) -> int:
-    texts = (len(value) for value in row.values() if isinstance(value, str))
-    return sum(texts) + CELL_CHARS * columns
 
 
 def _json_column(values: Sequence[object], kind: pa.DataType) -> pa.Array:

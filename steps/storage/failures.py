@@ -67,6 +67,7 @@ CONNECTION_ERRORS = {
     "HTTPClientError",  # of botocore
     "TransportError",  # of httpx
 }
+ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
 
 
@@ -242,6 +243,8 @@ def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
         return TryAgain(
             f"{where}: storage did not answer ({error_reason(failure)}). Run the command again."
         )
+    if answer := _find_other_answer(error):
+        return _explain_library_error(where, answer)
     return Missing(f"{where}: no such file. Check the name.")
 
 
@@ -251,6 +254,15 @@ def _find_connection_failure(error: BaseException) -> Exception | None:
         names = {kind.__name__ for kind in type(cause).__mro__}
         is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
         if isinstance(cause, Exception) and (is_connection_error or names & CONNECTION_ERRORS):
+            return cause
+    return None
+
+
+def _find_other_answer(error: BaseException) -> Exception | None:
+    """The web server's answer behind an error. fsspec calls a file absent whatever that says."""
+    for cause in _iter_causes(error):
+        status = getattr(cause, "status", None)
+        if isinstance(cause, Exception) and isinstance(status, int) and status not in ABSENT:
             return cause
     return None
 

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from imagekiln.steps.errors import TryAgain, first_line
+from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.steps.storage.failures import translate_errors
 
 MEMORY_LIMIT = "192MiB"
@@ -18,10 +18,15 @@ STREAM_BUFFER_SIZE = "64MiB"  # with less, threads wait for one another where or
 STREAM_ROWS = 16_384
 MAX_THREADS = 4  # each has blocks of its own; many threads would fill the memory with them
 RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
+# Such as for a time of the year 100,000,000, and for a map that has a key twice.
+VALUE_ERRORS = ("Conversion Error", "Invalid Input Error: Arrow map")
 
 
 class Database:
-    """Tables for the time of one step. Raises TryAgain where disk or memory run out."""
+    """Tables for the time of one step.
+
+    Raises TryAgain where disk or memory run out, BadInput for a value that DuckDB does not take.
+    """
 
     def __init__(
         self,
@@ -95,6 +100,11 @@ def _translate_duckdb_errors() -> Iterator[None]:
             raise TryAgain(
                 f"DuckDB ran out of disk or memory ({message}). "
                 "Free some and run the command again."
+            ) from error
+        if message.startswith(VALUE_ERRORS):
+            raise BadInput(
+                f"a column has a value that no table can hold ({message}). Correct the value, or "
+                "do not carry the column."
             ) from error
         raise RuntimeError(message) from error
 

@@ -11,6 +11,7 @@ from PIL import Image
 from imagekiln.steps.imaging.codecs import EmbeddedMetadata, decode_image, encode_image
 from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
 from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, encoding_label, noise, smooth
+from tests.pictures import repeat_scan
 
 SIZES = [(1, 1), (8, 24), (17, 5)]
 METADATA = EmbeddedMetadata("a prompt\nSteps: 1, Seed: 2, Size: 8x8", b"<x/>")
@@ -100,6 +101,16 @@ def test_an_image_of_another_size_is_refused_before_it_is_decoded(encoding: Enco
     assert decode_image(content, (24, 8)).shape == (8, 24, 3)
     with pytest.raises(ValueError, match="it has 24 x 8 pixels and not 8 x 24"):
         decode_image(content, (8, 24))
+
+
+@pytest.mark.parametrize("scans", [400, 600])
+def test_a_jpeg_of_scans_without_end_is_refused_before_it_is_decoded(scans: int) -> None:
+    content = repeat_scan(scans)
+    if scans < 500:
+        assert decode_image(content).shape == (8, 8, 3)
+    else:
+        with pytest.raises(ValueError, match="it has more than 500 scans"):
+            decode_image(content)
 
 
 def test_an_image_too_large_to_decode_is_refused_by_its_header() -> None:

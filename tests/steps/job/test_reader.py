@@ -175,6 +175,30 @@ def test_number_of_any_length_is_refused_in_a_sentence(number: str) -> None:
     assert len(message) < 200
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("!!bool maybe", "'maybe' is no bool"),
+        ("!!int ''", "'' is no int"),
+        ("!!float ''", "'' is no float"),
+        ("!!timestamp soon", "'soon' is no timestamp"),
+        (f"{'1:' * 190}1.0", "a number has more than 200 characters"),
+        ("[" * 4000, "it is nested too deeply"),
+    ],
+)
+def test_value_that_is_not_what_its_tag_says_is_refused_with_its_line(
+    value: str, problem: str
+) -> None:
+    message = _message(f"{JOB}threads: {value}\n")
+    assert message == f"job.yaml:7: is not valid YAML ({problem}). Correct the syntax."
+
+
+def test_key_of_aliases_of_aliases_is_refused_before_it_fills_memory() -> None:
+    bomb = "".join(f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    message = _message(f"{JOB}k0: &k0 [x]\n{bomb}? [*k29]\n: 1\n")
+    assert "is not valid YAML (found unhashable key)" in message
+
+
 def test_set_whose_order_is_of_the_process_is_no_list() -> None:
     message = _message(JOB + "carry: !!set {a, b}\n")
     assert "is not valid YAML (a set has no order; write a list)" in message

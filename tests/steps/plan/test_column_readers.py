@@ -318,6 +318,7 @@ def test_carried_extension_type_is_kept_as_it_is_stored(tmp_path: Path) -> None:
         pa.list_view(pa.int32()),
         pa.list_(pa.float16()),
         pa.struct([("a", pa.duration("s"))]),
+        pa.struct([("", pa.int32())]),
     ],
     ids=str,
 )
@@ -328,6 +329,21 @@ def test_type_that_cannot_be_carried_is_refused_in_a_sentence(
         BadInput, match=r"column 'x' is .*, which cannot be carried\. Write it as another type\.$"
     ):
         plan(tmp_path, {"prompt": ["a"], "x": pa.nulls(1, kind)}, carry=["x"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2**60], pa.timestamp("ms", "UTC")),
+        pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())),
+    ],
+    ids=["a time beyond years", "a key twice"],
+)
+def test_value_that_cannot_be_carried_is_refused_in_a_sentence(
+    tmp_path: Path, values: pa.Array
+) -> None:
+    with pytest.raises(BadInput, match=r"Correct the value, or do not carry the column\.$"):
+        plan(tmp_path, {"prompt": ["a"], "x": values}, carry=["x"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import transformers
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS, LoraRejectionReason
-from imagekiln.steps.plan.derived_columns import LoraColumnReader, PromptLengths
+from imagekiln.steps.plan.derived_columns import DerivedColumns, LoraColumnReader, PromptLengths
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
@@ -158,6 +158,14 @@ def test_megabyte_of_text_is_counted() -> None:
         True,
         False,
     ]
+
+
+def test_a_prompt_that_is_rejected_for_its_length_is_not_tokenized() -> None:
+    prompts = ["a " * 1999, "a" * 4001, None]
+    batch = pa.record_batch({"prompt": prompts, "loras": pa.nulls(3, pa.string())})
+    columns = DerivedColumns([SHAPES], 4000, "", {}).append_to(batch)
+    assert columns["prompt"].to_pylist() == prompts
+    assert columns["truncated"].to_pylist() == [True, False, False]
 
 
 def test_largest_of_several_tokenisers_decides(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from imagekiln.steps.storage.filesystem import open_filesystem
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
 from tests.mounts import fill, small_disk
+from tests.pictures import repeat_scan
 
 ALL = {"limits": {"rejected_share": 1, "picture_bytes": 20_000, "picture_pixels": 4096}}
 
@@ -96,6 +97,7 @@ HOSTILE = {
     "tiff": (_file("TIFF"), "is not a picture in PNG, JPEG, WEBP"),
     "a bomb": (_bomb(60_000, 60_000), "has over 4096 pixels"),
     "a bomb of warnings": (_bomb(10_000, 10_000), "has over 4096 pixels"),
+    "a bomb of time": (repeat_scan(1000), "is damaged: it does not decode"),
     "a bomb of text": (_text_bomb(), "is damaged: it does not decode"),
     "no pixels": (_bomb(0, 8), "is not a picture in PNG, JPEG, WEBP"),
     "large": (_file(side=65), "has over 4096 pixels"),

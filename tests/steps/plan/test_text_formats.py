@@ -255,6 +255,12 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
 
 
 MALFORMED |= {
+    "a number beyond a float": (
+        "p.jsonl",
+        '{"prompt": "a", "n": [1e400]}\n',
+        "p.jsonl: line 1 is not JSON (1e400 is beyond what a float holds). "
+        "Write one object on each line.",
+    ),
     "columns without end": (
         "p.csv",
         "prompt" + "," * 10_000 + "\n",
@@ -326,6 +332,17 @@ def test_wide_rows_come_in_short_batches(tmp_path: Path) -> None:
     text_formats.scan_json_lines(tmp_path / "p.jsonl", "p.jsonl", frozenset(), kinds)
     with text_formats.open_json_lines(tmp_path / "p.jsonl", "p.jsonl", kinds) as rows:
         assert max(batch.num_rows for batch in rows.batches) < 4200
+
+
+def test_long_lines_of_json_come_in_short_batches_whatever_is_long_in_them(tmp_path: Path) -> None:
+    nested = {"prompt": "a", "n": [0] * 2**19}
+    named = {"prompt": "a", "n" * 2**20: 0}
+    path = tmp_path / "p.jsonl"
+    path.write_text(f"{json.dumps(nested)}\n" * 25 + f"{json.dumps(named)}\n" * 25)
+    kinds: text_formats.JsonKinds = {}
+    text_formats.scan_json_lines(path, "p.jsonl", frozenset(), kinds)
+    with text_formats.open_json_lines(path, "p.jsonl", kinds) as rows:
+        assert max(batch.num_rows for batch in rows.batches) <= 16
 
 
 def test_quoted_field_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.plan.row_count import count_rows
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.storage import web_client, web_response
@@ -219,3 +219,59 @@ def test_server_that_waits_for_its_reader_is_not_called_slow(
 def test_odd_spellings_of_addresses_lead_nowhere(host: str) -> None:
     with pytest.raises(BadInput):
         read_text(f"http://{host}/job.yaml")
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """Knows no ranges, and sends far more than a connection holds that nobody reads from."""
+
+    chunks = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            for _ in range(256):
+                self.wfile.write(bytes(2**20))
+                _Endless.chunks += 1
+
+    def do_HEAD(self) -> None:
+        self.send_response(405)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_job_file_is_read_no_further_than_it_may_be_long() -> None:
+    message = "has more than the 1048576 bytes of any settings"
+    with (
+        running(ThreadingHTTPServer(("127.0.0.1", 0), _Endless)) as url,
+        pytest.raises(BadInput, match=message),
+    ):
+        read_text(f"{url}/job.yaml")
+    assert _Endless.chunks < 256
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers with the status that the path names."""
+
+    def do_GET(self) -> None:
+        self.send_response(int(self.path.strip("/").removesuffix(".csv")))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815  # as the library names it
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(404, Missing), (403, StorageRefused), (429, TryAgain), (500, TryAgain), (503, TryAgain)],
+)
+def test_table_behind_a_server_that_is_busy_is_not_called_absent(
+    status: int, kind: type[KilnError], tmp_path: Path
+) -> None:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Answers)) as url, pytest.raises(kind):
+        gather_sources((f"{url}/{status}.csv",), tmp_path)
