@@ -5,6 +5,7 @@ from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.rewrite import LanguageModelSettings
+from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_snapshot
 from imagekiln.steps.models.json_files import read_json
@@ -44,11 +45,16 @@ def require_language_model(reference: LanguageModelSettings, setting: str) -> No
             f"{reference.id}: has no config.json, so it is not a model of transformers. "
             f"Set {setting}.id to another."
         )
+    require_data_component(folder, reference.id)
 
 
 def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
-    """A folder with all of the model's files. Raises BadInput where it has no safetensors."""
+    """A folder with all of the model's files.
+
+    Raises BadInput where it has no safetensors, or names more than its own data, Missing, TryAgain.
+    """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS, WEIGHT_PATTERN])
+    require_data_component(folder, reference.id)
     if any(folder.glob(WEIGHT_PATTERN)):
         return folder
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)

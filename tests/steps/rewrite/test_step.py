@@ -14,6 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
@@ -337,6 +338,21 @@ def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> 
     assert "is an adapter of another model" in refused(own)
     too_many = refused(language_model("gpt2"), max_new_tokens=POSITIONS)
     assert "reads and writes at most 64 tokens" in too_many
+
+
+def test_model_that_names_more_than_its_own_data_is_refused(tmp_path: Path) -> None:
+    def refused(folder: Path) -> str:
+        return _refused(BadInput, _job(tmp_path, PROMPTS, model=_model(folder)))
+
+    kernels = _edited(tmp_path, "config.json", attn_implementation="evil/kernels")
+    assert "names code on a hub" in refused(kernels)
+
+    elsewhere = shutil.copytree(language_model("gpt2"), tmp_path / "elsewhere")
+    weights = (elsewhere / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    index = {"weight_map": dict.fromkeys(tensor_names(weights, ""), "../outside.safetensors")}
+    (elsewhere / "model.safetensors.index.json").write_text(json.dumps(index))
+    (elsewhere / "model-00001-of-00001.safetensors").touch()
+    assert "outside of its folder" in refused(elsewhere)
 
 
 def test_hub_that_is_away_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
