@@ -63,7 +63,7 @@ def _map_files(paths: Sequence[Path], work: Callable[[Path], str]) -> list[str]:
 
 def _iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
     """The content in pieces, of which each replaces the one before."""
-    with open_file(path) as file:
+    with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         buffer = memoryview(bytearray(max(1, min(size, PIECE_BYTES))))
         before_piece()
