@@ -280,7 +280,15 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
             ) from error
         cells = read_texts(array, where)
         return Cells(cells.values.cast(kind), cells.valid)
-    return Cells(array.cast(kind) if kind != array.type else array)
+    return Cells(plain_array(array))
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """Values of an extension type as those of its storage, and views as plain values."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    kind = _storage_type(array.type)
+    return array if array.type == kind else array.cast(kind)
 
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
