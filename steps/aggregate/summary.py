@@ -28,6 +28,7 @@ from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCOR
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import (
+    Count,
     ShardStats,
     StageSeconds,
     elapsed_seconds,
@@ -59,25 +60,25 @@ class Summary:
     """
 
     run_id: str
-    rows: int
-    rejected_rows: int
-    duplicate_images: int
-    truncated_prompts: int
-    images: int
-    statuses: dict[str, int]
-    bytes: int
+    rows: Count
+    rejected_rows: Count
+    duplicate_images: Count
+    truncated_prompts: Count
+    images: Count
+    statuses: dict[str, Count]
+    bytes: Count
     failures: tuple[FailureCause, ...]
     missing_parts: tuple[str, ...]
-    missing_parts_count: int
+    missing_parts_count: Count
     seconds: StageSeconds
     device_hours: float
     images_per_second: float
     devices: tuple[str, ...]
     failed_share: float
-    marks: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, Count] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
-    existing_images: int = 0
-    rounds: int = 0
+    existing_images: Count = 0
+    rounds: Count = 0
     distributions: Distributions = field(default_factory=Distributions)
     throughput: Throughput = field(default_factory=Throughput)
     price_per_hour: float | None = None
@@ -85,7 +86,7 @@ class Summary:
     elapsed_seconds: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    permanent_failures: int = 0
+    permanent_failures: Count = 0
     spending: Spending = field(default_factory=Spending)
     work: float = 0.0
     expected: Expectation | None = None

@@ -6,8 +6,6 @@ The plan stays as it was: it has their prompts, and no pixels.
 """
 
 import io
-import math
-import tarfile
 from contextlib import suppress
 
 import pyarrow as pa
@@ -23,7 +21,8 @@ from imagekiln.steps.export.plan import ExportPlan, load_export_plan, read_file_
 from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parquet_format import image_table_options
-from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error, parse_parquet, to_parquet
+from imagekiln.steps.runs.tables import damage_error, parse_parquet, to_parquet
+from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE
 from imagekiln.steps.storage.store import Store
@@ -124,14 +123,11 @@ def _parquet_without(content: bytes, where: str, forgotten: pa.Array) -> bytes:
 def _tar_without(content: bytes, where: str, forgotten: frozenset[str]) -> bytes:
     sink = io.BytesIO()
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            for member in archive:
-                image_id, _, _ = member.name.partition(".")
-                blocks = math.ceil(member.size / tarfile.BLOCKSIZE)
-                end = member.offset_data + blocks * tarfile.BLOCKSIZE
-                if image_id not in forgotten:
-                    sink.write(content[member.offset : end])
-    except (tarfile.TarError, *DAMAGE_ERRORS) as error:
+        for member in iter_members(content):
+            image_id, _, _ = member.name.partition(".")
+            if image_id not in forgotten:
+                sink.write(content[member.start : member.end])
+    except ValueError as error:
         raise damage_error(where, error) from error
     sink.write(END_OF_ARCHIVE)
     return sink.getvalue()

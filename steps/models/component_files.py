@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.models.folder_files import list_files
 from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import is_plain_name
@@ -61,6 +62,7 @@ def require_data_only(folder: Path, name: str) -> None:
     Of a model on the hub, the small files are enough. Raises Missing, TryAgain.
     """
     index = read_model_index(folder, name)
+    list_files(folder, name)  # a library would wait for the other end of a pipe
     if (folder / UNNAMED_MODULE).exists():
         raise _unusual(name, f"{UNNAMED_MODULE} is code")
     for component, (library, class_name) in _class_references(index):

@@ -1,7 +1,7 @@
 """What a plan records of a model, without loading it: its pipeline, its sizes and its digest."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
@@ -16,6 +16,7 @@ from imagekiln.steps.models.component_files import (
     require_data_only,
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
+from imagekiln.steps.models.folder_files import list_files
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.models.single_file import (
@@ -173,7 +174,8 @@ def weights_digest(
     folder = Path(resolve_path(reference.id))
     total = hashlib.sha256()
     with translate_errors(reference.id):
-        paths = sorted(_files_that_affect_pixels(folder))
+        files = list_files(folder, reference.id)
+        paths = sorted(path for path in files if _affects_pixels(path))
         hashes = hash_files(paths, before_piece)
         for path, sha256 in zip(paths, hashes, strict=True):
             name = path.relative_to(folder).as_posix()
@@ -183,16 +185,7 @@ def weights_digest(
     return f"sha256:{total.hexdigest()}"
 
 
-def _files_that_affect_pixels(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        if path.is_file() and _affects_pixels(path.relative_to(folder)):
-            yield path
-
-
 def _affects_pixels(path: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.parts)
-    if hidden:
-        return False
     return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
 
 
@@ -268,7 +261,7 @@ def _list_files(model: ModelSettings, folder: Path) -> list[PurePosixPath]:
         return []
     if is_hub_id(model.id):
         return [PurePosixPath(name) for name in list_hub_files(model)]
-    return [PurePosixPath(path.relative_to(folder)) for path in folder.rglob("*")]
+    return [PurePosixPath(path.relative_to(folder)) for path in list_files(folder, model.id)]
 
 
 def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]:

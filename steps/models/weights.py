@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.storage.local import open_file
 
 READER_THREADS = 4
 # Python's lock is taken once for each piece. Beside a thread that imports modules that takes 5 ms,
@@ -78,7 +79,7 @@ def tensor_names(path: Path, setting: str) -> Collection[str]:
     """
     try:
         # Opened here first: the library reports any file that it cannot open as a missing one.
-        with path.open("rb"), safe_open(path, framework="np") as file:
+        with open_file(path), safe_open(path, framework="np") as file:
             return frozenset(file.keys())
     except SafetensorError as error:
         raise BadInput(

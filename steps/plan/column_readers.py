@@ -22,6 +22,8 @@ MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
 UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
 MAX_TEXT_BYTES = 2**30  # of text in one batch
 UUID_GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))  # of its digits
+# Arrow selects no rows of views, which some writers of Parquet prefer.
+PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 MAX_LISTED_COLUMNS = 12
 
 
@@ -232,7 +234,10 @@ def passthrough_names(count: int) -> tuple[str, ...]:
 
 
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:
-    """The columns to carry, extension types as their storage types. Raises BadInput."""
+    """The columns to carry, extension types as their storage types, views as plain ones.
+
+    Raises BadInput.
+    """
     fields = []
     for name in columns:
         if name in RESERVED_COLUMNS:
@@ -265,6 +270,7 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
     Raises BadInput where such text is nested.
     """
     array = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+    kind = _storage_type(array.type)
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -273,16 +279,28 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
                 f"{where} has text that is not valid UTF-8. Correct it, or do not carry it."
             ) from error
         cells = read_texts(array, where)
-        return Cells(cells.values.cast(array.type), cells.valid)
-    return Cells(array)
+        return Cells(cells.values.cast(kind), cells.valid)
+    return Cells(plain_array(array))
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """Values of an extension type as those of its storage, and views as plain values."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    kind = _storage_type(array.type)
+    return array if array.type == kind else array.cast(kind)
 
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return PLAIN_TYPES.get(storage, storage)
 
 
 def _survives_duckdb(kind: pa.DataType) -> bool:
-    """Whether DuckDB, which validates the rows, gives values of this type back unchanged."""
+    """Whether DuckDB, which validates the rows, gives values of this type back unchanged.
+
+    And whether Arrow selects rows with such values, of which views within others are not capable.
+    """
     if isinstance(kind, pa.BaseExtensionType):
         return False
     if pa.types.is_dictionary(kind):
@@ -294,6 +312,8 @@ def _survives_duckdb(kind: pa.DataType) -> bool:
         pa.types.is_interval,
         pa.types.is_list_view,
         pa.types.is_large_list_view,
+        pa.types.is_string_view,
+        pa.types.is_binary_view,
         pa.types.is_union,
     )
     if any(is_lossy(kind) for is_lossy in lossy):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptTemplate
-from imagekiln.steps.plan.column_readers import read_texts
+from imagekiln.steps.plan.column_readers import plain_array, read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
     combine_digests,
@@ -203,10 +203,7 @@ class _RowMaker:
         arrays = []
         for field in self.schema:
             if field.name in self._copied.names:
-                column = copied.column(field.name)
-                if isinstance(column, pa.ExtensionArray):
-                    column = column.storage
-                array = column.take(indices)
+                array = plain_array(copied.column(field.name)).take(indices)
             else:
                 cells = [values[field.name] for _, values in rows]
                 array = pa.array(cells, field.type)

@@ -50,8 +50,12 @@ def require_language_model(reference: LanguageModelSettings, setting: str) -> No
 
 
 def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
-    """A folder with all of the model's files. Raises BadInput where it has no safetensors."""
+    """A folder with all of the model's files.
+
+    Raises BadInput where it has no safetensors, or names more than its own data, Missing, TryAgain.
+    """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS, WEIGHT_PATTERN])
+    require_data_component(folder, reference.id)
     if any(folder.glob(WEIGHT_PATTERN)):
         return folder
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)

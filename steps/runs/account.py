@@ -25,6 +25,7 @@ FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 5.0
 # Of a sum in an entry. Rounding may leave a little less than nothing.
 Amount = Annotated[float, Field(ge=-1, le=1e18)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Spent:
     loading: Amount = 0.0
     cost: Amount = 0.0
     priced: Amount = 0.0
-    attempts: int = 0
-    ended: int = 0
+    attempts: Count = 0
+    ended: Count = 0
 
     def __add__(self, other: "Spent") -> "Spent":
         """What both have spent."""

@@ -55,6 +55,13 @@ class FrozenModel:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteVersion:
+    """The part of rewrite.json that all versions share."""
+
+    schema_version: int = REWRITE_SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True)
 class RewritePart:
     """The prompts that one commit rewrites, and its key."""
 
@@ -63,6 +70,7 @@ class RewritePart:
 
 
 FROZEN_MODEL_TYPE_ADAPTER: TypeAdapter[FrozenModel] = TypeAdapter(FrozenModel)
+REWRITE_VERSION_TYPE_ADAPTER: TypeAdapter[RewriteVersion] = TypeAdapter(RewriteVersion)
 
 
 def digest_settings(settings: RewriteSettings) -> str:
@@ -92,16 +100,17 @@ class Rewriting:
     def read_model(self) -> FrozenModel | None:
         """The model that was frozen; None where nothing was rewritten yet. Raises BadInput."""
         key = self._key("rewrite.json")
+        where = self._store.uri_of(key)
         try:
-            model = FROZEN_MODEL_TYPE_ADAPTER.validate_json(read_small(self._store, key))
+            content = read_small(self._store, key)
+            version = REWRITE_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
+            if version <= REWRITE_SCHEMA_VERSION:
+                return FROZEN_MODEL_TYPE_ADAPTER.validate_json(content)
         except Missing:
             return None
         except ValidationError as error:
-            raise BadInput(f"{self._store.uri_of(key)}: is damaged. Restore it.") from error
-        if model.schema_version > REWRITE_SCHEMA_VERSION:
-            where = self._store.uri_of(key)
-            raise newer_version_error(where, model.schema_version, REWRITE_SCHEMA_VERSION)
-        return model
+            raise BadInput(f"{where}: is damaged. Restore it.") from error
+        raise newer_version_error(where, version, REWRITE_SCHEMA_VERSION)
 
     def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
         """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.

@@ -5,7 +5,6 @@ the index itself, under a name that readers of WebDataset skip: a tar that a kil
 without its index is committed from that member, and nothing is drawn again.
 """
 
-import io
 import tarfile
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from imagekiln.steps.runs.parts import (
 )
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import damage_error
+from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.storage.store import Store
 
 INDEX_MEMBER = "__index__"
@@ -178,11 +178,12 @@ def _read_index_member(store: Store, part: Part, *, lossless: bool) -> bytes:
 
 def _extract_index(tar: bytes, where: str) -> bytes:
     try:
-        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
-            member = archive.extractfile(INDEX_MEMBER)
-            return member.read() if member else b""
-    except (tarfile.TarError, KeyError, OSError) as error:
+        for member in iter_members(tar):
+            if member.name == INDEX_MEMBER:
+                return tar[member.content : member.content + member.size]
+    except ValueError as error:
         raise damage_error(where, error) from error
+    raise damage_error(where, ValueError(f"it has no {INDEX_MEMBER}"))
 
 
 def _iter_images(outcomes: PartOutcomes, tar: bytes) -> Iterator[tuple[ImageRecord, bytes]]:

@@ -4,25 +4,40 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import NewerVersion
+from imagekiln.steps.export.step import export
+from imagekiln.steps.gallery.gallery import open_gallery
+from imagekiln.steps.gallery.queries import PageQuery
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.maintain.diff import diff
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, manifest_key, part_key, stats_key
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import (
+    PLAN_KEY,
+    SUCCESS_KEY,
+    SUMMARY_KEY,
+    manifest_key,
+    part_key,
+    stats_key,
+)
+from imagekiln.steps.runs.rewriting import Rewriting
 from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import jobs
-from tests.saved import PROMPTS, SAVED_RUNS, unpack
+from tests.protocol import work
+from tests.saved import FIELDS, PROMPTS, SAVED_RUNS, list_fields, making_saved_run, unpack
 
 Command = Callable[[str], object]
 COMMANDS: dict[str, Command] = {
@@ -134,3 +149,49 @@ def test_newer_run_among_others_is_named_and_they_are_listed(
     raise_version(newer.uri, PLAN_KEY)
     assert [overview.run_id for overview in list_runs(str(output))] == ["saved"]
     assert "newer/plan.json: was written by a newer Imagekiln" in caplog.text
+
+
+def test_saved_run_is_exported_shown_and_compared(saved_run: str, tmp_path: Path) -> None:
+    assert export(saved_run, str(tmp_path / "export")).images == len(PROMPTS) - 1
+    with open_gallery(saved_run) as gallery:
+        state = gallery.wait()
+        assert (state.is_complete, state.problems) == (True, ())
+        assert len(gallery.page(PageQuery())) == len(PROMPTS)
+    assert diff(saved_run, saved_run, str(tmp_path / "diff")).both == len(PROMPTS)
+
+
+def test_images_of_a_saved_run_are_skipped_and_forgotten(saved_run: str) -> None:
+    output = Path(saved_run).parent
+    plan = open_run(saved_run).plan
+    changes = {"run_id": "next", "skip_existing": True, "output": str(output)}
+    job = plan.job.model_copy(update=changes)
+    prompts = output.parent / "prompts.parquet"
+    pq.write_table(pa.table({"prompt": PROMPTS}), prompts)
+    job = job.model_copy(update={"prompts": str(prompts)})
+    counts = make_plan(job).plan.counts
+    assert (counts.existing_images, counts.images) == (len(PROMPTS) - 1, 1)
+
+    selection = ForgetSelection(prompt_parts=(PROMPTS[0],))
+    assert forget(saved_run, selection, remove=True).images == 1
+    assert verify(saved_run).ok == len(PROMPTS) - 2
+
+
+def test_saved_run_that_was_interrupted_resumes(saved_run: str) -> None:
+    folder = Path(saved_run)
+    for key in (SUCCESS_KEY, part_key(0, 1)):
+        (folder / key).unlink()
+    work(saved_run, 0)
+    assert aggregate(saved_run).missing == 0
+
+
+def test_fields_of_a_run_s_objects_change_with_their_versions() -> None:
+    """Else: raise the version of what older readers would misread, and run tests.saved --fields."""
+    with making_saved_run() as output:
+        assert list_fields(output) == json.loads(FIELDS.read_bytes())
+
+
+def test_rewritten_prompts_of_a_newer_version_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.create("_rewritten/0/rewrite.json", b'{"schema_version": 99, "unheard_of": 1}')
+    with pytest.raises(NewerVersion, match=r"rewrite\.json: was written by a newer Imagekiln"):
+        Rewriting(store, "0").read_model()

@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import (
     MAX_LISTED,
     SUMMARY_ADAPTER,
     AcceptancePolicy,
     Summary,
     SummaryBuilder,
+    load_summary,
 )
 from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.expectation import Expectation
-from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.keys import SUMMARY_KEY, part_key
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
@@ -168,3 +171,23 @@ def test_a_price_changes_neither_the_run_nor_its_plan(tmp_path: Path) -> None:
     first = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
     again = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
     assert (again.uri, again.adopted) == (first.uri, True)
+
+
+@pytest.mark.parametrize("count", [-1, 10**400])
+def test_summary_with_a_count_that_no_run_has_costs_its_own_run_alone(
+    tmp_path: Path, count: int
+) -> None:
+    output = str(tmp_path / "out")
+    earlier = planned(tmp_path, output, PROMPTS[:4], run_id="earlier")
+    fill(earlier)
+    aggregate(earlier.uri)
+    path = Path(earlier.uri, SUMMARY_KEY)
+    summary = json.loads(path.read_bytes())
+    summary["statuses"]["ok"] = count
+    path.write_text(json.dumps(summary), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"summary\.json: cannot be read"):
+        load_summary(open_store(earlier.uri))
+
+    later = planned(tmp_path, output, PROMPTS[4:8], run_id="later")
+    fill(later)
+    assert aggregate(later.uri).not_ok == 0

@@ -108,6 +108,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda folder: os.mkfifo(folder / "unet" / "extra_config.json"),
         "is a pipe or a device",
     ),
+    "a pipe in the place of a tokenizer's file": (
+        lambda folder: os.mkfifo(folder / "tokenizer" / "more.json"),
+        "tokenizer/more.json is a pipe or a device",
+    ),
+    "a device in the place of weights": (
+        lambda folder: (folder / "unet" / "more.safetensors").symlink_to("/dev/zero"),
+        "unet/more.safetensors is a pipe or a device",
+    ),
     "endless brackets": (
         lambda folder: (folder / "unet" / "config.json").write_text("[" * 100_000),
         "is not JSON",

@@ -1,4 +1,5 @@
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,11 @@ def test_a_header_too_large_for_the_format_is_refused_without_reading_it(tmp_pat
         == "model.loras.style: style.safetensors is not a complete safetensors file. "
         "Fetch it again."
     )
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "style.safetensors")
+    assert "style.safetensors: is a pipe or a device" in _error_message(tmp_path)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.column_readers import Cells, read_integers, read_numbers, read_texts
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from tests.jobs import image_rows, plan, rejected, write
+from tests.runs import fill
 
 Reader = Callable[[pa.Array, str], Cells]
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
@@ -256,10 +258,8 @@ KINDS = [
     (pa.float64(), float("inf")),
     (pa.string(), "it's\0"),
     (pa.large_string(), "x"),
-    (pa.string_view(), "x"),
     (pa.binary(), b"\xff\0"),
     (pa.large_binary(), b"\xff"),
-    (pa.binary_view(), b"\xff"),
     (pa.binary(4), b"1234"),
     (pa.decimal128(20, 3), Decimal("1.250")),
     (pa.date32(), date(2026, 7, 1)),
@@ -284,6 +284,21 @@ def test_carried_column_keeps_type_and_values(
     rows = image_rows(plan(tmp_path, {"prompt": ["a", "b"], "x": column}, carry=["x"]))
     assert rows["x"].type == pa.table({"x": column}).schema.field("x").type
     assert rows["x"].to_pylist() == column.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.string_view(), "x" * 20), (pa.binary_view(), b"\xff")], ids=str
+)
+def test_carried_views_are_plain_columns_of_a_run_that_ends(
+    tmp_path: Path, kind: pa.DataType, value: object
+) -> None:
+    column = pa.array([value, None], kind)
+    run = plan(tmp_path, {"prompt": ["a", "b"], "x": column}, carry=["x"])
+    fill(run)
+    assert aggregate(run.uri).ok == 2
+    assert image_rows(run)["x"].to_pylist() == column.to_pylist()
+    with pytest.raises(BadInput, match=r"cannot be carried\. Write it as another type"):
+        plan(tmp_path, {"prompt": ["a"], "x": pa.array([[value]], pa.list_(kind))}, carry=["x"])
 
 
 def test_carried_dictionary_stays_one_whatever_its_values_in_each_file(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_table_is_data_and_its_columns_stay(tmp_path: Path) -> None:
             "city": ["{a|b} __x__ {{ city }}", "Rome", None],
             "id": ["1", "2", "3"],
             "steps": [2, 3, 4],
-            "tag": ["p", "q", "r"],
+            "tag": pa.array(["p", "q", "r"], pa.string_view()),
             "other": [1, 2, 3],
         },
     )

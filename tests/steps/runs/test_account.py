@@ -66,11 +66,21 @@ def test_reading_takes_few_requests_however_many_entries_there_are(
     assert store.requests.total() <= 2 * entries.bit_length() + 2
 
 
-@pytest.mark.parametrize("seconds", [None, "NaN", "1e999", "-1000"])
-def test_a_damaged_entry_is_named(tmp_path: Path, seconds: str | None) -> None:
+@pytest.mark.parametrize(
+    "spent",
+    [
+        None,
+        '"seconds": NaN',
+        '"seconds": 1e999',
+        '"seconds": -1000',
+        '"attempts": -1',
+        f'"attempts": 1{"0" * 400}',
+    ],
+)
+def test_a_damaged_entry_is_named(tmp_path: Path, spent: str | None) -> None:
     entry = "{}"
-    if seconds is not None:  # which would exhaust any budget, or none
-        entry = f'{{"writer": "a", "at": 0, "spent": {{"seconds": {seconds}}}}}'
+    if spent is not None:  # which would exhaust any budget, or none
+        entry = f'{{"writer": "a", "at": 0, "spent": {{{spent}}}}}'
     store = open_store(str(tmp_path))
     store.create(account_key(0), entry.encode())
     with pytest.raises(BadInput, match=r"account/000000\.json: is damaged"):

@@ -292,6 +292,19 @@ def test_damaged_object_of_another_attempt_is_refused_and_not_committed(
     assert not Path(planned_run.uri, first_part(planned_run).key).exists()
 
 
+def test_tar_whose_index_is_a_link_to_itself_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    planned_run = plan_of(tmp_path, "webdataset")
+    with tarfile.open(tmp_path / "link.tar", "w") as archive:
+        link = tarfile.TarInfo(INDEX_MEMBER)
+        link.type = tarfile.SYMTYPE
+        link.linkname = INDEX_MEMBER
+        archive.addfile(link)
+    store = open_store(planned_run.uri)
+    store.create("images/00000-0000.tar", (tmp_path / "link.tar").read_bytes())
+    with pytest.raises(BadInput, match=r"00000-0000\.tar: is damaged \(.*Restore or delete it"):
+        commit(planned_run, IMAGES)
+
+
 def test_tar_whose_image_is_not_what_its_index_says_is_not_committed(tmp_path: Path) -> None:
     planned_run = plan_of(tmp_path, "webdataset")
     commit(planned_run, IMAGES)
