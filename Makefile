@@ -9,14 +9,14 @@ LOCK := requirements/lock.txt
 PIP := $(BIN)/uv pip
 INTO := --quiet --python $(BIN)/python
 COMPILE := $(PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-header \
-	--generate-hashes --annotation-style line --all-extras --group dev --output-file $(LOCK)
+	--generate-hashes --annotation-style line
+COMPILE_LOCK := --all-extras --group dev --output-file $(LOCK) pyproject.toml
+# Programs that only a release needs, in an environment of their own, and what locks them.
+TOOLS := build/tools
+TOOLS_LOCK := requirements/tools.txt
+COMPILE_TOOLS := --group release --output-file $(TOOLS_LOCK)
 SHIPPED := steps workflows datasets
 TESTS := tests/steps tests/workflows tests/package
-
-# Programs that only a release needs, run in environments of their own.
-TWINE := twine@7.0.0
-CYCLONEDX := cyclonedx-bom==7.5.0
-AUDIT := pip-audit==2.10.1
 
 # Console scripts hold the path of the environment, so that a copied checkout would run the original's code.
 ifneq ($(shell cat $(VENV)/home 2>/dev/null),$(CURDIR))
@@ -110,17 +110,21 @@ format: $(VENV)/dev ## Format the code and mend what ruff can
 install: $(VENV)/dev build/linked ## Bring .venv up to date, after adding or removing a file too
 
 lock: $(VENV)/uv ## Lock what pyproject.toml asks for, keeping versions that still do
-	@$(COMPILE) pyproject.toml
+	@$(COMPILE) $(COMPILE_LOCK)
+	@$(COMPILE) $(COMPILE_TOOLS)
 
 upgrade: $(VENV)/uv ## Lock the newest versions
-	@$(COMPILE) --upgrade pyproject.toml
+	@$(COMPILE) --upgrade $(COMPILE_LOCK)
+	@$(COMPILE) --upgrade $(COMPILE_TOOLS)
 
 licenses: $(VENV)/dev ## List the license of each locked package, from those that are installed
 	@$(BIN)/python -m tests.package.licenses
 
 # Strict: otherwise it calls packages sound that nobody answers about.
-audit: $(VENV)/uv ## Look for known vulnerabilities in the locked versions, by the network
-	@$(BIN)/uv tool run --quiet --from $(AUDIT) pip-audit --strict --require-hashes --disable-pip --requirement $(LOCK)
+audit: $(TOOLS)/bin ## Look for known vulnerabilities in the locked versions, by the network
+	@for lock in $(LOCK) $(TOOLS_LOCK); do \
+		$(TOOLS)/bin/pip-audit --strict --require-hashes --disable-pip --requirement $$lock || exit 1; \
+	done
 
 # By way of the source distribution: setuptools would put leftovers of an earlier build/ into the wheel.
 wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
@@ -128,20 +132,19 @@ wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
 		$(BIN)/uv build --quiet --python $(BIN)/python --require-hashes --build-constraints $(LOCK)
 
 # What the GPU image holds of Python, from packages that are installed: requirements name no licences.
-sbom: wheel ## List the packages that a full installation has, with licences, in dist/ as CycloneDX
+sbom: wheel $(TOOLS)/bin ## List the packages that a full installation has, with licences, in dist/ as CycloneDX
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sbom
 	@$(BIN)/uv pip install --quiet --python build/sbom --require-hashes --constraints $(LOCK) \
 		--requirements pyproject.toml --extra generate --extra fp8 --extra c2pa
 	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps dist/*.whl
-	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv tool run --quiet --from $(CYCLONEDX) \
-		cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
-		--output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(TOOLS)/bin/cyclonedx-py environment \
+		--output-reproducible --pyproject pyproject.toml --output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
 
 release: ## Build, check and hash what a release publishes, from a commit: docs/releasing.md
 	@test -z "$$(git status --porcelain)" || { echo >&2 "Commit or remove these first:"; git status --short >&2; exit 1; }
 	@rm -rf dist
 	@$(MAKE) --no-print-directory sbom
-	@$(BIN)/uv tool run --quiet $(TWINE) check --strict dist/*.whl dist/*.tar.gz
+	@$(TOOLS)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	@cd dist && sha256sum *.whl *.tar.gz *.json >SHA256SUMS && cat SHA256SUMS
 
 clean: ## Remove what was built and installed
@@ -176,6 +179,11 @@ $(VENV)/home:
 $(VENV)/uv: $(VENV)/home
 	@awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' $(LOCK) >$(VENV)/uv.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
+	@touch $@
+
+$(TOOLS)/bin: $(TOOLS_LOCK) | $(VENV)/uv
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(TOOLS)
+	@$(PIP) install --quiet --python $(TOOLS) --require-hashes --requirement $(TOOLS_LOCK)
 	@touch $@
 
 $(VENV)/generate: pyproject.toml $(LOCK) | $(VENV)/uv

@@ -18,6 +18,7 @@ from tests.cluster import jobs, kube
 from tests.cluster.waiting import wait_for_end
 
 PODS_PER_WORKFLOW = 3
+MOST_CHARS_OF_A_SCHEDULED_NAME = 61  # whose job has a name of 40: children add up to four
 
 
 def plan_small_shards(**settings: object) -> str:
@@ -27,8 +28,8 @@ def plan_small_shards(**settings: object) -> str:
     return planned.uri
 
 
-def start_parent(argo: ArgoApi, run: str, stage: str = "all") -> str:
-    """The name of a workflow that makes the shards of a run by child workflows."""
+def start_parent(argo: ArgoApi, run: str, stage: str = "all", name_length: int = 0) -> str:
+    """The name, at least so long, of a workflow that makes a run's shards by child workflows."""
     profile = load_profile("test").model_copy(update={"name": "few"})
     template = build_workflow_template(profile, kube.NAMESPACE, max_pods=PODS_PER_WORKFLOW)
     argo.apply(template)
@@ -44,7 +45,7 @@ def start_parent(argo: ArgoApi, run: str, stage: str = "all") -> str:
         "run_id": plan.run_id,
         "gpu-image": profile.generate.image,
     }
-    name = f"further-{stage}-{plan.run_id}"
+    name = f"further-{stage}-{plan.run_id}".ljust(name_length, "x")
     parameters = [{"name": key, "value": str(value)} for key, value in arguments.items()]
     manifest: Json = {
         "apiVersion": "argoproj.io/v1alpha1",
@@ -68,7 +69,7 @@ def list_children(name: str, argo: ArgoApi) -> list[Json]:
 
 def test_shards_that_do_not_fit_are_made_by_child_workflows(argo: ArgoApi) -> None:
     run = plan_small_shards()
-    name = start_parent(argo, run)
+    name = start_parent(argo, run, name_length=MOST_CHARS_OF_A_SCHEDULED_NAME)
     status = wait_for_end(name, argo)
     assert (status.phase, status.failures) == ("Succeeded", ())
     assert {kube.get_field(each, "spec", "priority") for each in list_children(name, argo)} == {3}

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import watch
+from imagekiln.workflows.client.client import apply, watch
+from imagekiln.workflows.objects import object_identity
+from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.security import TOKEN_FOLDER
+from imagekiln.workflows.templates.workflow import build_workflow
 from tests.cluster import jobs, kube
-from tests.cluster.waiting import submit_with_template, wait_for_pod, wait_for_success
+from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_pod, wait_for_success
 
 LOCKED = {
     "allowPrivilegeEscalation": False,
@@ -66,6 +69,16 @@ def test_a_running_step_finds_no_token_and_argo_learns_of_its_end(argo: ArgoApi)
     shown = kube.kubectl("exec", pod, "--container", "main", "--", "python", "-c", look)
     assert shown.strip() == "False"
     wait_for_success(name, argo)  # whose outputs Argo's own containers report, with the token
+
+
+def test_no_date_brings_a_secret_into_a_message(argo: ArgoApi) -> None:
+    job = jobs.job()
+    apply(job, argo)
+    workflow = build_workflow(job, load_profile(job.cluster.profile), date="$(AWS_ACCESS_KEY_ID)")
+    argo.create(workflow)
+    _, _, name = object_identity(workflow)
+    (failure,) = wait_for_end(name, argo).failures
+    assert "date '$(AWS_ACCESS_KEY_ID)': is not an ISO 8601 date" in failure.message
 
 
 def test_steps_are_where_their_profile_puts_them(pods: dict[str, kube.Object]) -> None:

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements/lock.txt"
+TOOLS_LOCK = ROOT / "requirements/tools.txt"
 LICENSES = ROOT / "requirements/licenses.csv"
 ADVISORIES = ROOT / "requirements/advisories.toml"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -39,9 +40,9 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def locked_packages() -> dict[str, re.Match[str]]:
+def locked_packages(lock: Path = LOCK) -> dict[str, re.Match[str]]:
     """Each entry of the lock by the package's name."""
-    text = LOCK.read_text(encoding="utf-8")
+    text = lock.read_text(encoding="utf-8")
     return {normalize_name(entry["name"]): entry for entry in ENTRY.finditer(text)}
 
 
@@ -72,9 +73,10 @@ def _terms(expression: str) -> set[str]:
     return set(re.findall(r"[\w.+-]+", chosen)) - {"AND", "WITH"}
 
 
-def test_every_locked_package_has_hashes() -> None:
-    locked = locked_packages()
-    assert len(locked) > 100
+@pytest.mark.parametrize(("lock", "least"), [(LOCK, 100), (TOOLS_LOCK, 50)])
+def test_every_locked_package_has_hashes(lock: Path, least: int) -> None:
+    locked = locked_packages(lock)
+    assert len(locked) > least
     bare = [name for name, entry in locked.items() if "--hash=sha256:" not in entry["rest"]]
     assert bare == []
 
@@ -82,6 +84,7 @@ def test_every_locked_package_has_hashes() -> None:
 @pytest.mark.parametrize("file", ["Makefile", "images/cpu.Dockerfile", "images/gpu.Dockerfile"])
 def test_whatever_installs_the_lock_requires_its_hashes(file: str) -> None:
     text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", " ")
+    assert not re.search(r"uvx|uv tool", text)  # which take whatever is newest of what they need
     commands = re.findall(r"(?:pip|PIP\)) install [^&|;]*", text)
     assert len(commands) >= 3
     for command in commands:
@@ -128,14 +131,21 @@ def _advisories() -> list[dict[str, str]]:
     return advisories
 
 
-def test_no_locked_version_has_a_recorded_vulnerability() -> None:
-    locked = locked_packages()
+@pytest.mark.parametrize("lock", [LOCK, TOOLS_LOCK])
+def test_no_locked_version_has_a_recorded_vulnerability(lock: Path) -> None:
+    locked = locked_packages(lock)
     affected = [
         advisory["id"]
         for advisory in _advisories()
-        if Version(locked[advisory["package"]]["version"]) < Version(advisory["fixed"])
+        if advisory["package"] in locked
+        and Version(locked[advisory["package"]]["version"]) < Version(advisory["fixed"])
     ]
     assert affected == []
+
+
+def test_every_recorded_vulnerability_is_of_a_package_that_is_locked() -> None:
+    locked = {*locked_packages(), *locked_packages(TOOLS_LOCK)}
+    assert {advisory["package"] for advisory in _advisories()} <= locked
 
 
 def test_lower_bounds_admit_no_recorded_vulnerability() -> None:

@@ -56,6 +56,8 @@ def _evaluate(expression: str, values: Values) -> str | None:
 def _value(node: ast.expr, values: Values) -> object:
     if isinstance(node, ast.Constant):
         return node.value
+    if isinstance(node, ast.UnaryOp):
+        return ast.literal_eval(node)  # a number below zero
     if isinstance(node, ast.Call):
         arguments = [_value(argument, values) for argument in node.args]
         return FUNCTIONS[ast.unparse(node.func)](*arguments)
@@ -99,5 +101,6 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "sprig.regexReplaceAll": _replace_all,
     "sprig.replace": lambda old, new, text: text.replace(old, new),
     "sprig.sub": lambda left, right: int(left) - int(right),
-    "sprig.trunc": lambda length, text: text[:length],
+    "sprig.trimAll": lambda characters, text: text.strip(characters),
+    "sprig.trunc": lambda length, text: text[:length] if length >= 0 else text[length:],
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import cast
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain, first_line
 from imagekiln.workflows.client.access import SERVER_VARIABLE, server_variable
 from imagekiln.workflows.client.api import ARGO_KINDS, naming_place, object_path, pod_event_selector
 from imagekiln.workflows.client.http import ApiConnection
@@ -94,9 +94,9 @@ class ArgoServer:
         events: list[Json] = []
         with suppress(TryAgain):  # the stream fell silent, or broke
             for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
-                record = json.loads(line) if line.strip() else {}
-                if "result" in record:
-                    events.append(record["result"])
+                result = _parse_record(line).get("result") if line.strip() else None
+                if isinstance(result, dict):
+                    events.append(result)
         return events
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
@@ -109,7 +109,7 @@ class ArgoServer:
         }
         for line in self.connection.stream_lines(path, query):
             if line.strip():
-                yield _log_line(json.loads(line))
+                yield _log_line(_parse_record(line))
 
 
 def _server_path(kind: str, namespace: str, *name: str) -> str:
@@ -127,13 +127,23 @@ def _is_suspended(schedule: Json) -> bool:
     return bool(spec.get("suspend"))
 
 
+def _parse_record(line: str) -> Json:
+    """A line of a stream, each of which is a JSON object. Raises BadInput for another."""
+    record: object = None
+    with suppress(ValueError, RecursionError):
+        record = json.loads(line)
+    if not isinstance(record, dict):
+        raise BadInput(f"Argo's server sent {first_line(line)!r}, which is not JSON. Run again.")
+    return record
+
+
 def _log_line(record: Json) -> str:
     """The text of one record of a log stream. Raises Missing or BadInput on an error record."""
-    if "error" not in record:
-        entry = cast("Json", record.get("result") or {})
-        return str(entry.get("content", ""))
-
-    error = cast("Json", record["error"])
+    error, entry = record.get("error"), record.get("result")
+    if error is None:
+        return str(entry.get("content", "")) if isinstance(entry, dict) else ""
+    if not isinstance(error, dict):
+        raise BadInput("Argo's server gave no reason.")
     message = error.get("message") or "Argo's server gave no reason"
     if error.get("http_code") == NOT_FOUND:
         raise Missing(f"{message}.")

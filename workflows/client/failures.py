@@ -1,5 +1,8 @@
 """What a refusal by a cluster's API means: an error with a sentence and an exit code."""
 
+import json
+from urllib.parse import urljoin
+
 import requests
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
@@ -30,10 +33,19 @@ class Forbidden(BadInput):
     """The user is authenticated and lacks the right."""
 
 
-def response_error(response: requests.Response, url: str) -> KilnError:
-    """The error that a response with a failure status stands for."""
+def redirect_error(response: requests.Response, url: str) -> BadInput:
+    """The error that an answer stands for which sends the request elsewhere."""
+    place = urljoin(response.url, response.headers["Location"])
+    return BadInput(
+        f"{url}: redirects to {place}. Write the address of the API itself; if that is a login "
+        "page, log in."
+    )
+
+
+def response_error(response: requests.Response, content: bytes, url: str) -> KilnError:
+    """The error that a response with a failure status, and this content, stands for."""
     status = response.status_code
-    message = _response_message(response)
+    message = _response_message(response, content)
 
     if status == 401 or (status == 403 and ANONYMOUS_USER in message):
         return BadInput(f"{url}: did not accept the login ({message}). Log in again.")
@@ -66,9 +78,11 @@ def connection_error(error: Exception, url: str) -> KilnError:
         return BadInput(
             f"{url}: the token contains characters that no HTTP header may have. Set it again."
         )
+    if isinstance(error, ADDRESS_ERRORS):  # its message may quote a part of a password
+        return BadInput(
+            f"{url}: is not a valid address, or its proxy's is not. Write https://host:port."
+        )
     cause = root_cause_message(error)
-    if isinstance(error, ADDRESS_ERRORS):
-        return BadInput(f"{url}: is not a valid address ({cause}). Write https://host:port.")
     return TryAgain(f"{url}: did not answer ({cause}). Check the network, then run again.")
 
 
@@ -93,12 +107,12 @@ def _tls_error(error: requests.exceptions.SSLError, url: str) -> BadInput:
     return BadInput(f"{url}: the server's certificate is not trusted ({cause}). {TRUST_ADVICE}")
 
 
-def _response_message(response: requests.Response) -> str:
+def _response_message(response: requests.Response, content: bytes) -> str:
     """The `message` of an error's body, as Kubernetes and Argo write it; else the status line."""
     try:
-        message = response.json()["message"]
-    except (ValueError, KeyError, TypeError):
+        message = json.loads(content)["message"]
+    except (ValueError, LookupError, TypeError, RecursionError):
         is_html = "html" in response.headers.get("Content-Type", "")
-        message = "" if is_html else response.text[:500].strip()
+        message = "" if is_html else content[:500].decode(errors="replace").strip()
     message = message or response.reason or f"status {response.status_code}"
     return " ".join(str(message).split()).rstrip(".")

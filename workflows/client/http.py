@@ -1,6 +1,8 @@
 """HTTP to a cluster's API: with timeouts, retries, and failures as sentences."""
 
+import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -8,7 +10,7 @@ from typing import cast
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import disable_warnings
-from urllib3.exceptions import InsecureRequestWarning
+from urllib3.exceptions import HTTPError, InsecureRequestWarning
 from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -16,6 +18,7 @@ from imagekiln.workflows.client.failures import (
     TOKEN_ERRORS,
     TRANSIENT_STATUSES,
     connection_error,
+    redirect_error,
     response_error,
     root_cause_message,
 )
@@ -23,6 +26,10 @@ from imagekiln.workflows.objects import Json
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
+ANSWER_TIMEOUT = 300  # for the whole of an answer, which may come byte by byte
+MAX_ANSWER_BYTES = 2**29  # of 200 objects, each of which is a megabyte or two
+PIECE_BYTES = 2**16  # that are read at once, or what has arrived
+MAX_LINE_BYTES = 2**24  # of a stream: what is longer comes as several lines
 STREAM_TIMEOUT = 3600  # a log that is followed may stay silent for so long
 MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/pod_retries.py
 URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
@@ -74,13 +81,15 @@ class ApiConnection:
     ) -> Json:
         """The JSON answer to one request."""
         headers = {"Content-Type": content_type, "Accept": accept}
-        response = self._send(method, path, query, body, headers)
+        with self._send(method, path, query, body, headers) as response:
+            content = self._read(response)
         try:
-            return cast("Json", response.json())
-        except ValueError as error:
-            raise BadInput(
-                f"{self.where}: the answer is not JSON. Check that this is the address of the API."
-            ) from error
+            answer = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self._no_api("the answer is not JSON") from error
+        if not isinstance(answer, dict):
+            raise self._no_api("the answer is not a JSON object")
+        return cast("Json", answer)
 
     def list_items(
         self, path: str, query: Mapping[str, str], accept: str = JSON_TYPE
@@ -90,9 +99,9 @@ class ApiConnection:
         while True:
             page = self.request("GET", path, page_query, accept=accept)
             # An empty list of custom resources is null.
-            yield from cast("list[Json] | None", page["items"]) or ()
+            yield from cast("list[Json] | None", page.get("items")) or ()
 
-            continuation = cast("Mapping[str, str]", page["metadata"]).get("continue")
+            continuation = cast("Mapping[str, str]", page.get("metadata") or {}).get("continue")
             if not continuation:
                 return
             page_query["continue"] = continuation
@@ -105,13 +114,8 @@ class ApiConnection:
     ) -> Iterator[str]:
         """The lines of an answer, as they arrive, at most `max_silence` seconds apart."""
         with self._send("GET", path, query, None, {}, max_silence=max_silence) as response:
-            try:
-                for line in response.iter_lines(chunk_size=1):
-                    yield line.decode(errors="replace")
-            except requests.RequestException as error:
-                raise TryAgain(
-                    f"{self.where}: the connection broke ({root_cause_message(error)}). Run again."
-                ) from error
+            for line in _split_lines(self._pieces(response)):
+                yield line.decode(errors="replace")
 
     def _send(
         self,
@@ -121,9 +125,9 @@ class ApiConnection:
         body: Json | None,
         headers: Mapping[str, str],
         *,
-        max_silence: int | None = None,
+        max_silence: int = READ_TIMEOUT,
     ) -> requests.Response:
-        """Send one request; with `max_silence`, its answer is a stream."""
+        """Send one request. Its answer has been accepted, and is yet to be read."""
         token = self._access.token()
         authorization = {"Authorization": token} if token else {}
         try:
@@ -133,18 +137,64 @@ class ApiConnection:
                 params=query,
                 json=body,
                 headers={**headers, **authorization},
-                timeout=(CONNECT_TIMEOUT, max_silence or READ_TIMEOUT),
-                stream=max_silence is not None,
+                timeout=(CONNECT_TIMEOUT, max_silence),
+                stream=True,
+                allow_redirects=False,  # followed, most requests would become another: a GET
             )
         except (requests.RequestException, UnicodeError) as error:
             # The cause of a token's error quotes the token.
             cause = None if isinstance(error, TOKEN_ERRORS) else error
             raise connection_error(error, self.where) from cause
 
-        if response.ok:
+        if response.ok and not response.is_redirect:
             return response
         with response:
-            raise response_error(response, self.where)
+            if response.is_redirect:
+                raise redirect_error(response, self.where)
+            raise response_error(response, self._read(response), self.where)
+
+    def _read(self, response: requests.Response) -> bytes:
+        """The whole of an answer, which neither goes on for ever nor fills the memory."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        content = bytearray()
+        for piece in self._pieces(response):
+            content += piece
+            if len(content) > MAX_ANSWER_BYTES:
+                raise self._no_api(f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
+            if time.monotonic() >= deadline:
+                raise TryAgain(
+                    f"{self.where}: the answer takes more than {ANSWER_TIMEOUT} s. Check the "
+                    "network, then run again."
+                )
+        return bytes(content)
+
+    def _pieces(self, response: requests.Response) -> Iterator[bytes]:
+        """The bytes of an answer as they arrive."""
+        try:
+            while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
+                yield piece
+        except HTTPError as error:
+            raise TryAgain(
+                f"{self.where}: the connection broke ({root_cause_message(error)}). Run again."
+            ) from error
+
+    def _no_api(self, problem: str) -> BadInput:
+        return BadInput(f"{self.where}: {problem}. Check that this is the address of the API.")
+
+
+def _split_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of a stream, each when it is whole. A carriage return alone ends one, too."""
+    pending = bytearray()
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        pending += first
+        for start in others:
+            yield from bytes(pending).splitlines() or [b""]
+            pending = bytearray(start)
+        if len(pending) > MAX_LINE_BYTES:
+            yield bytes(pending)
+            pending.clear()
+    yield from bytes(pending).splitlines()
 
 
 class _RetryAdapter(HTTPAdapter):

@@ -15,7 +15,7 @@ from imagekiln.workflows.client.nodes import (
     pod_attempts,
 )
 from imagekiln.workflows.client.status import read_available_status
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, reading
 
 POLL_SECONDS = 5.0
 NOT_ARCHIVED = (
@@ -45,7 +45,9 @@ def logs(
     while True:
         workflow = argo.get("Workflow", namespace, name)
         ended = read_available_status(workflow).ended
-        for pod in _select_pods(workflow, shard, printed, with_waiting=ended or not follow):
+        with reading("Workflow", workflow):
+            pods = _select_pods(workflow, shard, printed, with_waiting=ended or not follow)
+        for pod in pods:
             printed.add(pod.pod)
             label = _pod_label(pod) if shard is None else ""
             try:
@@ -60,10 +62,11 @@ def logs(
     if deleted:
         yield _describe_deleted(deleted)
     if not printed:
-        _require_shard(shard, name, workflow)
-        pods = "pod" if shard is None else f"pod of shard {shard}"
+        with reading("Workflow", workflow):
+            _require_shard(shard, name, workflow)
+        wanted = "pod" if shard is None else f"pod of shard {shard}"
         watch = next_command("watch", name, namespace)
-        raise Missing(f"{name}: has no {pods} yet. Wait, or see {watch}.")
+        raise Missing(f"{name}: has no {wanted} yet. Wait, or see {watch}.")
 
 
 def _require_shard(shard: int | None, name: str, workflow: Json) -> None:

@@ -15,6 +15,7 @@ from imagekiln.workflows.templates.metrics import SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
+MAX_NODES_BYTES = 2**27  # uncompressed: a hundred times what an object of Kubernetes may have
 # What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
 UNREAD_PROGRESS = 1
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
@@ -113,8 +114,7 @@ def _read_nodes(workflow: Json) -> dict[str, Json]:
     compressed = status.get("compressedNodes")
     if compressed:
         data = base64.b64decode(str(compressed))
-        text = zlib.decompress(data, GZIP_WINDOW_BITS)
-        return cast("dict[str, Json]", json.loads(text))
+        return cast("dict[str, Json]", json.loads(_decompress(data)))
     if status.get("offloadNodeStatusVersion"):
         name = object_metadata(workflow)["name"]
         raise BadInput(
@@ -122,6 +122,18 @@ def _read_nodes(workflow: Json) -> dict[str, Json]:
             "Argo's server can read. Set ARGO_SERVER."
         )
     return cast("dict[str, Json]", status.get("nodes") or {})
+
+
+def _decompress(data: bytes) -> bytes:
+    """What Argo has compressed. Raises ValueError where that is no such data, or too much."""
+    decompressor = zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        text = decompressor.decompress(data, MAX_NODES_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"compressedNodes: {error}") from error
+    if not decompressor.eof:
+        raise ValueError("compressedNodes: are cut off, or too large")
+    return text
 
 
 def _pods_by_node(nodes: Mapping[str, Json]) -> Iterator[tuple[Json, list[Json]]]:

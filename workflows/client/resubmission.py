@@ -25,13 +25,13 @@ from imagekiln.workflows.client.status import (
 )
 from imagekiln.workflows.client.stopping import require_not_stopping, running_children
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
+from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
 MAX_RESUBMISSIONS = 100  # of one workflow
 MAX_JOB_RETRIES = 100
 RESUBMIT_INFIX = "-again-"
 LONGEST_SUFFIX = f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}"
-MAX_NAME_CHARS = 59  # Argo takes 63, and child workflows add up to four
 ARGO_PREFIX = "workflows.argoproj.io/"
 # A workflow that a CronWorkflow made has its date in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"

@@ -23,11 +23,12 @@ from imagekiln.workflows.client.nodes import (
 from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
 from imagekiln.workflows.client.step_failures import STOPPED, StepFailure, failure_cause
 from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
-from imagekiln.workflows.objects import Json, object_metadata
+from imagekiln.workflows.objects import Json, object_metadata, reading
 from imagekiln.workflows.templates.metrics import COST
 
 SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
 FAILED_PHASES = ("Failed", "Error")
+NODE_KEYS = ("nodes", "compressedNodes", "offloadNodeStatusVersion")  # where Argo keeps them
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
 
 Attempts = Sequence[PodAttempt]  # at one pod, the latest last
@@ -85,8 +86,13 @@ class WorkflowStatus:
 def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus:
     """The status of a workflow, its child workflows counted in.
 
-    Raises BadInput where Argo keeps the nodes in its database.
+    Raises BadInput where Argo keeps the nodes in its database, or where they cannot be read.
     """
+    with reading("Workflow", workflow):
+        return _read_status(workflow, children)
+
+
+def _read_status(workflow: Json, children: Sequence[Json]) -> WorkflowStatus:
     metadata = object_metadata(workflow)
     state = cast("Json", workflow.get("status") or {})
     phase = _phase(workflow)
@@ -136,12 +142,17 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
 
 
 def read_available_status(workflow: Json) -> WorkflowStatus:
-    """The status of a workflow, without counts where Argo keeps the nodes in its database."""
+    """The status of a workflow, without counts where nodes are in Argo's database or unreadable.
+
+    Raises BadInput where nothing of it can be read.
+    """
     try:
         return read_status(workflow)
     except BadInput:
-        state = cast("Json", workflow["status"])
-        return read_status({**workflow, "status": {**state, "offloadNodeStatusVersion": ""}})
+        with reading("Workflow", workflow):
+            state = cast("Json", workflow["status"])
+            without_nodes = {key: state[key] for key in state if key not in NODE_KEYS}
+        return read_status({**workflow, "status": without_nodes})
 
 
 def has_ended(workflow: Json) -> bool:

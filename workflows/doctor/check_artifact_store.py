@@ -22,7 +22,7 @@ from imagekiln.workflows.doctor.check_object_store import (
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings, get_texts, object_name
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, reading
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import DEFAULTS_CONFIG_MAP
 
@@ -150,16 +150,17 @@ def _has_succeeded(view: ClusterView, failure: PublishFailure) -> bool:
     try:
         workflows = view.list_objects(WORKFLOWS, OWN_WORKFLOWS)
         return any(_stored_report_after(workflow, failure.finished) for workflow in workflows)
-    except BadInput:  # no right to read them, or nodes are in Argo's database
+    except BadInput:  # no right to read them, nodes in Argo's database or of no known form
         return False
 
 
 def _stored_report_after(workflow: Json, moment: datetime) -> bool:
-    for attempts in pod_attempts(workflow):
-        last = attempts[-1]
-        is_stored = last.step == "publish-report" and last.phase == "Succeeded"
-        if is_stored and last.finished and datetime.fromisoformat(last.finished) > moment:
-            return True
+    with reading("Workflow", workflow):
+        for attempts in pod_attempts(workflow):
+            last = attempts[-1]
+            is_stored = last.step == "publish-report" and last.phase == "Succeeded"
+            if is_stored and last.finished and datetime.fromisoformat(last.finished) > moment:
+                return True
     return False
 
 

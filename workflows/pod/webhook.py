@@ -147,6 +147,8 @@ def _post(webhook: Webhook, body: object) -> tuple[int, str]:
         session.mount(url, HTTPAdapter(max_retries=ATTEMPTS))
         request = session.post(url, json=body, headers=headers, timeout=TIMEOUT, stream=True)
         with request as response:
+            if response.request.method != "POST":  # redirected, it has become a GET without a body
+                return response.history[-1].status_code, ""
             start = next(response.iter_content(MAX_REASON_CHARS), b"")
             return response.status_code, start.decode(errors="replace")
 

@@ -17,6 +17,7 @@ CHILD_TEMPLATE = "further-one"
 NOOP_TEMPLATE = "nothing"
 # What the plan step outputs of the job for each child workflow.
 SCHEDULING_PARAMETERS = ("parallelism", "priority", "priority_class")
+MAX_NAME_CHARS = 59  # of a parent's name in that of a child: Argo takes 63
 MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
@@ -83,11 +84,13 @@ def _workflow(template: str, max_pods: int) -> dict[str, object]:
     # The two stages have as many workflows each, which are not to be taken for each other. In
     # YAML, a single quotation mark would be doubled before Argo reads the expression.
     mark = '{{=inputs.parameters.stage == "passes" ? "p" : ""}}'
+    # That of a schedule's run ends in what tells it from others: the time.
+    parent = f'{{{{=sprig.trimAll("-.", sprig.trunc(-{MAX_NAME_CHARS}, workflow.name))}}}}'
     return {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": {
-            "name": f"{{{{workflow.name}}}}-{mark}{{{{inputs.parameters.number}}}}",
+            "name": f"{parent}-{mark}{{{{inputs.parameters.number}}}}",
             "labels": {PARENT_LABEL: "{{workflow.name}}"},
         },
         "spec": {

@@ -156,7 +156,7 @@ def gpu_container(
 ) -> Container:
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
-    environment = [*_environment(step, profile, pod, models), _node_env()]
+    environment = [_node_env(), *_environment(step, profile, pod, models)]
     container = _container(step, pod, environment, profile.retries, models)
     container.labels = (container.labels or {}) | _queue_labels(profile.queue)
     container.resources = _gpu_resources(profile)
@@ -250,9 +250,10 @@ def _environment(
     replaced = _replaced_variables(profile)
     common = {name: value for name, value in COMMON_VARIABLES.items() if name in replaced}
     folders = _model_folders(models) if models else {}
-    secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
     own = {**step.env, ATTEMPT_VARIABLE: "{{retries}}"}
-    return [*_plain_env(common | folders | pod.env), *secrets, *_plain_env(own)]
+    # Last: Kubernetes puts a variable into those after it, also where $(NAME) is a user's text.
+    secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
+    return [*_plain_env(common | folders | pod.env), *_plain_env(own), *secrets]
 
 
 def _replaced_variables(profile: Profile) -> set[str]:

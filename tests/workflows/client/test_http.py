@@ -2,18 +2,22 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.workflows.client import http
 from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
+from tests.servers import running
 
 pytestmark = pytest.mark.usefixtures("retries_at_once")
 
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
+LOGIN = "https://me:hush@argo.example.com/login?state=hush"
 BODIES = {
     299: b"<html>",
     410: b"<html><body>many words</body></html>",
@@ -129,10 +133,94 @@ def test_server_without_tls_is_distinguished_from_an_untrusted_one(url: str) -> 
         ApiConnection(ApiAccess(url.replace("http:", "https:"), lambda: None)).request("GET", "200")
 
 
-@pytest.mark.parametrize("address", ["http://[", "ftp://argo"])
+@pytest.mark.parametrize("address", ["http://[", "ftp://argo", "https://me:hu/sh@argo"])
 def test_invalid_address_is_not_tried_again(address: str) -> None:
-    with pytest.raises(BadInput, match="is not a valid address"):
+    with pytest.raises(BadInput, match="is not a valid address") as raised:
         ApiConnection(ApiAccess(address, lambda: None)).request("GET", "200")
+    assert "hu" not in str(raised.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("verb", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_redirect_is_refused_and_no_other_request_made_in_its_place(verb: str, status: int) -> None:
+    with answering(b"", status, {"Location": LOGIN}) as (
+        url,
+        requests,
+    ):
+        connection = ApiConnection(ApiAccess(url, lambda: "Bearer secret"))
+        with pytest.raises(BadInput, match=r"redirects to https://\S+@argo\.example") as raised:
+            connection.request(verb, "api")
+    assert requests == [verb]
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"[]", b'"text"', b"1", b"null", b"[" * 100_000])
+def test_answer_of_another_form_is_an_error(content: bytes) -> None:
+    with answering(content) as (url, _), pytest.raises(BadInput, match="answer is not"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+
+
+def test_answer_that_comes_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ANSWER_TIMEOUT", 0)
+    with answering(b"{}") as (url, _), pytest.raises(TryAgain, match="takes more than 0 s"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 2**20)
+    with answering(b" " * 2**22, status) as (url, _), pytest.raises(BadInput, match="than 1 MiB"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+
+
+def test_lines_of_a_log_are_those_that_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PIECE_BYTES", 7)
+    log = "drawn 1\r\n\n10%\r20%\r\ndrawn \N{SNOWMAN}\nlast".encode()
+    with answering(log) as (url, _):
+        lines = list(ApiConnection(ApiAccess(url, lambda: None)).stream_lines("log"))
+    assert lines == ["drawn 1", "", "10%", "20%", "drawn \N{SNOWMAN}", "last"]
+
+
+def test_line_of_a_log_that_has_no_end_fills_no_memory() -> None:
+    length = 2 * http.MAX_LINE_BYTES  # read byte by byte, it would also take hours
+    with answering(b"x" * length) as (url, _):
+        lines = list(ApiConnection(ApiAccess(url, lambda: None)).stream_lines("log"))
+    assert sum(map(len, lines)) == length
+    assert max(map(len, lines)) <= http.MAX_LINE_BYTES + http.PIECE_BYTES
+
+
+def test_log_whose_connection_breaks_asks_to_run_again() -> None:
+    with answering(b"drawn\n", headers={"Content-Length": "100"}) as (url, _):
+        lines = ApiConnection(ApiAccess(url, lambda: None)).stream_lines("log")
+        assert next(lines) == "drawn"
+        with pytest.raises(TryAgain, match="the connection broke"):
+            next(lines)
+
+
+@contextmanager
+def answering(
+    content: bytes, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """The URL of a server with this answer to all requests, and the verbs of those so far."""
+    verbs: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            verbs.append(self.command)
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):  # the client may have seen enough
+                self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url, verbs
 
 
 def test_transient_failure_is_retried_silently(url: str, authorizations: list[str]) -> None:

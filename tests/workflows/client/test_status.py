@@ -8,7 +8,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.cli.status import status_line, status_text
-from imagekiln.workflows.client.status import PodCounts, read_status
+from imagekiln.workflows.client.status import PodCounts, read_available_status, read_status
 from imagekiln.workflows.client.step_failures import StepFailure
 from imagekiln.workflows.client.waits import UNFIT_CAUSES
 from imagekiln.workflows.objects import Json
@@ -417,3 +417,27 @@ def test_compressed_nodes_are_read() -> None:
 def test_nodes_in_argos_database_need_argos_server() -> None:
     with pytest.raises(BadInput, match="Set ARGO_SERVER"):
         read_status(workflow(offloadNodeStatusVersion="fnv:1"))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"nodes": {"p": {"type": "Pod", "id": "p", "templateName": "plan", "phase": "Succeeded",
+                         "outputs": {"parameters": [{"name": "images", "value": "many"}]}}}},
+        {"nodes": {"s": {"type": "Pod", "id": "s", "templateName": "generate", "progress": "x"}}},
+        {"nodes": {"n": {"type": "Retry", "id": "n", "children": 7}}},
+        {"nodes": {"n": {}}},
+        {"nodes": [1]},
+        {"compressedNodes": "AAAA"},
+        {"compressedNodes": base64.b64encode(zlib.compress(b" " * 2**21, wbits=31)).decode()},
+    ],
+    ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling"],
+)  # fmt: skip
+def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, state: Json
+) -> None:
+    monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_BYTES", 2**20)
+    odd = workflow() | {"status": {"phase": "Running", **state}}
+    with pytest.raises(BadInput, match=r"^Workflow postcards-1: is not as Argo writes it\."):
+        read_status(odd)
+    assert read_available_status(odd).phase == "Running"

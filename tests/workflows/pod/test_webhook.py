@@ -45,7 +45,15 @@ def _webhook(
         def do_POST(self) -> None:  # the base class's name
             bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             headers.append(self.headers["Authorization"])
-            self.send_response(statuses[min(len(bodies), len(statuses)) - 1])
+            self._answer(statuses[min(len(bodies), len(statuses)) - 1])
+
+        def do_GET(self) -> None:  # where a redirect leads
+            self._answer(200)
+
+        def _answer(self, status: int) -> None:
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", "/elsewhere")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
@@ -77,6 +85,15 @@ def test_default_body_is_a_chat_message() -> None:
         'shard(3:3): main: "x" {run}'
     )
     assert bodies == [{"text": text}]
+
+
+@pytest.mark.parametrize(("status", "posts"), [(301, 1), (302, 1), (303, 1), (307, 2), (308, 2)])
+def test_message_that_a_redirect_loses_is_not_called_posted(status: int, posts: int) -> None:
+    with _webhook(status, 200) as (url, bodies):
+        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
+    assert result.exit_code == 0
+    assert len(bodies) == posts
+    assert (f"the webhook answered {status}" in result.output) is (posts == 1)
 
 
 def test_body_is_a_template_whose_texts_are_filled_in() -> None:

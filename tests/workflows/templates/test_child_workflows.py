@@ -4,13 +4,20 @@ import json
 import re
 from typing import Any
 
+import pytest
 import yaml
 
+from imagekiln.steps.job.fields import OBJECT_NAME_PATTERN
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile, Toleration
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.workflow import cron_workflow_name
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from tests.workflows.argo_variables import fill_in
+from tests.workflows.client.postcards import postcards
 from tests.workflows.goldens import NAMESPACE
+
+MAX_CHARS = 63  # of a workflow's name, that Argo takes
 
 
 def test_plan_outputs_what_further_workflows_take_and_they_draw_with_the_same_image() -> None:
@@ -28,6 +35,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     run = 's3://bucket/a "b": {c}\'s\n\\ #é'
     values = {
         "workflow.name": "postcards",
+        '=sprig.trimAll("-.", sprig.trunc(-59, workflow.name))': "postcards",
         "inputs.parameters.number": "2",
         "inputs.parameters.stage": "passes",
         '=inputs.parameters.stage == "passes" ? "p" : ""': "p",
@@ -59,6 +67,26 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
         "run_id": "2026-11-21",
         "gpu-image": "1e3",
     }
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "postcards",
+        f"{cron_workflow_name(postcards(name='p' * 40))}-1795651200",
+        f"abc-{'p' * 59}",
+        f"abcd--.{'p' * 56}",
+    ],
+)
+def test_name_of_a_child_workflow_is_one_that_argo_takes(parent: str) -> None:
+    manifest = _templates()["further-one"]["resource"]["manifest"]
+    values = {"workflow.name": parent, "inputs.parameters.number": "99"}
+    marked = manifest.replace('{{=inputs.parameters.stage == "passes" ? "p" : ""}}', "p")
+    filled = json.loads(fill_in(json.dumps(marked), values))
+    name = re.findall(r"^  name: '?([^'\n]+)'?$", filled, re.MULTILINE)[0]
+    assert re.fullmatch(OBJECT_NAME_PATTERN, name)
+    assert len(name) <= MAX_CHARS
+    assert name.endswith(f"{parent[-50:]}-p99")  # what tells one night from another
 
 
 def test_number_of_shards_in_one_workflow_is_the_callers() -> None:

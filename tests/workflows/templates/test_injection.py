@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
@@ -39,6 +39,7 @@ HOSTILE = (
     "\u2028é\t",
 )
 FRAGMENTS = (*HOSTILE, "{", "}", "{{", "}}", "{{=", "'", '"', "\\", "\n", "a", ": ", "- ", "#")
+AT_ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 # What our own steps hand on, as numbers, or in the characters of a name or URI.
 OWN_INPUTS = {
@@ -65,6 +66,15 @@ def test_of_parameters_and_failures_of_a_workflow_only_the_date_is_unencoded() -
     assert raw == {"workflow.parameters.logical-date"}  # a schedule's is a variable itself
 
 
+def test_no_variable_of_a_step_can_refer_to_a_secret() -> None:
+    for name in bundled_profiles():
+        for template in _templates(name):
+            variables = template.get("container", {}).get("env", [])
+            are_secret = ["secretKeyRef" in item.get("valueFrom", {}) for item in variables]
+            texts = are_secret.count(False)
+            assert are_secret[:texts] == [False] * texts, template["name"]
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_plan_gets_each_parameter_as_it_was_written_whatever_it_holds(text: str) -> None:
     template = next(item for item in _templates("gpu") if item["name"] == "plan")
@@ -80,6 +90,7 @@ def test_plan_gets_each_parameter_as_it_was_written_whatever_it_holds(text: str)
     assert filled["container"]["args"] == template["container"]["args"]
 
 
+@AT_ANY_SPEED
 @given(text=TEXTS)
 def test_no_text_of_a_caller_changes_the_workflow_of_a_batch(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class"), text)
@@ -95,6 +106,7 @@ def test_no_text_of_a_caller_changes_the_workflow_of_a_batch(text: str) -> None:
     assert parameters == dict.fromkeys(WORKFLOW_PARAMETERS, text)
 
 
+@AT_ANY_SPEED
 @given(text=TEXTS)
 def test_name_of_a_batch_is_a_name_or_refused(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class"), "")

@@ -35,6 +35,7 @@ NEEDED = {
     "API server behind its service": ("TCP", "10.96.0.1", 443),
     "API server itself": ("TCP", "10.0.0.5", 6443),
     "EKS Pod Identity": ("TCP", "169.254.170.23", 80),
+    "EKS Pod Identity over IPv6": ("TCP", "fd00:ec2::23", 80),
     "GKE workload identity": ("TCP", "169.254.169.252", 988),
 }
 METADATA_ADDRESSES = (
