@@ -235,13 +235,18 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    # Another writer was faster; or a file has this name, and the write into the folder will fail.
-    with suppress(FileExistsError):
-        try:
-            folder.mkdir()
-        except FileNotFoundError as error:
-            if not folder.parent.is_dir():  # it was removed meanwhile
-                raise
-            # A file system that makes no folders, such as /proc.
-            raise BadInput(f"{folder}: cannot create this folder. Choose another path.") from error
+    try:
+        folder.mkdir()
+    except FileExistsError as error:
+        # Another writer was faster; or a file has this name, and the write into it will fail.
+        if folder.is_symlink() and not folder.exists():
+            raise BadInput(
+                f"{folder}: is a link to a folder that does not exist. "
+                "Create that, or remove the link."
+            ) from error
+    except FileNotFoundError as error:
+        if not folder.parent.is_dir():  # it was removed meanwhile
+            raise
+        # A file system that makes no folders, such as /proc.
+        raise BadInput(f"{folder}: cannot create this folder. Choose another path.") from error
     sync_folder(folder.parent)

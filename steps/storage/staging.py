@@ -1,11 +1,11 @@
 """Replacements that wait on this machine until all of them are known, and then follow at once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from imagekiln.steps.errors import Missing
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, Store
@@ -98,7 +98,7 @@ class StagedStore(RelayedStore):
         path = self._staged.get(key)
         if path is None:
             return super().read(key)
-        with translate_errors(str(path)):
+        with _translate_staged_errors(path):
             return path.read_bytes()
 
     def open(self, key: str) -> AbstractContextManager[BinaryIO]:
@@ -106,7 +106,7 @@ class StagedStore(RelayedStore):
         path = self._staged.get(key)
         if path is None:
             return super().open(key)
-        with translate_errors(str(path)):
+        with _translate_staged_errors(path):
             return path.open("rb")
 
     def read_prefix(self, key: str, most: int) -> bytes:
@@ -136,3 +136,15 @@ class StagedStore(RelayedStore):
             return self._store.read(key) == data
         except Missing:
             return False
+
+
+@contextmanager
+def _translate_staged_errors(path: Path) -> Iterator[None]:
+    """Translate errors of reading what waits. Something may have cleared temporary files."""
+    try:
+        with translate_errors(str(path)):
+            yield
+    except Missing as error:
+        raise TryAgain(
+            f"{path}: was removed by something that clears temporary files. Run the command again."
+        ) from error

@@ -261,6 +261,15 @@ def test_folder_that_is_removed_meanwhile_is_to_be_tried_again(
         store.create("part", b"x")
 
 
+@pytest.mark.parametrize("key", ["part", "images/part"])
+def test_link_to_a_folder_that_does_not_exist_is_no_reason_to_try_again(
+    tmp_path: Path, key: str
+) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "absent")
+    with pytest.raises(BadInput, match=r"run: is a link to a folder that does not exist\. Create"):
+        LocalStore(tmp_path / "run").create(key, b"x")
+
+
 def test_others_may_read_what_was_written(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.create("a", b"x")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import Missing
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.staging import StagedStore
 from imagekiln.steps.storage.store import Store
@@ -29,6 +29,18 @@ def staged(store: Store, tmp_path: Path) -> StagedStore:
     staged.replace("two", b"two")
     staged.replace("a/three", b"drei")
     return staged
+
+
+def test_replacement_that_a_cleaner_of_temporary_files_removed_is_to_be_made_again(
+    staged: StagedStore, tmp_path: Path
+) -> None:
+    (tmp_path / "staged" / "a" / "one").unlink()
+    with pytest.raises(TryAgain, match="clears temporary files"):
+        staged.read("a/one")
+    with pytest.raises(TryAgain, match="clears temporary files"):
+        staged.read_prefix("a/one", 2)
+    with pytest.raises(TryAgain, match="clears temporary files"):
+        staged.publish(["a/one"])
 
 
 def test_replacements_are_read_before_the_store_has_them(store: Store, staged: StagedStore) -> None:
