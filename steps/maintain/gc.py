@@ -138,7 +138,8 @@ def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
 def _remove_unfinished(run: Run, cutoff: float) -> None:
     """Remove an unfinished run, unless somebody resumes it meanwhile.
 
-    Its first shard goes first: planning then writes again what is removed. Its plan goes last.
+    Its first shard goes first: planning then writes again what is removed. Its plan goes last, and
+    before it the turns from the first on: no process that was frozen has the last, which is ours.
     Raises TryAgain where the run is aggregated meanwhile.
     """
     store = run.store
@@ -151,7 +152,8 @@ def _remove_unfinished(run: Run, cutoff: float) -> None:
         _remove(turn, shard_key(0))
         _remove_objects(turn, batch)
     turn.require_turn()
-    _remove_objects(store, store.list_folder(TURNS_FOLDER))
+    for key in sorted(entry.key for entry in store.list_folder(TURNS_FOLDER)):
+        _remove(store, key)
     _remove(store, PLAN_KEY)
     for folder in _nested_folders(store):
         store.remove_folder(folder)

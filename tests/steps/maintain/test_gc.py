@@ -24,6 +24,7 @@ from imagekiln.steps.runs.keys import (
     PLAN_KEY,
     RUN_KEY_PATTERN,
     SUCCESS_KEY,
+    TURNS_FOLDER,
     manifest_key,
     part_key,
     shard_key,
@@ -31,6 +32,7 @@ from imagekiln.steps.runs.keys import (
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import Run, open_run
+from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.interleaving import Process, frozen, interleaving
@@ -320,6 +322,23 @@ def test_an_interrupted_removal_is_resumed_and_so_is_the_run(
             assert not Path(half.uri).exists()
         finished_run(tmp_path, "half", done=False)
         assert without_turns(Path(half.uri)) == whole
+
+
+def test_run_whose_removal_was_killed_among_its_turns_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = finished_run(tmp_path, "half", done=False)
+    for _ in range(5):
+        TurnStore(open_store(half.uri))
+    (garbage,) = gc(str(tmp_path / "out")).found
+    objects = len(without_turns(Path(half.uri))) - 1  # but for the plan
+    monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
+    removing = Dying(half.uri, objects + 2)
+    with pytest.raises(TryAgain, match="went away"):
+        remove_garbage(Run(removing, half.plan), garbage, time.time())
+    left = sorted(path.name for path in (Path(half.uri) / TURNS_FOLDER).iterdir())
+    assert left == [f"{number:06}.json" for number in range(2, 6)]
+    finished_run(tmp_path, "half")
 
 
 def test_whoever_resumes_a_run_while_it_is_removed_keeps_it(
