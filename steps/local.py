@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
-from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.step import aggregate, finish_run
+from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_metrics
@@ -16,8 +16,8 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter
 from imagekiln.steps.runs.committed_images import count_committed_images
-from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
@@ -73,9 +73,10 @@ def run(
     result = make_plan(job, rewriter=prompt_rewriter(progress))
     change = result.input_change
     store = open_store(result.uri)
-    if store.exists(SUCCESS_KEY):
+    planned_run = Run(store, result.plan)
+    if planned_run.is_finished:
         planned(result, 1)
-        return RunResult(result.uri, load_summary(store), before=True, input_change=change)
+        return RunResult(result.uri, finish_run(planned_run), before=True, input_change=change)
 
     environments = choose_environments(job, gpus)
     planned(result, len(environments))

@@ -26,7 +26,8 @@ def resolve_policy(
 ) -> AcceptancePolicy:
     """What is asked for, or else what the job says, with the latest prices of the run's terms.
 
-    What a finished run was accepted with remains accepted when it is aggregated again.
+    What a finished run was accepted with remains accepted when it is aggregated again, also where
+    that was interrupted.
     """
     current = _current_policy(run)
     accepted_gates = dict.fromkeys((*current.accepted_gates, *gates))
@@ -38,14 +39,14 @@ def resolve_policy(
 
 
 def _current_policy(run: Run) -> AcceptancePolicy:
-    """The policy by the terms of the run, and what it was accepted with if it is finished.
+    """The policy by the terms of the run, and what it was accepted with if it is, or was, finished.
 
     The price of its summary counts only where the terms have none: it is an earlier one.
     """
     job = run.plan.job
     terms = read_terms(run.store, job)
     failed_share = job.limits.failed_share if terms.failed_share is None else terms.failed_share
-    if run.is_finished:
+    if run.is_finished or run.is_suspended:
         summary = _readable_summary(run)
         if summary is not None:
             price = summary.price_per_hour if terms.all_prices.is_empty else terms.price_per_hour

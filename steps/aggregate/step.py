@@ -30,6 +30,7 @@ from imagekiln.steps.aggregate.summary import (
     AcceptancePolicy,
     Summary,
     SummaryBuilder,
+    load_summary,
 )
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
 from imagekiln.steps.errors import BadInput, StorageRefused
@@ -105,6 +106,15 @@ def aggregate_run(
         update_output_card(output)
     reconciler.require_round_complete(run.round)
     return summary
+
+
+def finish_run(run: Run) -> Summary:
+    """The summary of a run with nothing left to do.
+
+    What was killed when all but the run was finished, or all but its suspension ended, is done now.
+    """
+    is_done = run.is_finished and not run.is_suspended
+    return load_summary(run.store) if is_done else aggregate_run(run)
 
 
 def _summarize_safely(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:

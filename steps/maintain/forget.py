@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.output_card import update_output_card
-from imagekiln.steps.aggregate.publishing import end_suspension, suspend_success
+from imagekiln.steps.aggregate.publishing import suspend_success
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
@@ -289,7 +289,6 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     ids = frozenset(forgotten.to_pylist())
     if not len(new) and _is_done(run, ids):
         _remove_drawn(run, ids)
-        end_suspension(run)
         return
     turn = TurnStore(run.store)  # no aggregation that began before writes any more
     if len(new):
@@ -307,11 +306,11 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
 
 
 def _is_done(run: Run, ids: frozenset[str]) -> bool:
-    """Whether the run is finished, and neither its parts nor its manifest have these images.
+    """Whether the run is finished, not suspended, and has these images in no part or manifest.
 
     An aggregation may have read a part just before it was replaced.
     """
-    if not run.is_finished or any(_iter_stored_images(run, ids)):
+    if not run.is_finished or run.is_suspended or any(_iter_stored_images(run, ids)):
         return False
     reconciler = RunReconciler(run.store, run.plan)
     shards = range(len(run.plan.shards))

@@ -8,8 +8,8 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.step import aggregate, finish_run
+from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
@@ -28,7 +28,7 @@ from imagekiln.steps.runs.plan import (
     load_plan,
     plan_to_json,
 )
-from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
+from imagekiln.steps.runs.rounds import Round, iter_rounds, open_run
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runs.turns import TurnStore
@@ -115,7 +115,7 @@ def retry(
     require_libraries()
     retry_round = plan_next_round(run.store, run.plan, include_permanent=include_permanent)
     if retry_round is None:
-        return RetryResult(run.store.uri, 0, 0, _finish_run(run))
+        return RetryResult(run.store.uri, 0, 0, finish_run(run))
 
     planned(PlanResult(retry_round.plan, retry_round.store.uri, adopted=False))
     _generate_round(retry_round, progress or NoProgress(), stop or Stop())
@@ -183,15 +183,6 @@ def _plan_round(store: Store, plan: Plan, number: int, groups: Iterator[_RetryRo
     )
     is_first = own_store.create(PLAN_KEY, plan_to_json(round_plan))
     return round_plan if is_first else load_plan(store)
-
-
-def _finish_run(run: Run) -> Summary:
-    """The summary of a run with nothing left to do.
-
-    A retry that was killed after its round was finished, and before the run was, left it
-    unfinished: it is aggregated now.
-    """
-    return load_summary(run.store) if run.is_finished else aggregate(run.store.uri)
 
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:

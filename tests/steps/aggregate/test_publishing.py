@@ -7,9 +7,12 @@ from typing import BinaryIO
 
 import pytest
 
+from imagekiln.steps import local
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.step import PlanResult
@@ -180,6 +183,42 @@ def test_run_whose_replacement_was_interrupted_still_holds_its_images(
     aggregate(mended_run.uri)
     assert not open_store(mended_run.uri).exists(SUSPENDED_KEY)
     assert verify(mended_run.uri).ok == 20
+
+
+def test_run_whose_replacement_was_interrupted_remains_accepted_as_it_was(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0})
+    fill(run, {8: not_ok(8), 9: not_ok(9)})
+    aggregate(run.uri, failed_share=0.1)
+    retry_round = begin_round(run)
+    (part,) = read_shard(retry_round.store, retry_round.plan, 0)
+    outcomes = [encoded(0), not_ok(1)]
+    format_of(run.plan.job).pack(part, outcomes).commit(retry_round.store)
+    with pytest.raises(BadInput):
+        _aggregate(run, Disk(run.uri, ("replace", manifest_key(1))))
+    assert aggregate(run.uri).not_ok == 1
+
+
+FURTHER_COMMANDS: dict[str, Callable[[PlanResult], object]] = {
+    "aggregate": lambda run: aggregate(run.uri),
+    "retry": lambda run: retry(run.uri),
+    "run": lambda run: local.run(run.plan.job),
+    "forget": lambda run: forget(run.uri, ForgetSelection(ids=("row-3",)), remove=True),
+}
+
+
+@pytest.mark.parametrize("command", FURTHER_COMMANDS.values(), ids=FURTHER_COMMANDS)
+def test_suspension_of_a_finished_run_ends_with_the_next_command(
+    command: Callable[[PlanResult], object], tmp_path: Path
+) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    fill(run)
+    aggregate(run.uri)
+    FURTHER_COMMANDS["forget"](run)
+    store = open_store(run.uri)
+    store.create(SUSPENDED_KEY, b"")  # as by one that is killed between `_SUCCESS` and its removal
+    command(run)
+    assert store.exists(SUCCESS_KEY)
+    assert not store.exists(SUSPENDED_KEY)
 
 
 def test_what_would_be_written_again_as_it_is_stays_untouched(mended_run: PlanResult) -> None:
