@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.counters import TopKCounter
 from imagekiln.steps.errors import first_line
 from imagekiln.steps.runs.permanence import is_permanent
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_EXAMPLES = 3
@@ -95,7 +96,7 @@ class FailureCounter:
 
 
 def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> FailureExample:
-    (row,) = failures.slice(index, 1).to_pylist()
+    (row,) = to_rows(failures.slice(index, 1))
     return FailureExample(
         image_id=row["image_id"],
         row=row["input_row"],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from imagekiln.steps.dataset.runs import ManifestSlice, RunSource
 from imagekiln.steps.errors import Missing, NotInstalled
 from imagekiln.steps.runs.keys import SUMMARY_KEY
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.storage import open_store
 
@@ -46,7 +47,7 @@ def _generate_examples(
     dataset: "Dataset", slices: Sequence[ManifestSlice]
 ) -> Iterator[dict[str, object]]:
     for batch in dataset.read_slices(slices):
-        yield from batch.to_pylist()
+        yield from to_rows(batch)
 
 
 def _fingerprint(dataset: "Dataset") -> str:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from imagekiln.steps.dataset.runs import ManifestSlice
 from imagekiln.steps.errors import NotInstalled
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TorchDataset(IterableDataset[Example]):
     def __iter__(self) -> Iterator[Example]:
         """The images of this worker of this rank."""
         for batch in self._dataset.read_slices(self._own_slices()):
-            for example in batch.to_pylist():
+            for example in to_rows(batch):
                 yield self._convert_image(example)
 
     def _own_slices(self) -> tuple[ManifestSlice, ...]:

@@ -58,8 +58,10 @@ def manifest_columns(columns: dict[str, IndexColumn]) -> list[IndexColumn]:
 
 
 def _describe_type(arrow_type: pa.DataType) -> tuple[ColumnKind, str] | None:
-    """What a column may be asked; None for structures, bytes and other lists."""
+    """What a column may be asked; None for structures, bytes, other lists, what DuckDB lacks."""
     types = pa.types
+    if types.is_float16(arrow_type) or types.is_decimal256(arrow_type):
+        return None
     if types.is_signed_integer(arrow_type):
         return "whole", "BIGINT"
     if types.is_unsigned_integer(arrow_type):

@@ -13,6 +13,7 @@ from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
 from imagekiln.steps.job.output import mime_type
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.runtime.sanitize import format_command, truncate_text
@@ -110,10 +111,10 @@ def format_row(row: Mapping[str, object]) -> dict[str, str | None]:
 
 
 def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:
-    (row,) = manifest.slice(position.row, 1).to_pylist()
+    (row,) = to_rows(manifest.slice(position.row, 1))
     if row["image_id"] != image_id:
         raise BadInput("The run was aggregated again meanwhile. Start the gallery again.")
-    return dict(row)
+    return row
 
 
 def _format_value(value: object) -> str:

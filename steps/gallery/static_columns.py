@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.gallery.columns import RUN_COLUMN, IndexColumn
 from imagekiln.steps.gallery.static_files import COLUMNS_FOLDER, put_json
+from imagekiln.steps.runs.sidecar import to_values
 from imagekiln.steps.storage.store import Store
 
 CHUNK_ROWS = 65_536
@@ -91,7 +92,7 @@ def _values(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _to_values(column: pa.ChunkedArray) -> list[object]:
-    return [_to_value(value) for value in column.to_pylist()]
+    return [_to_value(value) for value in to_values(column)]
 
 
 def _to_value(value: object) -> object:

@@ -10,6 +10,7 @@ from imagekiln.steps.gallery.images import format_row
 from imagekiln.steps.gallery.runs import GalleryRun
 from imagekiln.steps.gallery.static_files import ROWS_FOLDER, THUMBNAILS_FOLDER, put_json
 from imagekiln.steps.gallery.static_thumbnails import put_thumbnails
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage.store import Store
 
@@ -49,7 +50,7 @@ def _put_block(
 ) -> Block:
     thumbnails = put_thumbnails(run.run.store, target, rows, readers)
     block = {
-        "rows": [format_row(row) for row in rows.to_pylist()],
+        "rows": [format_row(row) for row in to_rows(rows)],
         "thumbnails": thumbnails and [thumbnails.name, thumbnails.offsets],
     }
     name = put_json(target, ROWS_FOLDER, block)

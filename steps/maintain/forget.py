@@ -367,8 +367,8 @@ def _remove_copies(store: Store) -> None:
     """Remove the copies of images in the report; it is written again. Those of a preview, too."""
     for report in (REPORT_FOLDER, f"{PREVIEW_FOLDER}/{REPORT_FOLDER}"):
         for folder in SHOWN_FOLDERS:
-            keys = [entry.key for entry in store.list_folder(f"{report}/{folder}")]
-            for key in keys:
+            entries = [*store.list_folder(f"{report}/{folder}")]
+            for key in (entry.key for entry in entries if not entry.is_folder):
                 with suppress(Missing):
                     store.remove(key)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 
@@ -118,7 +119,7 @@ def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[Manif
     for shard, manifest in zip(shards, manifests, strict=True):
         shard_locations = list(by_shard[shard])
         numbers = pa.array([location.row for location in shard_locations])
-        rows = manifest.take(numbers).to_pylist()
+        rows = to_rows(manifest.take(numbers))
         rows_by_location.update(zip(shard_locations, rows, strict=True))
     return [rows_by_location[location] for location in locations]
 

@@ -31,6 +31,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runs.row_checks import check_loras
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import damage_error, read_column
 from imagekiln.steps.runs.webui_text import model_label
@@ -98,7 +99,7 @@ def reproduce(
     run = open_run(uri)
     manifest_row = find_row(run, image_id)
     (image_row,) = image_rows(manifest_row)
-    (stored,) = manifest_row.to_pylist()
+    (stored,) = to_rows(manifest_row)
     image_id = stored["image_id"]
     if stored["status"] == FORGOTTEN_STATUS:
         raise BadInput(

@@ -240,7 +240,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
     """
     fields = []
     for name in columns:
-        if name in RESERVED_COLUMNS:
+        if name.lower() in RESERVED_COLUMNS:  # SQL distinguishes no cases
             raise BadInput(
                 f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
             )

@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar, cast
@@ -114,10 +114,12 @@ def text_array(values: Sequence[str | None]) -> pa.Array:
 
 
 def _encode(text: str) -> bytes:
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a character, which JSON can write as an escape
-        return text.encode("utf-8", "surrogatepass")
+    with suppress(UnicodeEncodeError):
+        content = text.encode("utf-8", "surrogateescape")
+        if content.decode("utf-8", "surrogateescape") == text:
+            return content
+    # Halves of characters, which JSON can write as escapes: they are no bytes of the file.
+    return text.encode("utf-8", "surrogatepass")
 
 
 @contextmanager

@@ -1,9 +1,13 @@
-"""The JSON sidecar of an image: one line with every column of its row, whatever their types."""
+"""The rows of images one by one: as Python has them, and as JSON, in a line that is a sidecar.
+
+Carried columns may have any type, and times that Python does not have.
+"""
 
 import base64
 import json
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +24,23 @@ def sidecar_lines(table: pa.Table) -> Iterator[bytes]:
         yield text.encode() + b"\n"
 
 
-def _column_to_json(column: pa.ChunkedArray) -> list[object]:
+def to_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows in Python. A column with a time that it does not have is as in a sidecar."""
+    columns = map(to_values, table.columns)
+    names = table.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column, likewise."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # beyond the years 1 to 9999, or nanoseconds without pandas
+        return _column_to_json(column)
+    return values
+
+
+def _column_to_json(column: pa.Array | pa.ChunkedArray) -> list[object]:
     """The values of a column as JSON has them: all at once where none has others in it."""
     kind = column.type
     if pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or _is_binary(kind):

@@ -31,19 +31,22 @@ USER_OF_URL = re.compile(r"\A" + USERINFO.format(but_no=PORT, more=""))
 # Buckets have no ports.
 BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}
 USER_OF_BUCKET = re.compile(r"\A" + USERINFO.format(but_no="", more=""))
-# The same in a text. The name before the @ in Azure's is part of the place.
+# Texts may be long and a stranger's: no pattern looks from more and more places for the same end.
+WORD = re.compile(r"[^\s\"']+")
+# The same in a word, up to its last @. The name before the @ in Azure's is part of the place.
 URL_USER = re.compile(
-    r"(?<![a-z+.-])((?!abfss?:|az:)(?:(?P<bucket>s3a?|gs|gcs)|[a-z][a-z0-9+.-]*)://)"
+    r"(?<![a-z0-9+.-])"
+    r"([0-9+.-]*(?!abfss?:|az:)(?:(?P<bucket>s3a?|gs|gcs)|[a-z][a-z0-9+.-]*)://)"
     + USERINFO.format(but_no=f"(?(bucket)|{PORT})", more=r"\s\"'"),
     re.IGNORECASE,
 )
 # The query of a URL, which holds the signature where there is one. Elsewhere, `?` is of a pattern.
-URL_QUERY = re.compile(r"(https?://[^?#\s\"']+\?)[^\s\"'<>]+", re.IGNORECASE)
+URL_QUERY = re.compile(r"(https?://[^?#\s\"']+)(\?[^\s\"'<>]+)?", re.IGNORECASE)
 # NAME=VALUE, and "name": "value" as in JSON.
 NAMED_SECRET = re.compile(
-    r"(?<![\w-])([\w-]*"
-    r"(?:secret|token|passw(?:or)?d|signature|api[_-]?key|access[_-]?key|credential)[\w-]*"
-    r"(?:=|[\"']\s*:\s*)[\"']?)[^\s\"',;&]+",
+    r"(?<![\w-])(?=[\w-]*?"
+    r"(?:secret|token|passw(?:or)?d|signature|api[_-]?key|access[_-]?key|credential))"
+    r"([\w-]++(?:=|[\"']\s*:\s*)[\"']?)[^\s\"',;&]+",
     re.IGNORECASE,
 )
 # In URLs of these schemes, the name before an @ is part of the place.
@@ -139,8 +142,17 @@ def redact_uri(uri: str) -> str:
 
 def redact_urls(text: str) -> str:
     """The text with `***` for users, passwords and queries in its URLs."""
-    text = URL_USER.sub(rf"\1{HIDDEN}@", text)
-    return URL_QUERY.sub(rf"\1{HIDDEN}", text)
+    text = WORD.sub(_redact_users, text)
+    return URL_QUERY.sub(_redact_query, text)
+
+
+def _redact_users(word: re.Match[str]) -> str:
+    urls, at, rest = word[0].rpartition("@")
+    return URL_USER.sub(rf"\1{HIDDEN}@", urls + at) + rest
+
+
+def _redact_query(url: re.Match[str]) -> str:
+    return f"{url[1]}?{HIDDEN}" if url[2] else url[0]
 
 
 def redact_secrets(text: str, values: Iterable[str] = ()) -> str:

@@ -6,6 +6,7 @@ from urllib.parse import urljoin
 import requests
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.runtime.sanitize import redact_uri
 
 TRANSIENT_STATUSES = (429, 500, 502, 503, 504)
 PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
@@ -35,7 +36,7 @@ class Forbidden(BadInput):
 
 def redirect_error(response: requests.Response, url: str) -> BadInput:
     """The error that an answer stands for which sends the request elsewhere."""
-    place = urljoin(response.url, response.headers["Location"])
+    place = redact_uri(urljoin(response.url, response.headers["Location"]))
     return BadInput(
         f"{url}: redirects to {place}. Write the address of the API itself; if that is a login "
         "page, log in."

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,6 +26,7 @@ from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
+from tests import jobs
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, picture, planned
 from tests.steps.aggregate.test_reconcile import FOOTER_BYTES, Reading
 
@@ -41,6 +43,19 @@ def _column(store: Store, name: str) -> list[str]:
         pq.read_table(store.uri_of(manifest_key(number)), columns=[name]) for number in range(3)
     ]
     return [value for table in tables for value in table[name].to_pylist()]
+
+
+def test_rows_that_failed_may_carry_times_that_python_lacks(tmp_path: Path) -> None:
+    days = pa.array([2**31 - 1] * 2, pa.date32())
+    run = jobs.plan(
+        tmp_path,
+        {"prompt": ["a", "b"], "day": days},
+        carry=["day"],
+        limits={"failed_share": 1},
+    )
+    fill(run, {0: not_ok(0)})
+    (cause,) = aggregate(run.uri).failures
+    assert cause.examples[0].carried == {"day": "<value out of range: 2147483647>"}
 
 
 def test_a_whole_run_gets_manifest_summary_report_and_success(

@@ -17,11 +17,13 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.gallery.columns import index_columns
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.server import GalleryServer, is_own_host, serve_gallery
+from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runtime.signals import stop_on_signals
-from tests import s3
+from tests import jobs, s3
 from tests.galleries import (
     FAILED,
     HOSTILE,
@@ -180,6 +182,23 @@ def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
             (tile,) = client.tiles((name, operator, value))
             assert tile["prompt"] == "b"
         assert client.get("/trends", {"column": "price"}).status == 200
+
+
+def test_image_with_a_time_that_python_lacks_is_shown(tmp_path: Path) -> None:
+    days = pa.array([2**31 - 1] * 2, pa.date32())
+    run = jobs.plan(tmp_path, {"prompt": ["a", "b"], "day": days}, carry=["day"])
+    fill(run, {0: encoded(0), 1: encoded(1)})
+    aggregate(run.uri)
+    with serving(run.uri) as client:
+        details = client.get(image_path("row", client.tiles()[0])).json
+    assert isinstance(details, dict)
+    assert details["row"]["values"]["day"] == "<value out of range: 2147483647>"
+    write_static_gallery(run.uri, str(tmp_path / "page"))
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.decimal256(76, 0)], ids=str)
+def test_columns_of_types_that_duckdb_lacks_are_left_out(kind: pa.DataType) -> None:
+    assert "odd" not in index_columns(pa.schema([pa.field("odd", kind)]))
 
 
 REFUSED = [

@@ -154,6 +154,14 @@ def test_forgetting_that_was_killed_is_finished_by_the_same_command(
         accesses += every
 
 
+def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    (Path(uri) / "report/thumbnails/theirs").mkdir()
+    imagekiln.forget(uri, ids=["r1", f"r{FAILED}"], remove=True)
+    require_gone(uri, before)
+
+
 @pytest.mark.slow
 def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> None:
     uri = str(tmp_path / "run")

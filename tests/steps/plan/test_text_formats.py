@@ -94,6 +94,7 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
         "p.csv": b"prompt,id\ngood,1\n\xff\xfe,2\nfine,3\n",
         "p.jsonl": b'{"prompt": "good"}\n{"prompt": "\xff"}\n{"prompt": "fine"}\n',
         "q.jsonl": b'{"prompt": "good"}\n{"prompt": "\\ud83d"}\n{"prompt": "fine"}\n',
+        "r.jsonl": b'{"prompt": "good"}\n{"prompt": "\\udcc3\\udca9"}\n{"prompt": "fine"}\n',
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

@@ -6,7 +6,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.runs.sidecar import sidecar_lines
+from imagekiln.steps.runs.sidecar import sidecar_lines, to_rows
 from tests.texts import HOSTILE
 
 
@@ -49,3 +49,16 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 def test_image_is_one_line_in_the_order_of_the_columns() -> None:
     lines = list(sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
     assert lines == [b'{"b": "two\\nlines", "a": 1}\n', b'{"b": "x", "a": 2}\n']
+
+
+def test_row_with_a_time_that_python_lacks_has_it_as_text() -> None:
+    days = pa.array([0, 2**31 - 1], pa.date32())
+    nested = pa.ListArray.from_arrays([0, 1, 2], days)
+    table = pa.table({"n": [1, 2], "day": days, "days": nested})
+    beyond = "<value out of range: 2147483647>"
+    assert to_rows(table) == [
+        {"n": 1, "day": "1970-01-01", "days": ["1970-01-01"]},
+        {"n": 2, "day": beyond, "days": [beyond]},
+    ]
+    day = datetime.date(1970, 1, 1)
+    assert to_rows(table.slice(0, 1)) == [{"n": 1, "day": day, "days": [day]}]

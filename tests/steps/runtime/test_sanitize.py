@@ -10,7 +10,9 @@ from imagekiln.steps.runtime.sanitize import (
     format_command,
     holds_credentials,
     quote_shell_word,
+    redact_secrets,
     redact_uri,
+    redact_urls,
     sanitize_json,
     sanitize_line,
     sanitize_lines,
@@ -128,6 +130,31 @@ def test_a_credential_that_resembles_something_else_is_one(uri: str) -> None:
 )
 def test_a_name_a_port_or_a_page_is_no_credential(uri: str) -> None:
     assert not holds_credentials(uri)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at 1https://me:hush@host/a: gone", "at 1https://***@host/a: gone"),
+        ("https://a/b https://host/f?sig=hush.", "https://a/b https://host/f?***"),
+        ("url=api_key=hush&b=1", "url=api_key=***&b=1"),
+        ('{"my_token": "hush"}', '{"my_token": "***"}'),
+        ("-token-x='hush'", "-token-x='***'"),
+        ("secrets of tokens", "secrets of tokens"),
+    ],
+)
+def test_a_secret_in_a_text_is_not_shown(text: str, shown: str) -> None:
+    assert redact_secrets(text) == shown
+
+
+@pytest.mark.parametrize("end", ["", "@", "?", "="])
+@pytest.mark.parametrize(
+    "piece", ["token", "https://", "a://", "1a", "s3://a:", "https://a:80/", "x@https://a:"]
+)
+def test_long_text_without_blanks_is_searched_in_linear_time(piece: str, end: str) -> None:
+    text = piece * (2**20 // len(piece))
+    assert len(redact_secrets(f"{end}{text}")) <= len(text) + 10
+    assert redact_urls(f"{text}{end} https://host/f?sig=hush").endswith(" https://host/f?***")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("retries_at_once")
 
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
 LOGIN = "https://me:hush@argo.example.com/login?state=hush"
+ELSEWHERE = ("file:///login?state=hush", "s3://me:hush@bucket/login?state=hush")
 BODIES = {
     299: b"<html>",
     410: b"<html><body>many words</body></html>",
@@ -151,6 +152,15 @@ def test_redirect_is_refused_and_no_other_request_made_in_its_place(verb: str, s
         with pytest.raises(BadInput, match=r"redirects to https://\S+@argo\.example") as raised:
             connection.request(verb, "api")
     assert requests == [verb]
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_redirect_to_any_scheme_is_quoted_without_its_secrets(place: str) -> None:
+    with answering(b"", 302, {"Location": place}) as (url, _):
+        connection = ApiConnection(ApiAccess(url, lambda: None))
+        with pytest.raises(BadInput, match=r"redirects to \S+login\?\*{3}\.") as raised:
+            connection.request("GET", "api")
     assert "hush" not in str(raised.value)
 
 
