@@ -17,6 +17,8 @@ TOOLS_LOCK := requirements/tools.txt
 COMPILE_TOOLS := --group release --output-file $(TOOLS_LOCK)
 SHIPPED := steps workflows datasets
 TESTS := tests/steps tests/workflows tests/package
+# What a release would lack or have too much: where files ship, also those that git ignores.
+UNCOMMITTED := git status --short; git ls-files --others --ignored --exclude-standard $(SHIPPED) | grep -v '[.]pyc$$'
 
 # Console scripts hold the path of the environment, so that a copied checkout would run the original's code.
 ifneq ($(shell cat $(VENV)/home 2>/dev/null),$(CURDIR))
@@ -141,7 +143,7 @@ sbom: wheel $(TOOLS)/bin ## List the packages that a full installation has, with
 		--output-reproducible --pyproject pyproject.toml --output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
 
 release: ## Build, check and hash what a release publishes, from a commit: docs/releasing.md
-	@test -z "$$(git status --porcelain)" || { echo >&2 "Commit or remove these first:"; git status --short >&2; exit 1; }
+	@test -z "$$($(UNCOMMITTED))" || { echo >&2 "Commit or remove these first:"; { $(UNCOMMITTED); } >&2; exit 1; }
 	@rm -rf dist
 	@$(MAKE) --no-print-directory sbom
 	@$(TOOLS)/bin/twine check --strict dist/*.whl dist/*.tar.gz

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import botocore.session
+import hypothesis
 import pytest
 from botocore.loaders import create_loader
 from urllib3.util.retry import Retry
@@ -13,6 +14,14 @@ from urllib3.util.retry import Retry
 from imagekiln.workflows.client import http
 from tests import kube as kubes
 from tests import s3
+
+# A test passes on a busy machine.
+hypothesis.settings.register_profile(
+    "at any speed",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("at any speed")
 
 
 @pytest.fixture(scope="session", autouse=True)

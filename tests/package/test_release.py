@@ -1,6 +1,8 @@
-"""What a release promises: one version everywhere, and a page whose links lead somewhere."""
+"""What a release promises: one version everywhere, committed files, links that lead somewhere."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,31 @@ def test_every_link_of_the_page_for_the_index_is_a_file() -> None:
     names = re.findall(rf"{BLOB}([\w./-]+)", text)
     assert len(names) > 5
     assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+def _in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_release_refuses_files_that_git_does_not_hold(tmp_path: Path) -> None:
+    for name in ("Makefile", ".gitignore", "datasets/demo.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    _in(tmp_path, "git", "init")
+    _in(tmp_path, "git", "add", ".")
+    by = ("-c", "user.name=us", "-c", "user.email=us@example.com", "-c", "commit.gpgsign=false")
+    committed = _in(tmp_path, "git", *by, "commit", "--message", "A release")
+    assert committed.returncode == 0, committed.stderr
+
+    ignored = ("datasets/secrets.yaml", "datasets/imagekiln-demo/manifest.parquet")
+    for name in (*ignored, "notes.md", "datasets/__pycache__/make.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("ours")
+    refused = _in(tmp_path, "make", "release")
+    assert refused.returncode == 2
+    says, *names = refused.stderr.splitlines()
+    assert says == "Commit or remove these first:"
+    assert sorted(names[:-1]) == ["?? notes.md", *sorted(ignored)]
 
 
 def test_the_versions_called_tested_are_the_locked_ones() -> None:

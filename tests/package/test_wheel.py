@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,22 +83,28 @@ def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
     assert {"imagekiln/steps/py.typed", "imagekiln/workflows/py.typed"} <= names
 
 
-def test_same_sources_give_the_same_wheel_wherever_and_whenever_it_is_built(
+def test_same_sources_give_the_same_files_wherever_and_whenever_they_are_built(
     wheel: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "a checkout of somebody else"
-    for name in ("LICENSE", "pyproject.toml", "setup.py", "docs/pypi.md"):
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py", "docs/pypi.md"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
     for name in SHIPPED:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "workflows/cluster/base/secrets.yaml").write_text("key: secret")  # filled in
+    for folder in ("workflows/cluster/base", "datasets"):
+        (copy / folder / "secrets.yaml").write_text("key: secret")  # filled in
     for path in copy.rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)  # as under another umask
         os.utime(path, (LONG_AGO, LONG_AGO))
     again = _build(copy, tmp_path / "dist", TZ="Asia/Tokyo", LANG="C")
     assert again.name == wheel.name
     assert again.read_bytes() == wheel.read_bytes()
+    (source,) = wheel.parent.glob("*.tar.gz")
+    assert (again.parent / source.name).read_bytes() == source.read_bytes()
+    with tarfile.open(source) as archive:
+        owners = {(file.uid, file.gid, file.uname, file.gname) for file in archive}
+    assert owners == {(0, 0, "", "")}
 
 
 def test_wheel_carries_the_licence_and_a_page_for_the_index(wheel: Path) -> None:

@@ -5,12 +5,15 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from types import TracebackType
+from typing import Self, cast
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import disable_warnings
+from urllib3.connectionpool import ConnectionPool
 from urllib3.exceptions import HTTPError, InsecureRequestWarning
+from urllib3.response import BaseHTTPResponse
 from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -27,6 +30,7 @@ from imagekiln.workflows.objects import Json
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
 ANSWER_TIMEOUT = 300  # for the whole of an answer, which may come byte by byte
+MAX_PAGES = 1000  # of a list
 MAX_ANSWER_BYTES = 2**29  # of 200 objects, each of which is a megabyte or two
 PIECE_BYTES = 2**16  # that are read at once, or what has arrived
 MAX_LINE_BYTES = 2**24  # of a stream: what is longer comes as several lines
@@ -96,7 +100,7 @@ class ApiConnection:
     ) -> Iterator[Json]:
         """The items of a Kubernetes list, requested in pages of the query's `limit`."""
         page_query = dict(query)
-        while True:
+        for _ in range(MAX_PAGES):
             page = self.request("GET", path, page_query, accept=accept)
             # An empty list of custom resources is null.
             yield from cast("list[Json] | None", page.get("items")) or ()
@@ -105,6 +109,7 @@ class ApiConnection:
             if not continuation:
                 return
             page_query["continue"] = continuation
+        raise self._no_api(f"the list has more than {MAX_PAGES} pages")
 
     def stream_lines(
         self,
@@ -197,6 +202,28 @@ def _split_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield from bytes(pending).splitlines()
 
 
+class ClosingRetry(Retry):
+    """Leaves unread what comes with a failure that is retried: it may have no end.
+
+    Otherwise urllib3 reads all of it, so that the connection may serve again.
+    """
+
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: BaseHTTPResponse | None = None,
+        error: Exception | None = None,
+        _pool: ConnectionPool | None = None,
+        _stacktrace: TracebackType | None = None,
+    ) -> Self:
+        """What is left to try after this failure. The last one may be read."""
+        left = super().increment(method, url, response, error, _pool, _stacktrace)
+        if response is not None:
+            response.close()
+        return left
+
+
 class _RetryAdapter(HTTPAdapter):
     """Retries requests, and checks certificates against the name that access gives."""
 
@@ -227,7 +254,7 @@ def _open_session(access: ApiAccess) -> requests.Session:
         disable_warnings(InsecureRequestWarning)  # the user turned verification off
 
     # POST is retried too: objects have names of ours, so a second POST of one is a conflict.
-    retry = Retry(
+    retry = ClosingRetry(
         MAX_RETRIES,
         backoff_factor=0.5,
         status_forcelist=TRANSIENT_STATUSES,

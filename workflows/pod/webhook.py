@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.workflows.client.failures import root_cause_message
+from imagekiln.workflows.client.http import ClosingRetry
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
@@ -22,7 +22,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 URL_NAMES = ("workflow_url", "report_url", "runbook_url")
 TIMEOUT = 20  # seconds, for each attempt
 BUSY_STATUSES = (429, 500, 502, 503, 504)
-ATTEMPTS = Retry(
+ATTEMPTS = ClosingRetry(
     3,
     backoff_factor=2,
     status_forcelist=BUSY_STATUSES,

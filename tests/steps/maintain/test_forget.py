@@ -17,7 +17,14 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import add_forgotten
-from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, part_key
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    PLAN_KEY,
+    SUCCESS_KEY,
+    SUSPENDED_KEY,
+    forgotten_key,
+    part_key,
+)
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -160,6 +167,21 @@ def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path)
     (Path(uri) / "report/thumbnails/theirs").mkdir()
     imagekiln.forget(uri, ids=["r1", f"r{FAILED}"], remove=True)
     require_gone(uri, before)
+
+
+def test_ids_are_written_down_before_the_run_is_unfinished(tmp_path: Path) -> None:
+    uri = Path(make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet"))
+    writes: list[str] = []
+
+    def note(_: str, name: str) -> None:
+        writes.append(Path(name).relative_to(uri).as_posix())
+
+    with interleaving(uri, note):
+        imagekiln.forget(uri, ids=["r1"], remove=True)
+    order = [forgotten_key(0), SUSPENDED_KEY, SUCCESS_KEY]
+    assert list(filter(order.__contains__, writes))[:3] == order
+    changed = min(writes.index(key) for key in writes if key.startswith("images/"))
+    assert writes.index(SUCCESS_KEY) < changed
 
 
 @pytest.mark.slow

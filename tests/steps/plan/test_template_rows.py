@@ -106,7 +106,7 @@ TEMPLATES = st.lists(PIECES, min_size=1, max_size=3).map("".join)
 GENERATED = {"f": "f1\nf2\n", "ag": "g1\n{g2|g3}\n", "bg": "__f__ g4\n"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEMPLATES, TEMPLATES | st.none(), st.sampled_from(["all", 1, 3]))
 def test_as_many_prompts_are_made_as_were_counted(
     template: str, negative: str | None, combinations: object
@@ -133,7 +133,7 @@ CITIES = [("1", "Rome"), ("2", "Oslo"), ("3", "Paris"), ("4", "Bonn")]
 LINES = ["red", "2::blue", "green"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.permutations(LINES),
     st.permutations(CITIES),
@@ -307,7 +307,7 @@ def test_hostile_tables_are_refused_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.sampled_from("{}|$_%#!~@:-=\\\n 1a"), max_size=30))
 def test_any_text_is_a_template_or_refused(text: str) -> None:
     with TemporaryDirectory() as name:

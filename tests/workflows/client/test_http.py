@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 
@@ -181,6 +181,38 @@ def test_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, status:
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 2**20)
     with answering(b" " * 2**22, status) as (url, _), pytest.raises(BadInput, match="than 1 MiB"):
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+
+
+def test_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_PAGES", 3)
+    page = {"items": [{}], "metadata": {"continue": "further"}}
+    with answering(json.dumps(page).encode()) as (url, verbs):
+        items = ApiConnection(ApiAccess(url, lambda: None)).list_items("api", {})
+        with pytest.raises(BadInput, match="the list has more than 3 pages"):
+            list(items)
+    assert verbs == ["GET"] * 3
+
+
+def test_what_comes_with_a_failure_that_is_retried_is_not_read_to_its_end() -> None:
+    sent_whole: list[bool] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the base class's name
+            self.send_response(200 if sent_whole else 503)
+            self.end_headers()
+            content = b"{}" if sent_whole else b" " * 2**27  # more than buffers hold
+            try:
+                self.wfile.write(content)
+                sent_whole.append(True)
+            except OSError:
+                sent_whole.append(False)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    with running(HTTPServer(("127.0.0.1", 0), Handler)) as url:
+        assert ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api") == {}
+    assert sent_whole == [False, True]
 
 
 def test_lines_of_a_log_are_those_that_were_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,24 @@ def test_refused_key_is_named_by_its_secret_in_pods_alone() -> None:
     assert "Secret" not in outcome.explain_in_pod(StorageRefused("no such bucket."), in_pod)
 
 
-def test_reason_shows_no_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "HF_TOKEN",
+        "IMAGEKILN_C2PA_KEY",
+        "IMAGEKILN_WEBHOOK",
+        "IMAGEKILN_WEBHOOK_AUTHORIZATION",
+    ],
+)
+def test_reason_shows_no_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
     file = tmp_path / "termination-log"
     file.touch()
     monkeypatch.setattr(outcome, "TERMINATION_LOG", file)
-    variables = {"HF_TOKEN": "plain-5c2fbd4e9"}
+    variables = {variable: "plain-5c2fbd4e9"}
     for job in ("plain-5c2fbd4e9.yaml", "http://127.0.0.1:9/job.yaml?X-Amz-Signature=5c2fbd4e9"):
         result = CliRunner(env=variables).invoke(main, ["plan", job])
         assert result.exit_code in (2, 75)

@@ -201,17 +201,22 @@ CREDENTIALS = (
 )
 
 
-def test_no_credential_reaches_the_webhook_or_the_log() -> None:
+@pytest.mark.parametrize("cause", CREDENTIALS)
+def test_no_credential_reaches_the_webhook_or_the_log(cause: str) -> None:
     failures = [{"displayName": "plan", "message": text} for text in CREDENTIALS]
+    attempt = {"displayName": "plan(0)", "templateName": "plan", "message": cause}
+    failures += [{"displayName": "plan", "templateName": "plan"}, attempt]
     variables = {
         "IMAGEKILN_FAILURES": base64.b64encode(json.dumps(failures).encode()).decode(),
         "IMAGEKILN_RUN": "s3://user:5c2fbd4e9@datasets/postcards/run-1",
         "HF_TOKEN": "plain-5c2fbd4e9",
     }
-    body = '{"text": "{text}", "run": "{run}", "failures": "{failures}", "id": "{incident}"}'
+    names = ("text", "run", "failures", "incident", "cause")
+    body = json.dumps({name: f"{{{name}}}" for name in names})
     with _webhook(200) as (url, bodies):
         result = _run_exit_handler(IMAGEKILN_WEBHOOK=url, IMAGEKILN_WEBHOOK_BODY=body, **variables)
     posted = json.dumps(bodies)
+    assert '"cause": "plan: ' in posted
     for text in (posted, result.output):
         assert "5c2fbd4e9" not in text
         assert "wJalrXUtnFEMI" not in text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
@@ -39,7 +39,6 @@ HOSTILE = (
     "\u2028é\t",
 )
 FRAGMENTS = (*HOSTILE, "{", "}", "{{", "}}", "{{=", "'", '"', "\\", "\n", "a", ": ", "- ", "#")
-AT_ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 # What our own steps hand on, as numbers, or in the characters of a name or URI.
 OWN_INPUTS = {
@@ -90,7 +89,6 @@ def test_plan_gets_each_parameter_as_it_was_written_whatever_it_holds(text: str)
     assert filled["container"]["args"] == template["container"]["args"]
 
 
-@AT_ANY_SPEED
 @given(text=TEXTS)
 def test_no_text_of_a_caller_changes_the_workflow_of_a_batch(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class"), text)
@@ -106,7 +104,6 @@ def test_no_text_of_a_caller_changes_the_workflow_of_a_batch(text: str) -> None:
     assert parameters == dict.fromkeys(WORKFLOW_PARAMETERS, text)
 
 
-@AT_ANY_SPEED
 @given(text=TEXTS)
 def test_name_of_a_batch_is_a_name_or_refused(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class"), "")
