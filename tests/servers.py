@@ -3,13 +3,12 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
+from http.server import HTTPServer
 
 
 @contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[str]:
+def running(server: HTTPServer) -> Iterator[str]:
     """The URL of a server that answers while the block runs, and is closed at its end."""
-    server.daemon_threads = True
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
