@@ -169,6 +169,19 @@ def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path)
     require_gone(uri, before)
 
 
+def test_removal_frozen_when_all_was_done_ends_no_suspension_by_another(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    store = open_store(uri)
+    forget = partial(imagekiln.forget, uri, remove=True)
+    forget(ids=["r1"])
+    store.create(SUSPENDED_KEY, b"")
+    with interleaving(tmp_path, lambda *_: None):
+        zombie = frozen(partial(forget, ids=["r1"]), "exists", SUSPENDED_KEY)
+        frozen(partial(forget, ids=["r3"]), "replace_after", part_key(0, 0)).kill()
+        zombie.finish()
+    assert store.exists(SUCCESS_KEY) or store.exists(SUSPENDED_KEY)
+
+
 def test_ids_are_written_down_before_the_run_is_unfinished(tmp_path: Path) -> None:
     uri = Path(make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet"))
     writes: list[str] = []
