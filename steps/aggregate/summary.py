@@ -27,6 +27,7 @@ from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.schema_version import read_schema_version
 from imagekiln.steps.runs.stats import (
     Count,
     ShardStats,
@@ -193,15 +194,7 @@ class AcceptancePolicy:
     prices: tuple[GpuPrice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryVersion:
-    """The part of summary.json that all versions share."""
-
-    schema_version: int = 1
-
-
 SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
-SUMMARY_VERSION_ADAPTER: TypeAdapter[SummaryVersion] = TypeAdapter(SummaryVersion)
 
 
 @confirm_damage
@@ -210,7 +203,7 @@ def load_summary(store: Store) -> Summary:
     where = store.uri_of(SUMMARY_KEY)
     try:
         content = read_small(store, SUMMARY_KEY)
-        version = SUMMARY_VERSION_ADAPTER.validate_json(content).schema_version
+        version = read_schema_version(content)
         if version <= SUMMARY_SCHEMA_VERSION:
             return SUMMARY_ADAPTER.validate_json(content)
     except ValidationError as error:

@@ -19,6 +19,7 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain, newer_version_er
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.runs.keys import rewrite_key
+from imagekiln.steps.runs.schema_version import read_schema_version
 from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, read_small, require_conditional_writes
@@ -55,13 +56,6 @@ class FrozenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteVersion:
-    """The part of rewrite.json that all versions share."""
-
-    schema_version: int = REWRITE_SCHEMA_VERSION
-
-
-@dataclass(frozen=True, slots=True)
 class RewritePart:
     """The prompts that one commit rewrites, and its key."""
 
@@ -70,7 +64,6 @@ class RewritePart:
 
 
 FROZEN_MODEL_TYPE_ADAPTER: TypeAdapter[FrozenModel] = TypeAdapter(FrozenModel)
-REWRITE_VERSION_TYPE_ADAPTER: TypeAdapter[RewriteVersion] = TypeAdapter(RewriteVersion)
 
 
 def digest_settings(settings: RewriteSettings) -> str:
@@ -103,7 +96,7 @@ class Rewriting:
         where = self._store.uri_of(key)
         try:
             content = read_small(self._store, key)
-            version = REWRITE_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
+            version = read_schema_version(content)
             if version <= REWRITE_SCHEMA_VERSION:
                 return FROZEN_MODEL_TYPE_ADAPTER.validate_json(content)
         except Missing:

@@ -64,9 +64,9 @@ def logs(
     if not printed:
         with reading("Workflow", workflow):
             _require_shard(shard, name, workflow)
-        wanted = "pod" if shard is None else f"pod of shard {shard}"
+        noun = "pod" if shard is None else f"pod of shard {shard}"
         watch = next_command("watch", name, namespace)
-        raise Missing(f"{name}: has no {wanted} yet. Wait, or see {watch}.")
+        raise Missing(f"{name}: has no {noun} yet. Wait, or see {watch}.")
 
 
 def _require_shard(shard: int | None, name: str, workflow: Json) -> None:
