@@ -121,7 +121,10 @@ def _summarize_safely(run: Run, reconciler: RunReconciler, policy: AcceptancePol
     """Summarize the run: a finished one stays finished until all that changes in it is made."""
     with stage_if_finished(run) as staged:
         if staged is None:
-            return _summarize_run(run, reconciler, policy)
+            summary = _summarize_run(run, reconciler, policy)
+            if run.is_suspended:  # it was finished before it was interrupted
+                require_certain_absence(run, summary)
+            return summary
         summary = _summarize_run(replace(run, store=staged), reconciler, policy)
         require_certain_absence(run, summary)
         publish(run, staged)

@@ -1,12 +1,13 @@
 """The tuning file: the batch that `imagekiln tune` measured for each model, image size and GPU."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import yaml
-from pydantic import AfterValidator, AwareDatetime, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, Field
 
-from imagekiln.steps.errors import BadInput, Missing, first_line
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import (
     Dtype,
     NonEmptyText,
@@ -15,9 +16,8 @@ from imagekiln.steps.job.fields import (
     Settings,
     StepCount,
 )
-from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
+from imagekiln.steps.job.settings_file import parse_settings, validate_settings
 from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.job.validation_errors import describe_validation_errors
 from imagekiln.steps.storage.uri import locate_object
 
 TUNING_VERSION = 1
@@ -28,8 +28,6 @@ MAX_TUNING_NAME_CHARS = 500
 MAX_BATCH_IMAGES = 256
 # Of the device's memory. The rest is for longer prompts and whatever else runs on the device.
 MAX_MEMORY_SHARE = 0.9
-# A file with one mistake may have it in every entry.
-MAX_REPORTED_ERRORS = 5
 
 
 def _require_power_of_two(batch: int) -> int:
@@ -204,21 +202,18 @@ def tuning_to_yaml(tuning: TuningFile) -> bytes:
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
     """The tuning file in these bytes, YAML or JSON. Raises BadInput with the first mistakes."""
     try:
-        values = load_yaml(content.decode("utf-8-sig"))
-    except YAML_ERRORS as error:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise BadInput(
-            f"{name}: is not a tuning file ({first_line(str(error))}). Correct it, or tune again."
+            f"{name}: is not UTF-8 text. Choose a file that `imagekiln tune` wrote."
         ) from error
+    values, locations = parse_settings(text, name, "what `imagekiln tune` wrote")
     _require_version(values, name)
-    try:
-        return TuningFile.model_validate(values)
-    except ValidationError as error:
-        errors = error.errors()[:MAX_REPORTED_ERRORS]
-        raise BadInput(*describe_validation_errors(TuningFile, errors, name, {})) from error
+    return validate_settings(TuningFile, values, name, locations, "the tuning file")
 
 
-def _require_version(values: object, name: str) -> None:
-    if not isinstance(values, dict) or "version" not in values:
+def _require_version(values: Mapping[str, object], name: str) -> None:
+    if "version" not in values:
         raise BadInput(
             f"{name}: is not a tuning file: it has no version. "
             "Choose a file that `imagekiln tune` wrote."

@@ -42,6 +42,7 @@ DAY_SECONDS = 86_400.0
 DEFAULT_AGE_DAYS = 7.0
 REMOVE_THREADS = 8
 REMOVE_BATCH = 1000
+CLOCK_TOLERANCE_SECONDS = 60.0  # between this machine and a store, whose times are whole seconds
 
 TEMPORARY_PREFIX = ".writing-"  # of a local disk's temporary files
 
@@ -117,25 +118,26 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
             if garbage.days < older_than:
                 recent_runs += garbage.reason == "unfinished"
                 continue
+            if remove and not remove_garbage(run, garbage, cutoff):
+                recent_runs += 1
+                continue
             found.append(garbage)
-            if remove:
-                remove_garbage(run, garbage, cutoff)
     found += _collect_rewrites(store, runs, now, cutoff, remove=remove)
     return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 
-def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
-    """Remove what was found, unless the run has been finished since.
+def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> bool:
+    """Remove what was found; False where the run turns out to be in use, or finished.
 
     Raises TryAgain where an unfinished run is aggregated meanwhile.
     """
     if garbage.reason == "leftovers":
         _remove_objects(run.store, _objects_before(_leftovers(run), cutoff))
-    else:
-        _remove_unfinished(run, cutoff)
+        return True
+    return _remove_unfinished(run, cutoff)
 
 
-def _remove_unfinished(run: Run, cutoff: float) -> None:
+def _remove_unfinished(run: Run, cutoff: float) -> bool:
     """Remove an unfinished run, unless somebody resumes it meanwhile.
 
     Its first shard goes first: planning then writes again what is removed. Its plan goes last, and
@@ -145,10 +147,11 @@ def _remove_unfinished(run: Run, cutoff: float) -> None:
     store = run.store
     turn = TurnStore(store)  # no aggregation that began before will finish the run
     if run.is_finished or run.is_suspended:
-        return
+        return False
+    cutoff -= _clock_lead(store)
     for batch in _batches(entry for entry in walk_objects(store) if not _is_last(entry)):
         if not all(_is_before(entry, cutoff) for entry in batch):
-            return
+            return False
         _remove(turn, shard_key(0))
         _remove_objects(turn, batch)
     turn.require_turn()
@@ -158,6 +161,18 @@ def _remove_unfinished(run: Run, cutoff: float) -> None:
     for folder in _nested_folders(store):
         store.remove_folder(folder)
     store.remove_folder("")
+    return True
+
+
+def _clock_lead(store: Store) -> float:
+    """The seconds by which this machine's clock is ahead of the store's, from the newest turn.
+
+    That turn has just been taken. By a clock that is ahead, a run in use would look old.
+    """
+    turns = store.list_folder(TURNS_FOLDER)
+    newest = max((entry.modified or 0.0 for entry in turns), default=0.0)
+    lead = time.time() - newest
+    return lead if lead > CLOCK_TOLERANCE_SECONDS else 0.0
 
 
 def _collect_rewrites(

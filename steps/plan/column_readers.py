@@ -239,8 +239,15 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
     Raises BadInput.
     """
     fields = []
+    spellings: dict[str, str] = {}  # SQL distinguishes no cases
     for name in columns:
-        if name.lower() in RESERVED_COLUMNS:  # SQL distinguishes no cases
+        same = spellings.setdefault(name.lower(), name)
+        if same != name:
+            raise BadInput(
+                f"carry: {same!r} and {name!r} differ only in upper and lower case. "
+                "Rename one of them in the input."
+            )
+        if name.lower() in RESERVED_COLUMNS:
             raise BadInput(
                 f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
             )

@@ -6,6 +6,7 @@ Whoever writes a job or an answer that redirects must not read, through a pod, w
 import errno
 import os
 import socket
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
@@ -23,6 +24,9 @@ METADATA_NETWORKS = tuple(
     )
 )
 NAT64_NETWORK = ip_network("64:ff9b::/96")
+# Where a network chooses prefixes of its own (RFC 8215), of these lengths in bytes (RFC 6052).
+LOCAL_NAT64_NETWORK = ip_network("64:ff9b:1::/48")
+LOCAL_NAT64_PREFIXES = (6, 7, 8, 11)
 POD_VARIABLE = "KUBERNETES_SERVICE_HOST"
 SILENCE_SECONDS = 30.0  # until an address or an answer that does not come is given up
 REQUEST_SECONDS = 3600.0  # for one answer, which may be a whole table
@@ -66,20 +70,41 @@ async def open_web_client(**options: Any) -> Any:  # noqa: ANN401  # as fsspec h
 
 def is_private_service(host: str) -> bool:
     """Whether an IP address is that of a metadata service, or in a pod one of the pod itself."""
-    address = _embedded_address(ip_address(host.partition("%")[0]))
-    if address.is_link_local or any(address in network for network in METADATA_NETWORKS):
+    is_in_pod = POD_VARIABLE in os.environ
+    return any(
+        _is_of_metadata(address) or (is_in_pod and is_own_address(address))
+        for address in _meant_addresses(ip_address(host.partition("%")[0]))
+    )
+
+
+def is_own_address(address: Address) -> bool:
+    """Whether an address is one of this machine or pod, from which it would reach itself."""
+    if address.is_loopback or address.is_unspecified:
         return True
-    is_own = address.is_loopback or address.is_unspecified
-    return is_own and POD_VARIABLE in os.environ
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect((str(address), 9))  # sends nothing, but finds where it would be sent from
+        return ip_address(probe.getsockname()[0].partition("%")[0]) == address
+    return False  # no way leads there
 
 
-def _embedded_address(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
+def _is_of_metadata(address: Address) -> bool:
+    return address.is_link_local or any(address in network for network in METADATA_NETWORKS)
+
+
+def _meant_addresses(address: Address) -> list[Address]:
+    """The address, and the IPv4 addresses that it may stand for where it is one of IPv6."""
     if isinstance(address, IPv4Address):
-        return address
+        return [address]
+    embedded = [address.ipv4_mapped, address.sixtofour]
+    content = address.packed
     if address in NAT64_NETWORK:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+        embedded.append(IPv4Address(content[12:]))
+    if address in LOCAL_NAT64_NETWORK:
+        digits = content[:8] + content[9:]  # the byte between is always zero
+        candidates = (IPv4Address(digits[start:][:4]) for start in LOCAL_NAT64_PREFIXES)
+        embedded += [candidate for candidate in candidates if not candidate.is_unspecified]
+    return [address, *(meant for meant in embedded if meant is not None)]
 
 
 def _open_socket(info: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:

@@ -221,6 +221,21 @@ def test_suspension_of_a_finished_run_ends_with_the_next_command(
     assert not store.exists(SUSPENDED_KEY)
 
 
+def test_part_of_a_suspended_run_that_seems_to_be_missing_is_looked_for_again(
+    mended_run: PlanResult,
+) -> None:
+    aggregate(mended_run.uri)
+    store = open_store(mended_run.uri)
+    store.remove(SUCCESS_KEY)
+    store.create(SUSPENDED_KEY, b"")  # as by a command that was killed while it replaced objects
+    with pytest.raises(TryAgain, match="was not found, and is there now"):
+        _aggregate(mended_run, Disk(mended_run.uri, ("find", part_key(0, 0))))
+    assert store.exists(SUSPENDED_KEY)
+    aggregate(mended_run.uri)
+    assert verify(mended_run.uri).ok == mended_run.plan.counts.images
+    assert not store.exists(SUSPENDED_KEY)
+
+
 def test_what_would_be_written_again_as_it_is_stays_untouched(mended_run: PlanResult) -> None:
     aggregate(mended_run.uri)
     disk = Disk(mended_run.uri)

@@ -370,6 +370,20 @@ def test_a_run_finished_in_the_meantime_stays(tmp_path: Path) -> None:
     assert without_turns(Path(half.uri)) == before
 
 
+def test_run_in_use_stays_where_this_machines_clock_is_far_ahead_of_the_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = finished_run(tmp_path, "half", days=1, done=False)
+    before = without_turns(Path(half.uri))
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 10 * DAY)
+    result = gc(str(tmp_path / "out"), remove=True)
+    assert (result.found, result.recent_runs) == ((), 1)
+    assert without_turns(Path(half.uri)) == before
+    assert reasons(gc(str(tmp_path / "out"), 0.5, remove=True).found) == {"half": "unfinished"}
+    assert not Path(half.uri).exists()
+
+
 def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
     out = f"{s3_bucket}/out"
     good = planned(tmp_path, out, run_id="good")

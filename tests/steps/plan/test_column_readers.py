@@ -402,6 +402,13 @@ def test_name_of_a_column_of_the_dataset_cannot_be_carried(tmp_path: Path, name:
     )
 
 
+def test_carried_columns_differ_in_more_than_case(tmp_path: Path) -> None:
+    columns = {"prompt": ["a"], "Source": ["b"], "source": ["c"]}
+    with pytest.raises(BadInput, match="'Source' and 'source' differ only in upper and lower"):
+        plan(tmp_path, columns, carry=["Source", "source"])
+    assert image_rows(plan(tmp_path, columns, carry=["source"]))["source"].to_pylist() == ["c"]
+
+
 def test_column_to_carry_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"has no column 'nowhere' \(it has prompt\)\. Correct `carry`\.$"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -16,7 +17,7 @@ from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.storage import web_client, web_response
 from imagekiln.steps.storage.filesystem import open_filesystem
 from imagekiln.steps.storage.uri import read_text
-from imagekiln.steps.storage.web_client import is_private_service
+from imagekiln.steps.storage.web_client import is_own_address, is_private_service
 from tests import jobs
 from tests.servers import running
 
@@ -29,6 +30,10 @@ from tests.servers import running
         "fe80::1%eth0",
         "::ffff:169.254.169.254",
         "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:7a9:fe:a9fe::",
+        "64:ff9b:1:7:a9:fea9:fe00::",
+        "64:ff9b:1::a9fe:a9fe",
         "2002:a9fe:a9fe::1",
         "fd00:ec2::254",
         "fd20:ce::254",
@@ -41,7 +46,9 @@ def test_metadata_services_are_nobodys(address: str) -> None:
     assert is_private_service(address)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2600::1", "fd00::1"])
+@pytest.mark.parametrize(
+    "address", ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2600::1", "fd00::1", "64:ff9b:1::a00:7"]
+)
 def test_servers_of_a_network_are_read(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert not is_private_service(address)
@@ -53,6 +60,21 @@ def test_a_pod_does_not_read_from_itself(address: str, monkeypatch: pytest.Monke
     assert not is_private_service(address)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert is_private_service(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.0.1", "::1", "0.0.0.0"])  # noqa: S104
+def test_own_address_is_recognized(address: str) -> None:
+    assert is_own_address(ip_address(address))
+
+
+def test_pod_does_not_read_from_itself_by_the_address_that_others_have_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+    monkeypatch.setattr(socket.socket, "getsockname", lambda _: ("10.0.0.7", 40000))
+    assert is_private_service("10.0.0.7")
+    assert not is_private_service("10.0.0.8")
 
 
 class _Server(BaseHTTPRequestHandler):
