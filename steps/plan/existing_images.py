@@ -24,6 +24,7 @@ from imagekiln.steps.runs.image_id_index import (
     read_index_chunk,
 )
 from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import RunId, iter_successful, read_entries
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -49,11 +50,16 @@ def successful_runs(job: Job) -> tuple[str, ...]:
     return tuple(entry.run_id for entry in held)
 
 
-def choose_existing_runs(store: Store, job: Job, run_id: str) -> tuple[str, ...]:
+def choose_existing_runs(
+    store: Store, job: Job, run_id: str, existing: Plan | None = None
+) -> tuple[str, ...]:
     """The runs whose images the plan of `run_id`, which lies in `store`, omits.
 
-    A frozen choice stays. Raises BadInput where that is damaged.
+    A frozen choice stays, also that of an `existing` plan of it. Raises BadInput where that is
+    damaged.
     """
+    if existing is not None:
+        return existing.existing_runs
     if not job.skip_existing:
         return ()
     try:

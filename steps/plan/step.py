@@ -136,7 +136,7 @@ def make_plan(
     if job.run_id is not None:
         store = _open_run_store(job, job.run_id)
         existing = _read_plan(store)
-        if existing is not None:
+        if existing is not None and _is_whole(store, existing):
             planned_model = resolve_model(job, existing.revisions)
             adopted = _adopt_plan(store, existing, job, planned_model, terms)
             change = None if must_exist else describe_input_change(job, existing)
@@ -154,13 +154,20 @@ def make_plan(
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model, terms)
-            return replace(adopted, prompt_columns=prompt_columns, unused_columns=unused_columns)
+            if _is_whole(store, existing):
+                return replace(
+                    adopted, prompt_columns=prompt_columns, unused_columns=unused_columns
+                )
+            # What was removed of it is planned again, by what it had chosen.
+            model = resolve_model(job, existing.revisions)
+            tuning = load_tuning(job, model.facts, files)
+            sample_images = existing.sample_images
         if must_exist:
             raise Missing(
                 f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
                 "Run the job first."
             )
-        existing_runs = choose_existing_runs(store, job, run_id)
+        existing_runs = choose_existing_runs(store, job, run_id, existing)
         inputs = PlanInputs(
             job=model.job,
             model=model,
@@ -176,7 +183,9 @@ def make_plan(
             time = expect_run_time(model, draft)
             over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
             space = require_space(job.output, estimate_peak_bytes(draft, job))
-            result = _write_plan(store, run_id, inputs, draft, scratch)
+            if existing is not None:
+                _require_same_shards(store, existing, draft)
+            result = _write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())
             result = replace(result, time=time, space=space, over_budget=over_budget)
@@ -256,17 +265,31 @@ def _replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch
 
 
 def _read_plan(store: Store) -> Plan | None:
-    """The plan in `store`; None where there is none, or where its removal was begun.
-
-    Then, what was removed is planned again. Raises BadInput where it is unreadable.
-    """
+    """The plan in `store`; None where there is none. Raises BadInput where it is unreadable."""
     try:
         content = store.read(PLAN_KEY)
     except Missing:
         return None
-    plan = parse_plan(content, store.uri_of(PLAN_KEY))
-    is_whole = not plan.shards or store.exists(shard_key(0))
-    return plan if is_whole else None
+    return parse_plan(content, store.uri_of(PLAN_KEY))
+
+
+def _is_whole(store: Store, plan: Plan) -> bool:
+    """Whether the run of a plan is there: its removal, once begun, has taken the first shard."""
+    return not plan.shards or store.exists(shard_key(0))
+
+
+def _require_same_shards(store: Store, removed: Plan, draft: PlanDraft) -> None:
+    """Raise BadInput where a run whose removal was begun would be planned otherwise now.
+
+    What is left of it, such as its parts, goes with the shards that it had.
+    """
+    shards = tuple(_shard_of(to_parquet(rows), rows) for rows in draft.iter_shards())
+    if shards != removed.shards:
+        raise BadInput(
+            f"{store.uri}: its removal was begun and not finished, and it would be planned "
+            "otherwise now, since its input, or runs before it, have changed. Delete what is left "
+            "of it, or choose another run_id."
+        )
 
 
 def _adopt_plan(
@@ -329,9 +352,14 @@ def fixed_settings(job: Job) -> dict[str, object]:
 
 
 def _write_plan(
-    store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path
+    store: Store,
+    run_id: str,
+    inputs: PlanInputs,
+    draft: PlanDraft,
+    scratch: Path,
+    existing: Plan | None = None,
 ) -> PlanResult:
-    """Write the draft's objects, plan.json as the last."""
+    """Write the draft's objects, plan.json as the last. Of the same plan, `existing`, it stays."""
     job = inputs.job
     freeze_existing_runs(store, job, inputs.existing_runs)
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -361,7 +389,7 @@ def _write_plan(
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
         rewrite=inputs.rewrite,
     )
-    plan = create_plan(store, plan)
+    plan = create_plan(store, plan) if existing is None else existing
     return PlanResult(
         plan,
         store.uri,
@@ -401,6 +429,10 @@ def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -
     create_once(store, shard_key(number), content)
     if check_store:
         require_conditional_writes(store, shard_key(number), content)
+    return _shard_of(content, rows)
+
+
+def _shard_of(content: bytes, rows: pa.Table) -> Shard:
     return Shard(rows.num_rows, hashlib.sha256(content).hexdigest())
 
 

@@ -24,6 +24,7 @@ from imagekiln.steps.runs.keys import (
     PLAN_KEY,
     RUN_KEY_PATTERN,
     SUCCESS_KEY,
+    TERMS_KEY,
     TURNS_FOLDER,
     manifest_key,
     part_key,
@@ -322,6 +323,41 @@ def test_an_interrupted_removal_is_resumed_and_so_is_the_run(
             assert not Path(half.uri).exists()
         finished_run(tmp_path, "half", done=False)
         assert without_turns(Path(half.uri)) == whole
+
+
+def _begin_removal(run: PlanResult, removals: int) -> None:
+    """Remove a run, with a disk that goes away after so many removals."""
+    (garbage,) = (
+        each for each in gc(str(Path(run.uri).parent)).found if each.reason == "unfinished"
+    )
+    with pytest.raises(TryAgain):
+        remove_garbage(Run(Dying(run.uri, removals), run.plan), garbage, time.time())
+
+
+@pytest.mark.parametrize("removals", [1, 4])
+def test_half_removed_run_is_planned_by_what_it_had_chosen_whatever_was_finished_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
+) -> None:
+    monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
+    tuesday = finished_run(tmp_path, "tuesday", done=False, skip_existing=True)
+    whole = files(Path(tuesday.uri))
+    _begin_removal(tuesday, removals)
+    finished_run(tmp_path, "monday", PROMPTS[:8])
+    again = finished_run(tmp_path, "tuesday", done=False, skip_existing=True)
+    assert again.plan == tuesday.plan
+    assert without_turns(Path(again.uri)) == whole
+
+
+def test_half_removed_run_is_not_planned_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
+    half = finished_run(tmp_path, "half", done=False)
+    _begin_removal(half, 3)
+    before = files(Path(half.uri))
+    with pytest.raises(BadInput, match="its removal was begun and not finished"):
+        planned(tmp_path, str(tmp_path / "out"), PROMPTS[:8], run_id="half")
+    assert files(Path(half.uri)).keys() - before.keys() <= {TERMS_KEY}
 
 
 def test_run_whose_removal_was_killed_among_its_turns_is_made_again(
