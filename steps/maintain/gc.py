@@ -140,9 +140,10 @@ def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> bool:
 def _remove_unfinished(run: Run, cutoff: float) -> bool:
     """Remove an unfinished run, unless somebody resumes it meanwhile.
 
-    Its first shard goes first: planning then writes again what is removed. Its plan goes last, and
-    before it the turns from the first on: no process that was frozen has the last, which is ours.
-    Raises TryAgain where the run is aggregated meanwhile.
+    Its first shard goes first: planning then writes again what is removed. Its plan goes after all
+    else but the turns, of which the last is ours until then. They go from the first on: whoever was
+    frozen with an earlier one finds a later one, or his own gone. Raises TryAgain where the run is
+    planned again or aggregated meanwhile.
     """
     store = run.store
     turn = TurnStore(store)  # no aggregation that began before will finish the run
@@ -154,10 +155,9 @@ def _remove_unfinished(run: Run, cutoff: float) -> bool:
             return False
         _remove(turn, shard_key(0))
         _remove_objects(turn, batch)
-    turn.require_turn()
+    _remove(turn, PLAN_KEY)
     for key in sorted(entry.key for entry in store.list_folder(TURNS_FOLDER)):
         _remove(store, key)
-    _remove(store, PLAN_KEY)
     for folder in _nested_folders(store):
         store.remove_folder(folder)
     store.remove_folder("")

@@ -62,6 +62,7 @@ from imagekiln.steps.runs.tables import (
     write_parquet,
 )
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
+from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path, temporary_folder
@@ -185,6 +186,7 @@ def make_plan(
             space = require_space(job.output, estimate_peak_bytes(draft, job))
             if existing is not None:
                 _require_same_shards(store, existing, draft)
+                TurnStore(store)  # a removal that goes on, or was frozen, ends here
             result = _write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())
@@ -389,7 +391,7 @@ def _write_plan(
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
         rewrite=inputs.rewrite,
     )
-    plan = create_plan(store, plan) if existing is None else existing
+    plan = create_plan(store, existing or plan)
     return PlanResult(
         plan,
         store.uri,

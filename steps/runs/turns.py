@@ -80,10 +80,11 @@ def _take_turn(store: Store, writer: str) -> int:
     turn = Turn(writer, time.time())
     content = TURN_TYPE_ADAPTER.dump_json(turn) + b"\n"
     number = count_entries(store, turn_key)
-    while not store.create(turn_key(number), content):
-        # Where an answer was lost, a second request meets the entry of the first.
-        if _is_of(store, number, writer):
-            break
+    # A removal that was killed may have left later entries. Where an answer was lost, a second
+    # request meets the entry of the first.
+    while not (
+        store.create(turn_key(number), content) or _is_of(store, number, writer)
+    ) or store.exists(turn_key(number + 1)):
         number += 1
     return number
 

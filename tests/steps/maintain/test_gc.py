@@ -360,21 +360,44 @@ def test_half_removed_run_is_not_planned_otherwise(
     assert files(Path(half.uri)).keys() - before.keys() <= {TERMS_KEY}
 
 
+@pytest.mark.parametrize("turns", [1, 2, 5])
 def test_run_whose_removal_was_killed_among_its_turns_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     half = finished_run(tmp_path, "half", done=False)
     for _ in range(5):
         TurnStore(open_store(half.uri))
     (garbage,) = gc(str(tmp_path / "out")).found
-    objects = len(without_turns(Path(half.uri))) - 1  # but for the plan
+    objects = len(without_turns(Path(half.uri)))
     monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
-    removing = Dying(half.uri, objects + 2)
+    removing = Dying(half.uri, objects + turns)
     with pytest.raises(TryAgain, match="went away"):
         remove_garbage(Run(removing, half.plan), garbage, time.time())
     left = sorted(path.name for path in (Path(half.uri) / TURNS_FOLDER).iterdir())
-    assert left == [f"{number:06}.json" for number in range(2, 6)]
+    assert left == [f"{number:06}.json" for number in range(turns, 6)]
     finished_run(tmp_path, "half")
+
+
+@pytest.mark.parametrize("steps_left", range(1, 13))
+def test_removal_frozen_before_its_last_steps_leaves_a_run_that_was_made_since(
+    tmp_path: Path, steps_left: int
+) -> None:
+    def begin_removal(name: str) -> tuple[PlanResult, Process]:
+        half = finished_run(tmp_path / name, "half", PROMPTS[:2], done=False)
+        return half, Process("gc", partial(gc, str(tmp_path / name / "out"), 0, remove=True))
+
+    with interleaving(tmp_path, lambda *_: None):
+        _, undisturbed = begin_removal("undisturbed")
+        steps = 0
+        while not undisturbed.is_done:
+            undisturbed.step()
+            steps += 1
+        half, zombie = begin_removal("frozen")
+        zombie.step(steps - steps_left)
+        finished_run(tmp_path / "frozen", "half", PROMPTS[:2])
+        zombie.finish()
+    assert zombie.error is None or isinstance(zombie.error, TryAgain)
+    assert verify(half.uri).ok == 2
 
 
 def test_whoever_resumes_a_run_while_it_is_removed_keeps_it(
