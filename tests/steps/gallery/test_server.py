@@ -240,6 +240,15 @@ def test_a_hostile_request_is_refused_in_a_sentence(
     assert client.get("/count").json == {"images": 2 * IMAGES}
 
 
+@pytest.mark.parametrize(("column", "operator"), [("prompt", "contains"), ("marks", "is")])
+@pytest.mark.parametrize("text", ["x') OR (1=1) --", "' || '1", '") OR 1=1 --'])
+def test_words_and_marks_are_compared_as_they_are(
+    client: Client, column: str, operator: str, text: str
+) -> None:
+    answer = client.get("/count", {"where": conditions((column, operator, text))})
+    assert (answer.status, answer.json) == (200, {"images": 0})
+
+
 @pytest.mark.parametrize(
     "headers",
     [

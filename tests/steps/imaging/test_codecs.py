@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from imagekiln.steps.imaging.codecs import EmbeddedMetadata, decode_image, encode_image
+from imagekiln.steps.imaging.input_images import open_input_image
 from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
 from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, encoding_label, noise, smooth
 from tests.pictures import repeat_scan
@@ -142,8 +143,9 @@ def test_a_file_whose_pixels_end_in_no_chunk_is_an_error_like_any_other() -> Non
 def test_other_kinds_of_file_are_not_decoded(kind: str) -> None:
     sink = io.BytesIO()
     Image.fromarray(noise(16, 16)).save(sink, kind)
-    with pytest.raises((OSError, ValueError)):
-        decode_image(sink.getvalue())
+    for decode in (decode_image, open_input_image):
+        with pytest.raises((OSError, ValueError)):
+            decode(sink.getvalue())
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)

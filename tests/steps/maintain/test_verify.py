@@ -216,6 +216,16 @@ def test_a_damaged_object_is_found(key: str, store: Store) -> None:
         verify(store.uri)
 
 
+def test_a_shard_of_other_rows_is_found(store: Store) -> None:
+    key = shard_key(1)
+    rows = read_table(store, key)
+    place = rows.schema.get_field_index("seed")
+    seeds = pa.array(rows["seed"].to_pylist()[::-1], rows.schema.field(place).type)
+    store.replace(key, to_parquet(rows.set_column(place, rows.schema.field(place), seeds)))
+    with pytest.raises(Incomplete, match=key):
+        verify(store.uri)
+
+
 @pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY, SUMMARY_KEY, REPORT_KEY])
 def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store: Store) -> None:
     content = store.read(key)

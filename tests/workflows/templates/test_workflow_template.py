@@ -63,7 +63,8 @@ def test_only_argos_own_containers_have_a_token_of_kubernetes(name: str) -> None
         mounted = {
             container
             for container, fields in containers(pod).items()
-            if any(mount["mountPath"] == TOKEN_FOLDER for mount in fields.get("volumeMounts", ()))
+            for mount in fields.get("volumeMounts", ())
+            if mount["mountPath"] == TOKEN_FOLDER or mount["name"] == "argo-token"
         }
         if step == "further-one":  # whose containers are all Argo's
             assert pod["automountServiceAccountToken"]
