@@ -1,14 +1,10 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
@@ -25,8 +21,8 @@ from imagekiln.steps.plan.budget import (
     require_budget_left,
     require_within_budget,
 )
-from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, describe_excess, make_draft
-from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
+from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
+from imagekiln.steps.plan.existing_images import choose_existing_runs
 from imagekiln.steps.plan.input_changes import describe_input_change
 from imagekiln.steps.plan.input_files import (
     find_unused_columns,
@@ -38,35 +34,23 @@ from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInpu
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_peak_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.writing import replace_rejected, require_same_shards, write_plan
 from imagekiln.steps.runs.added_columns import require_free_names
 from imagekiln.steps.runs.keys import (
-    DUPLICATES_KEY,
     PLAN_KEY,
-    REJECTED_KEY,
     input_image_key,
     shard_key,
 )
 from imagekiln.steps.runs.plan import (
-    PLAN_SCHEMA_VERSION,
     Plan,
-    Shard,
-    create_plan,
-    creation_time,
     parse_plan,
-)
-from imagekiln.steps.runs.tables import (
-    DUPLICATE_SCHEMA,
-    MAX_SHARD_BYTES,
-    REJECTED_SCHEMA,
-    to_parquet,
-    write_parquet,
 )
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path, temporary_folder
-from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
+from imagekiln.steps.storage.store import Store, create_once
 from imagekiln.steps.storage.uri import is_remote_uri
 
 WRITERS = 4
@@ -179,20 +163,29 @@ def make_plan(
             rewrite=rewritten.facts,
         )
         store_image = partial(_store_input_image, store)
-        store_rejected = partial(_replace_rejected, store, scratch)
+        store_rejected = partial(replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
             space = require_space(job.output, estimate_peak_bytes(draft, job))
             if existing is not None:
-                _require_same_shards(store, existing, draft)
+                require_same_shards(store, existing, draft)
                 TurnStore(store)  # a removal that goes on, or was frozen, ends here
-            result = _write_plan(store, run_id, inputs, draft, scratch, existing)
+            plan = write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())
-            result = replace(result, time=time, space=space, over_budget=over_budget)
-            result = replace(result, made_prompts=files[0].made_prompts)
-        return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
+            return PlanResult(
+                plan,
+                store.uri,
+                adopted=False,
+                time=time,
+                prompt_columns=prompt_columns,
+                unused_columns=unused_columns,
+                rejection_causes=draft.rejection_causes,
+                space=space,
+                over_budget=over_budget,
+                made_prompts=files[0].made_prompts,
+            )
 
 
 def _derive_run_id(
@@ -258,14 +251,6 @@ def _store_input_image(store: Store, digest: str, content: bytes) -> None:
     create_once(store, input_image_key(digest), content)
 
 
-def _replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
-    """Write rejected.parquet, over that of an attempt whose rows were refused; its URI."""
-    path = scratch / REJECTED_KEY
-    write_parquet(path, REJECTED_SCHEMA, rows)
-    store.replace(REJECTED_KEY, path.read_bytes())
-    return store.uri_of(REJECTED_KEY)
-
-
 def _read_plan(store: Store) -> Plan | None:
     """The plan in `store`; None where there is none. Raises BadInput where it is unreadable."""
     try:
@@ -278,20 +263,6 @@ def _read_plan(store: Store) -> Plan | None:
 def _is_whole(store: Store, plan: Plan) -> bool:
     """Whether the run of a plan is there: its removal, once begun, has taken the first shard."""
     return not plan.shards or store.exists(shard_key(0))
-
-
-def _require_same_shards(store: Store, removed: Plan, draft: PlanDraft) -> None:
-    """Raise BadInput where a run whose removal was begun would be planned otherwise now.
-
-    What is left of it, such as its parts, goes with the shards that it had.
-    """
-    shards = tuple(_shard_of(to_parquet(rows), rows) for rows in draft.iter_shards())
-    if shards != removed.shards:
-        raise BadInput(
-            f"{store.uri}: its removal was begun and not finished, and it would be planned "
-            "otherwise now, since its input, or runs before it, have changed. Delete what is left "
-            "of it, or choose another run_id."
-        )
 
 
 def _adopt_plan(
@@ -351,98 +322,3 @@ def fixed_settings(job: Job) -> dict[str, object]:
     # The order of passes decides pixels, and that of a mapping is lost in comparing it.
     settings["passes"] = list(settings.get("passes", {}).items())
     return settings
-
-
-def _write_plan(
-    store: Store,
-    run_id: str,
-    inputs: PlanInputs,
-    draft: PlanDraft,
-    scratch: Path,
-    existing: Plan | None = None,
-) -> PlanResult:
-    """Write the draft's objects, plan.json as the last. Of the same plan, `existing`, it stays."""
-    job = inputs.job
-    freeze_existing_runs(store, job, inputs.existing_runs)
-    with ThreadPoolExecutor(WRITERS) as pool:
-        shards = tuple(_write_shards(store, job, draft, pool))
-    _replace_rejected(store, scratch, draft.iter_rejected())
-    _write_rows(store, DUPLICATES_KEY, DUPLICATE_SCHEMA, draft.catalog.iter_duplicates(), scratch)
-    width, height = draft.default_size
-    plan = Plan(
-        schema_version=PLAN_SCHEMA_VERSION,
-        run_id=run_id,
-        created_at=creation_time(),
-        job=job,
-        width=width,
-        height=height,
-        model=inputs.model.facts,
-        input=draft.input,
-        counts=draft.counts,
-        part_images=draft.sharding.part_images,
-        shards=shards,
-        existing_runs=inputs.existing_runs,
-        batch_sizes=draft.batch_sizes,
-        adapters=inputs.model.adapters,
-        loras=inputs.model.loras,
-        scores=inputs.model.scores,
-        passes=inputs.model.passes,
-        revisions=inputs.model.revisions,
-        sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
-        rewrite=inputs.rewrite,
-    )
-    plan = create_plan(store, existing or plan)
-    return PlanResult(
-        plan,
-        store.uri,
-        adopted=False,
-        time=draft.time,
-        rejection_causes=draft.rejection_causes,
-    )
-
-
-def _write_rows(
-    store: Store, key: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], scratch: Path
-) -> None:
-    # There may be as many as input rows: by way of the disk, memory holds them compressed.
-    write_parquet(scratch / key, schema, rows)
-    create_once(store, key, (scratch / key).read_bytes())
-
-
-def _write_shards(
-    store: Store, job: Job, draft: PlanDraft, pool: ThreadPoolExecutor
-) -> Iterator[Shard]:
-    """Write the shards, a few at a time, in the order of their numbers."""
-    pending: deque[Future[Shard]] = deque()
-    for number, rows in enumerate(draft.iter_shards()):
-        is_first = number == 0
-        check_store = is_first and job.unconditional_writes == "refuse"
-        pending.append(pool.submit(_write_shard, store, number, rows, check_store))
-        # The first shard shows what the store honors: nothing else is written before it is.
-        if is_first or len(pending) > WRITERS:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
-
-
-def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
-    _require_shard_size(rows)
-    content = to_parquet(rows)
-    create_once(store, shard_key(number), content)
-    if check_store:
-        require_conditional_writes(store, shard_key(number), content)
-    return _shard_of(content, rows)
-
-
-def _shard_of(content: bytes, rows: pa.Table) -> Shard:
-    return Shard(rows.num_rows, hashlib.sha256(content).hexdigest())
-
-
-def _require_shard_size(rows: pa.Table) -> None:
-    """Raise BadInput where the rows of a shard are more than is read back of one."""
-    if rows.nbytes > MAX_SHARD_BYTES:
-        most = max(1, rows.num_rows * MAX_SHARD_BYTES // rows.nbytes)
-        raise BadInput(
-            f"the {rows.num_rows} rows of a shard have {rows.nbytes} bytes; at most "
-            f"{MAX_SHARD_BYTES} fit. Set shard.images to less than {most}, or carry fewer columns."
-        )

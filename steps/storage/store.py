@@ -132,7 +132,8 @@ def create_once(store: Store, key: str, data: bytes) -> None:
     """
     if not store.create(key, data) and store.read(key) != data:
         raise BadInput(
-            f"{store.uri_of(key)}: exists with other content. Choose another run_id or output."
+            f"{store.uri_of(key)}: exists with other content. Choose another run_id or output, or "
+            "delete it where an interrupted command left it."
         )
 
 

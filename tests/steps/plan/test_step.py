@@ -10,7 +10,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan import input_changes, step
+from imagekiln.steps.plan import input_changes, writing
 from imagekiln.steps.plan.catalog import MAX_SHAPES
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, shard_key
@@ -294,7 +294,7 @@ def test_plan_of_another_model_is_not_adopted(tmp_path: Path) -> None:
 def test_shard_that_pods_would_refuse_for_its_size_is_not_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step, "MAX_SHARD_BYTES", 1_000_000)
+    monkeypatch.setattr(writing, "MAX_SHARD_BYTES", 1_000_000)
     rows = {"prompt": [f"{number}" for number in range(1000)], "note": ["x" * 2000] * 1000}
     with pytest.raises(BadInput, match=r"Set shard\.images to less than [34]\d\d, or carry fewer"):
         plan(tmp_path, rows, carry=["note"])
