@@ -85,10 +85,10 @@ class GcResult:
 def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = False) -> GcResult:
     """Find garbage under `output` to which nothing was written for `older_than` days.
 
-    With `remove`, it is removed. A run loses its plan last, so that the rest of an interrupted
-    removal is found again. Raises Missing where there is no such folder, BadInput where it is not
-    the output of any job, NewerVersion where a run may need others in ways that are unknown here,
-    TryAgain where storage fails.
+    With `remove`, it is removed. A run loses its plan after its other objects, so that the rest of
+    an interrupted removal is found again. Raises Missing where there is no such folder, BadInput
+    where it is not the output of any job, NewerVersion where a run may need others in ways that are
+    unknown here, TryAgain where storage fails.
     """
     store = open_store(output)
     now = time.time()
