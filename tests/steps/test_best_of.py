@@ -19,7 +19,7 @@ from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.step import PlanResult, make_plan
@@ -31,6 +31,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests.faults import failing
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.runs import PROMPTS, begin_round, encoded, fill, job, not_ok, planned, write_prompts
 from tests.runs import settings as small_settings
@@ -219,6 +220,35 @@ def test_a_round_without_a_winner_leaves_the_losers_as_they_were(tmp_path: Path)
     failed = [not_ok(place) for place in range(4)]
     format_of(again.plan.job).pack(part, failed).commit(again.store)
     assert aggregate(plan.uri).statuses == {"failed": 1, "outscored": 19}
+
+
+def test_a_candidate_that_was_taken_down_wins_no_later_round(tmp_path: Path) -> None:
+    prompt = PROMPTS[0]
+    prompts = write_prompts(tmp_path / "p.parquet", [prompt])
+    expected = job(prompts, str(tmp_path / "out"), limits={"failed_share": 1}, **BEST)
+    with failing(str(prompt["prompt"])):
+        uri = run(expected, NoProgress(), Stop()).uri
+    scores = {row["seed"] % 1009: row["image_id"] for row in manifest_of(uri, 1).to_pylist()}
+    best, second, *_ = sorted(scores, reverse=True)
+    imagekiln.forget(uri, ids=[scores[best]], remove=True)
+    summary = retry(uri).summary
+    assert (summary.ok, summary.forgotten, summary.outscored) == (1, 1, 2)
+    assert kept_images(uri) == [(scores[second], 1)]
+
+    imagekiln.forget(uri, ids=[scores[second]], remove=True)  # chooses no other winner
+    store = open_store(f"{uri}/retry-1")
+    (part,) = read_shard(store, load_plan(store), 0)
+    store.remove(part.key)
+    retried_round = PlanResult(load_plan(store), store.uri, adopted=True)
+    make(store.uri, retried_round)
+    assert aggregate(uri).ok == 0
+    assert verify(uri).images == 4
+
+
+def kept_images(uri: str) -> list[tuple[str, int]]:
+    """The images of a run of one shard that are ok, with their ranks."""
+    rows = manifest_of(uri, 1).to_pylist()
+    return [(row["image_id"], row["candidate_rank"]) for row in rows if row["status"] == "ok"]
 
 
 def test_a_plan_that_cuts_groups_of_candidates_is_refused(tmp_path: Path) -> None:
