@@ -6,10 +6,12 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
+from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.added_columns import added_fields, outcome_schema
 from imagekiln.steps.runs.forgotten import forget_rows, read_forgotten
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
@@ -131,7 +133,8 @@ class RunReconciler:
                 if later.schema != manifest.schema:
                     where = retry_round.store.uri_of(shard_key(shard))
                     raise BadInput(f"{where}: has other columns than the run. Restore it.")
-                manifest = overlay(manifest, later, partial(self._read_named_parts, number))
+                read_named_parts = partial(self._read_named_parts, number)
+                manifest = overlay(manifest, later, read_named_parts, self.plan.job.candidates)
         manifest = forget_rows(manifest, self.forgotten, added_fields(self.plan.job))
 
         keys = dict(
@@ -225,9 +228,15 @@ def _round_metadata_tables(retry_round: Round) -> Iterator[tuple[str, pa.Table]]
 
 
 def overlay(
-    manifest: pa.Table, later: pa.Table, read_named_parts: Callable[[], pa.Array]
+    manifest: pa.Table,
+    later: pa.Table,
+    read_named_parts: Callable[[], pa.Array],
+    candidates: int = 1,
 ) -> pa.Table:
     """The manifest with the rows of a later round in place of those that are not ok.
+
+    Of `candidates` none of which has won, the losers are as the round has them where one won there:
+    it may be one of them.
 
     An image may be ok in both, where a late process commits a part that the round has made: of
     these, the one that the stored manifest names stays, so that a finished run does.
@@ -238,7 +247,12 @@ def overlay(
     in_later = is_match.to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
 
-    is_ok = np.isin(manifest["status"].to_numpy(), SETTLED_STATUSES)
+    statuses = manifest["status"].to_numpy()
+    is_ok = np.isin(statuses, SETTLED_STATUSES)
+    if candidates > 1:
+        is_decided_later = in_later & _has_winner(later, candidates)[later_rows]
+        is_decided = _has_winner(manifest, candidates) | ~is_decided_later
+        is_ok &= is_decided | (statuses == "ok")
     outcomes = later["status"].to_numpy()[later_rows]
     replaced = in_later & ~is_ok & (outcomes != MISSING_STATUS)
     is_in_both = in_later & is_ok & np.isin(outcomes, SETTLED_STATUSES)
@@ -255,3 +269,14 @@ def overlay(
     row_numbers = pa.array(rows)
     overlaid = both.take(row_numbers)
     return overlaid.combine_chunks()
+
+
+def _has_winner(manifest: pa.Table, candidates: int) -> npt.NDArray[np.bool_]:
+    """For each image, whether one of the candidates of its place, its neighbors, has won."""
+    is_winner = pc.and_(
+        pc.equal(manifest["status"], "ok"),
+        pc.fill_null(pc.equal(manifest[RANK_COLUMN], 1), False),
+    )
+    places = np.arange(manifest.num_rows) // candidates
+    winners = np.bincount(places, weights=is_winner.to_numpy())
+    return winners[places] > 0

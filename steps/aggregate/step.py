@@ -93,8 +93,7 @@ def aggregate_run(
     summary = _summarize_safely(run, reconciler, policy)
     verdict = judge_run(summary, job, run.store.uri)
     if verdict.error is not None:
-        revoke_success(run)
-        end_suspension(run)
+        _unfinish(run)
     reconciler.mark_finished_rounds()
     require_finished(verdict)
 
@@ -106,6 +105,17 @@ def aggregate_run(
         update_output_card(output)
     reconciler.require_round_complete(run.round)
     return summary
+
+
+def _unfinish(run: Run) -> None:
+    """Let a run that is not as its job asks be unfinished, also in the card of its output."""
+    was_finished = run.is_finished or run.is_suspended
+    revoke_success(run)
+    end_suspension(run)
+    if was_finished:
+        output = register_run(run.store.uri, RunEntry(run.plan.run_id, run.plan.job.name))
+        if output is not None:
+            update_output_card(output)
 
 
 def finish_run(run: Run) -> Summary:

@@ -129,11 +129,16 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
 
 
 def _describe_ok(summary: Summary) -> str:
-    """That nothing failed, and which candidates have won where images competed."""
+    """That nothing failed, which candidates have won, and how many images were taken down."""
     all_images = pluralize(summary.images, "image is", "images are")
-    if not summary.outscored:
+    if summary.ok == summary.images:
         return f"all {all_images} ok"
-    return f"{format_count(summary.ok)} of {all_images} ok, the best candidates of their prompts"
+    clauses = [f"{format_count(summary.ok)} of {all_images} ok"]
+    if summary.outscored:
+        clauses.append("the best candidates of their prompts")
+    if summary.forgotten:
+        clauses.append(f"{pluralize(summary.forgotten, 'was', 'were')} taken down")
+    return ", ".join(clauses)
 
 
 def describe_permanent_failures(summary: Summary) -> str:

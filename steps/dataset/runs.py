@@ -9,7 +9,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import read_registry
@@ -20,6 +20,7 @@ from imagekiln.steps.runs.tables import (
     NEAR_DUPLICATE_SCHEMA,
     OUTCOME_SCHEMA,
 )
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path
@@ -56,12 +57,15 @@ class ManifestSlice:
 def find_runs(uri: str) -> tuple[RunSource, ...]:
     """The run at `uri`, or the successful runs under it, oldest first.
 
-    Raises Missing where there are none, BadInput where one cannot be read, TryAgain.
+    Raises Missing where there are none, Incomplete where the run at `uri` is suspended, BadInput
+    where one cannot be read, TryAgain.
     """
     if not is_remote_uri(uri):
         _refuse_file(uri)
     run_uri, _ = resolve_run(uri.rstrip("/") or uri)
-    if open_store(run_uri).exists(PLAN_KEY):
+    store = open_store(run_uri)
+    if store.exists(PLAN_KEY):
+        require_not_suspended(store)
         return (open_source(run_uri),)
     entries = read_registry(run_uri)
     if not entries:
@@ -72,6 +76,15 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     uris = [f"{run_uri.rstrip('/')}/{entry.run_id}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:
         return tuple(pool.map(open_source, uris))
+
+
+def require_not_suspended(store: Store) -> None:
+    """Raise Incomplete where the manifest of a run may name images that are taken down just now."""
+    if store.exists(SUSPENDED_KEY) and not store.exists(SUCCESS_KEY):
+        raise Incomplete(
+            f"{store.uri}: its objects are being replaced. If the command that does so was "
+            f"interrupted, repeat it, or type `{format_command('aggregate', store.uri)}`."
+        )
 
 
 def _refuse_file(uri: str) -> None:

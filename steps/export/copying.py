@@ -10,14 +10,17 @@ from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.export.image_files import open_image_file
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
+from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 BATCH_BYTES = 2**25
 BATCH_ROWS = 4096
 BATCHES_AT_ONCE = 2
 IMAGE_READERS = 8
+RUN_READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,18 @@ class ExportSource:
         keys = list(map(self._key_of, parts))
         index = rows.schema.get_field_index("part")
         return rows.set_column(index, "part", pa.array(keys))
+
+    def read_forgotten(self) -> dict[str, frozenset[str]]:
+        """The ids of the images that were taken down from each run of the plan, by its id."""
+        run_ids = [run.run_id for run in self.plan.runs]
+
+        def read(index: int) -> frozenset[str]:
+            uri = self.store.uri
+            folder = uri if self.plan.is_run else f"{uri}/{run_ids[index]}"
+            return frozenset(read_forgotten_ids(open_store(folder)).to_pylist())
+
+        ids = map_ordered(read, len(run_ids), RUN_READERS)
+        return dict(zip(run_ids, ids, strict=True))
 
     def suffixes(self, rows: pa.Table) -> list[str]:
         """The suffix of each image's file."""

@@ -52,6 +52,22 @@ def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tu
     return len(ids), len(new)
 
 
+def count_left(store: Store, plan: ExportPlan) -> tuple[int, int]:
+    """The images that a complete export has, and the sum of their bytes."""
+    forgotten = read_forgotten_ids(store)
+    if not len(forgotten):
+        return plan.images, plan.bytes
+    counts = map(_count_chunk, iter_manifest(store, plan, forgotten))
+    images, sizes = zip(*counts, strict=True)
+    return sum(images), sum(sizes)
+
+
+def _count_chunk(chunk: pa.Table) -> tuple[int, int]:
+    """The images of a piece of the manifest that are in a file, and the sum of their bytes."""
+    images = chunk["file"].length() - chunk["file"].null_count
+    return images, pc.sum(chunk["byte_size"]).as_py() or 0
+
+
 def require_complete_export(store: Store) -> tuple[ExportPlan, pa.Array]:
     """The plan of an export, and the ids of images that were removed from it before.
 
@@ -139,8 +155,9 @@ def _replace_derived(store: Store, plan: ExportPlan, forgotten: pa.Array) -> Non
     size = 0
     for number, chunk in enumerate(iter_manifest(store, plan, forgotten)):
         store.replace(manifest_chunk_key(number), to_parquet(chunk))
-        images += chunk["file"].length() - chunk["file"].null_count
-        size += pc.sum(chunk["byte_size"]).as_py() or 0
+        chunk_images, chunk_size = _count_chunk(chunk)
+        images += chunk_images
+        size += chunk_size
     rows = read_file_rows(store, plan, 0)
     columns = rows.select(file_columns(plan, rows)).schema
     card = render_export_card(plan, columns, images, size)

@@ -8,6 +8,9 @@ written again, so that a killed export resumes, and several at once do no harm.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from imagekiln.steps.dataset.dataset import Dataset, open_dataset
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.card import render_export_card
@@ -26,6 +29,7 @@ from imagekiln.steps.export.plan import (
     read_file_rows,
     require_settings,
 )
+from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
 from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, forgotten_key, registry_key
@@ -39,7 +43,7 @@ from imagekiln.steps.storage.store import Store, create_once, require_conditiona
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """A complete export: its images with the sum of their bytes, its files, and its runs.
+    """A complete export: the images that it has, the sum of their bytes, its files and its runs.
 
     `written` is the number of files that this call wrote. Left out were `duplicates`, which newer
     runs hold, and `superseded`, which newer images replace.
@@ -78,15 +82,15 @@ def export(
         content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
         require_conditional_writes(store, EXPORT_KEY, content)
     require_settings(store, plan, settings)
+    export_source = _open_source(source_uri, plan)
     written = 0
     if not store.exists(SUCCESS_KEY):
-        _require_no_removal(store)
-        export_source = _open_source(source_uri, plan)
         written = _write_export(export_source, store, progress or NoProgress())
+    images, size = count_left(store, plan)
     return ExportResult(
         uri=store.uri,
-        images=plan.images,
-        bytes=plan.bytes,
+        images=images,
+        bytes=size,
         files=len(plan.files),
         runs=len(plan.runs),
         written=written,
@@ -114,12 +118,33 @@ def _require_no_files(store: Store) -> None:
             )
 
 
-def _require_no_removal(store: Store) -> None:
+def _require_no_removal(source: ExportSource, store: Store) -> None:
+    """Raise BadInput where images are being removed from an export, or were from its source."""
     if store.exists(forgotten_key(0)):
         raise BadInput(
             f"{store.uri}: images were being removed from this export. "
             "Run the command that forgets them again."
         )
+    found = _find_forgotten(source, store)
+    if found is not None:
+        raise BadInput(
+            f"{store.uri}: image {found} was taken down after this export was planned. If the "
+            "command that forgets it was interrupted, repeat it. Then remove this export, and "
+            "export to another destination."
+        )
+
+
+def _find_forgotten(source: ExportSource, store: Store) -> str | None:
+    """The first planned image that was taken down from its run."""
+    forgotten = source.read_forgotten()
+    image_ids = pa.array(frozenset[str]().union(*forgotten.values()), pa.string())
+    for number in range(len(source.plan.files) if len(image_ids) else 0):
+        rows = read_file_rows(store, source.plan, number).select(["image_id", "part"])
+        for row in rows.filter(pc.is_in(rows["image_id"], image_ids)).to_pylist():
+            run_id, _, _ = row["part"].partition("/")
+            if row["image_id"] in forgotten.get(run_id, ()):  # not only from another that had it
+                return str(row["image_id"])
+    return None
 
 
 def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPlan:
@@ -169,6 +194,7 @@ def _open_source(uri: str, plan: ExportPlan) -> ExportSource:
 def _write_export(source: ExportSource, store: Store, progress: Progress) -> int:
     """Write what is missing, and return how many files those were."""
     plan = source.plan
+    _require_no_removal(source, store)
     progress.start(plan.images)
     written = 0
     for number, file in enumerate(plan.files):
@@ -183,7 +209,7 @@ def _write_export(source: ExportSource, store: Store, progress: Progress) -> int
     for number, chunk in enumerate(iter_manifest(store, plan)):
         create_once(store, manifest_chunk_key(number), to_parquet(chunk))
     _write_card(store, plan)
-    _require_no_removal(store)  # which may have begun meanwhile, and is not done
+    _require_no_removal(source, store)  # which may have begun meanwhile, and is not done
     create_once(store, SUCCESS_KEY, success_marker(plan.images))
     progress.close()
     return written

@@ -33,7 +33,7 @@ from imagekiln.steps.generate.stages import (
     split_into_batches,
 )
 from imagekiln.steps.job.prices import is_spot_node
-from imagekiln.steps.runs.forgotten import read_forgotten
+from imagekiln.steps.runs.forgotten import read_forgotten, read_left_out
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
 from imagekiln.steps.runs.parts import Part
@@ -220,7 +220,8 @@ def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     """The batches with the scores that the job asks for; as they are where it asks for none."""
     if not work.plan.job.scores:
         return drawn
-    score = partial(score_and_rank, work.plan.job, work.denoiser.scorers)
+    left_out = read_left_out(work.store, work.plan)
+    score = partial(score_and_rank, work.plan.job, work.denoiser.scorers, left_out=left_out)
     return score_batches(drawn, score, images_scored_at_once(work.plan))
 
 

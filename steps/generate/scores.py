@@ -5,7 +5,7 @@ marked and has no score. The candidates of a prompt are neighbors in one part, s
 the part decides among them, once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,13 @@ from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore
 from imagekiln.steps.job.user_checks import import_entry
-from imagekiln.steps.runs.image import OUTSCORED_STATUS, DrawnImage, ImageRow, ScoreValue
+from imagekiln.steps.runs.image import (
+    FORGOTTEN_STATUS,
+    OUTSCORED_STATUS,
+    DrawnImage,
+    ImageRow,
+    ScoreValue,
+)
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.storage.failures import error_reason
@@ -187,12 +193,21 @@ def images_scored_at_once(plan: Plan) -> int:
 
 
 def score_and_rank(
-    job: Job, scorers: Scorers, images: Sequence[DrawnImage], rows: Sequence[ImageRow]
+    job: Job,
+    scorers: Scorers,
+    images: Sequence[DrawnImage],
+    rows: Sequence[ImageRow],
+    left_out: Collection[str] = (),
 ) -> list[DrawnImage]:
     """The images with their scores and, where candidates compete, with their ranks.
 
-    Raises BadInput where the plan has cut a group of candidates, and as the scorers do.
+    Those with the ids `left_out` do not compete. Raises BadInput where the plan has cut a group of
+    candidates, and as the scorers do.
     """
+    images = [
+        replace(image, rgb=None, status=FORGOTTEN_STATUS) if row.image_id in left_out else image
+        for image, row in zip(images, rows, strict=True)
+    ]
     scored = score_images(scorers, images, rows)
     if job.keep is None:
         return scored

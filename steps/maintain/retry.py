@@ -16,6 +16,7 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.sizes import MAX_SHARD_IMAGES
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
@@ -41,6 +42,7 @@ from imagekiln.steps.storage.store import Store
 
 RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # not `filtered`, which is no fault
 WORK_TOLERANCE = 1e-9
+NO_IDS = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +160,23 @@ def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False
     if first is None:
         return None
     round_store = open_folder(store, round_folder(number))
-    return Round(round_store, _plan_round(round_store, plan, number, chain([first], groups)))
+    left_out = NO_IDS if plan.job.keep is None else read_forgotten_ids(store)
+    all_groups = chain([first], groups)
+    return Round(round_store, _plan_round(round_store, plan, number, all_groups, left_out))
 
 
-def _plan_round(store: Store, plan: Plan, number: int, groups: Iterator[_RetryRows]) -> Plan:
-    """Write the shards of a round and its plan; where another process has done so, read that."""
+def _plan_round(
+    store: Store, plan: Plan, number: int, groups: Iterator[_RetryRows], left_out: pa.Array
+) -> Plan:
+    """Write the shards of a round and its plan; where another process has done so, read that.
+
+    Those of `left_out` do not compete with other candidates in it.
+    """
     own_store = TurnStore(store)  # whoever began to plan this round before writes no more of it
     if store.exists(PLAN_KEY):
         return load_plan(store)
+    if len(left_out):
+        add_forgotten(own_store, left_out)
     shards = [_write_shard(own_store, place, rows) for place, rows in enumerate(groups)]
     round_plan = replace(
         plan,

@@ -186,6 +186,10 @@ class FilesFormat:
             if store.exists(files[index]):
                 store.remove(files[index])
                 is_emptied = True
+        # It shows these images, and is written again only where others of its folder are left.
+        folder = str(PurePosixPath(files[0]).parent)
+        if store.exists(folder_metadata_key(folder)):
+            store.remove(folder_metadata_key(folder))
         return is_emptied
 
     def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:

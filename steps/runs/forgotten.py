@@ -45,6 +45,14 @@ def read_forgotten(store: Store, plan: Plan) -> pa.Array:
     return read_forgotten_ids(store)
 
 
+def read_left_out(store: Store, plan: Plan) -> frozenset[str]:
+    """The ids of images that do not compete: those taken down before the round was planned.
+
+    Of an image that is taken down later, it is no other candidate that wins.
+    """
+    return frozenset(read_forgotten_ids(store).to_pylist() if plan.round else ())
+
+
 def read_forgotten_ids(store: Store) -> pa.Array:
     """The ids in all tables of a folder."""
     count = count_entries(store, forgotten_key)

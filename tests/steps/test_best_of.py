@@ -19,19 +19,21 @@ from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.image import OUTSCORED_STATUS
 from imagekiln.steps.runs.plan import load_plan, parse_plan, plan_to_json
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests.faults import failing
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
-from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
+from tests.runs import PROMPTS, begin_round, encoded, fill, job, not_ok, planned, write_prompts
 from tests.runs import settings as small_settings
 from tests.scorers import clip_folder
 
@@ -173,6 +175,80 @@ def test_retry_makes_all_candidates_of_prompts_without_a_winner(tmp_path: Path) 
     rows = read_table(retry_round.store, "shards/00000.parquet")
     assert rows["id"].to_pylist() == ["row-0"] * 4
     assert rows["image_index"].to_pylist() == [*range(4)]
+
+
+def test_a_round_in_which_a_loser_of_a_failed_winner_wins_gives_its_image(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path, limits={"failed_share": 1})
+    first = {
+        0: not_ok(0, OUTSCORED_STATUS, "RuntimeError: it could not be drawn then"),
+        1: replace(not_ok(1, error="RuntimeError: a pass"), candidate_rank=1),
+        2: replace(not_ok(2, OUTSCORED_STATUS), candidate_rank=2),
+        3: replace(not_ok(3, OUTSCORED_STATUS), candidate_rank=3),
+    }
+    others = {
+        place: replace(encoded(place), candidate_rank=1)
+        if place % 4 == 0
+        else not_ok(place, OUTSCORED_STATUS)
+        for place in range(4, 4 * PROMPT_COUNT)
+    }
+    fill(plan, first | others)
+    assert aggregate(plan.uri).ok == PROMPT_COUNT - 1
+    before = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()
+
+    again = begin_round(plan)
+    (part,) = read_shard(again.store, again.plan, 0)
+    winner = replace(encoded(0), candidate_rank=1)
+    losers = [
+        replace(not_ok(place, OUTSCORED_STATUS), candidate_rank=place + 1) for place in (1, 2, 3)
+    ]
+    format_of(again.plan.job).pack(part, [winner, *losers]).commit(again.store)
+    summary = aggregate(plan.uri)
+    assert (summary.ok, summary.outscored, summary.not_ok) == (PROMPT_COUNT, 15, 0)
+    rows = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()
+    assert [row["candidate_rank"] for row in rows[:4]] == [1, 2, 3, 4]
+    assert rows[4:] == before[4:]
+    assert verify(plan.uri).ok == PROMPT_COUNT
+
+
+def test_a_round_without_a_winner_leaves_the_losers_as_they_were(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path, limits={"failed_share": 1})
+    lost = {place: not_ok(place, OUTSCORED_STATUS) for place in range(1, 4 * PROMPT_COUNT)}
+    fill(plan, {0: not_ok(0), **lost})
+    aggregate(plan.uri)
+    again = begin_round(plan)
+    (part,) = read_shard(again.store, again.plan, 0)
+    failed = [not_ok(place) for place in range(4)]
+    format_of(again.plan.job).pack(part, failed).commit(again.store)
+    assert aggregate(plan.uri).statuses == {"failed": 1, "outscored": 19}
+
+
+def test_a_candidate_that_was_taken_down_wins_no_later_round(tmp_path: Path) -> None:
+    prompt = PROMPTS[0]
+    prompts = write_prompts(tmp_path / "p.parquet", [prompt])
+    expected = job(prompts, str(tmp_path / "out"), limits={"failed_share": 1}, **BEST)
+    with failing(str(prompt["prompt"])):
+        uri = run(expected, NoProgress(), Stop()).uri
+    scores = {row["seed"] % 1009: row["image_id"] for row in manifest_of(uri, 1).to_pylist()}
+    best, second, *_ = sorted(scores, reverse=True)
+    imagekiln.forget(uri, ids=[scores[best]], remove=True)
+    summary = retry(uri).summary
+    assert (summary.ok, summary.forgotten, summary.outscored) == (1, 1, 2)
+    assert kept_images(uri) == [(scores[second], 1)]
+
+    imagekiln.forget(uri, ids=[scores[second]], remove=True)  # chooses no other winner
+    store = open_store(f"{uri}/retry-1")
+    (part,) = read_shard(store, load_plan(store), 0)
+    store.remove(part.key)
+    retried_round = PlanResult(load_plan(store), store.uri, adopted=True)
+    make(store.uri, retried_round)
+    assert aggregate(uri).ok == 0
+    assert verify(uri).images == 4
+
+
+def kept_images(uri: str) -> list[tuple[str, int]]:
+    """The images of a run of one shard that are ok, with their ranks."""
+    rows = manifest_of(uri, 1).to_pylist()
+    return [(row["image_id"], row["candidate_rank"]) for row in rows if row["status"] == "ok"]
 
 
 def test_a_plan_that_cuts_groups_of_candidates_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.storage import open_store
 from tests.runs import Rows, fill, not_ok, planned
 
@@ -56,6 +57,17 @@ def test_nights_load_as_one_dataset_with_nulls_for_columns_that_one_lacks(tmp_pa
     ]
     assert all(row["image"].size == (16, 16) for row in rows if row["status"] == "ok")
     assert (rows["created_at"][0].year, rows["model_revision"][0][:7]) == (2026, "sha256:")
+
+
+def test_a_run_that_is_unfinished_again_is_in_the_card_no_more(tmp_path: Path) -> None:
+    output = tmp_path / "nights"
+    make_night(output, "first", prompts(3))
+    make_night(output, "second", prompts(4))
+    (output / "first" / "images" / "00000-0000.parquet").unlink()
+    with pytest.raises(Incomplete):
+        aggregate(str(output / "first"))
+    (config,) = front_matter(output)["configs"]
+    assert config["data_files"] == [{"split": "train", "path": ["second/images/*.parquet"]}]
 
 
 @pytest.mark.parametrize("format_name", ["webdataset", "files"])

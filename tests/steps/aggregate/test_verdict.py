@@ -52,6 +52,17 @@ def test_a_run_within_its_limits_is_finished(whole: Summary, plain: Job) -> None
     assert [words[0] for words in _words(result)] == ["verify", "retry"]
 
 
+def test_a_run_from_which_images_were_taken_down_counts_them(whole: Summary, plain: Job) -> None:
+    one = replace(whole, statuses={"ok": 19, "forgotten": 1})
+    expected = "Finished: 19 of 20 images are ok, 1 was taken down."
+    assert judge_run(one, plain, URI).headline == expected
+    best = replace(whole, statuses={"ok": 4, "outscored": 14, "forgotten": 2})
+    expected = (
+        "Finished: 4 of 20 images are ok, the best candidates of their prompts, 2 were taken down."
+    )
+    assert judge_run(best, plain, URI).headline == expected
+
+
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
     parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.tar")
     lacking = replace(

@@ -236,6 +236,38 @@ def test_an_export_that_wakes_up_while_images_are_removed_does_not_call_it_compl
     assert not (target / SUCCESS_KEY).exists()
 
 
+def test_an_export_that_was_killed_is_not_completed_with_an_image_taken_down_since(
+    output: str, tmp_path: Path
+) -> None:
+    nights = str(shutil.copytree(output, tmp_path / "nights"))
+    image_id = min(contents_by_id(nights))
+    target = tmp_path / "export"
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(nights, str(target), progress=CalledBack(end))
+    assert any((target / "data").iterdir())
+    imagekiln.forget(nights, ids=[image_id], remove=True)
+    with pytest.raises(BadInput, match=f"image {image_id} was taken down after"):
+        export(nights, str(target))
+    assert not (target / SUCCESS_KEY).exists()
+    assert image_id not in contents_by_id(nights)
+
+
+def test_a_complete_export_is_not_taken_for_that_of_another_source(
+    output: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "export"
+    run = f"{output}/night-parquet"
+    imagekiln.export(run, target)
+    for other in (f"{output}/night-files", output):
+        with pytest.raises(BadInput, match="is not the run night-parquet that was exported before"):
+            imagekiln.export(other, target)
+    assert imagekiln.export(run, target).written == 0
+
+
 def test_two_writers_make_one_export(
     output: str, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

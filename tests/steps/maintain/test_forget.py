@@ -14,6 +14,7 @@ import imagekiln
 from imagekiln import BadInput, Incomplete, Missing
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.gallery.runs import find_gallery_runs
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import add_forgotten
@@ -161,6 +162,31 @@ def test_forgetting_that_was_killed_is_finished_by_the_same_command(
         accesses += every
 
 
+def test_no_table_of_files_names_images_of_a_folder_that_has_none_left(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "files")
+    store = open_store(uri)
+    assert "images/00000/metadata.parquet" in objects_in(store)
+    imagekiln.forget(uri, ids=[f"r{index}" for index in range(IMAGES)], remove=True)
+    assert not any(key.endswith("/metadata.parquet") for key in objects_in(store))
+    imagekiln.verify(uri)
+
+
+def test_no_reader_gets_what_was_being_taken_down_when_that_was_killed(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    before = images_by_row(uri)
+    forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        frozen(forget, "replace_after", part_key(0, 0)).kill()
+    with pytest.raises(Incomplete, match="its objects are being replaced"):
+        imagekiln.dataset(uri)
+    with pytest.raises(Incomplete, match="its objects are being replaced"):
+        imagekiln.export(uri, tmp_path / "export")
+    with pytest.raises(Missing, match="no run that was aggregated"):
+        find_gallery_runs(uri)
+    forget()
+    require_gone(uri, before)
+
+
 def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     before = images_by_row(uri)
@@ -262,7 +288,9 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
     statuses = {row["id"]: (row["status"], row["row"]) for row in rows}
     assert statuses["r1"] == statuses[f"r{FAILED}"] == ("forgotten", None)
     assert [place for _, place in statuses.values() if place is not None] == [0, 1, 2, 3]
-    assert imagekiln.export(uri, killed, format=file_format).written == 0
+    again = imagekiln.export(uri, killed, format=file_format)
+    sizes = [len(before[name]) for name in before if name not in ("r1", f"r{FAILED}")]
+    assert (again.written, again.images, again.bytes) == (0, IMAGES - 2, sum(sizes))
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
