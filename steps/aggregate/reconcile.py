@@ -279,4 +279,5 @@ def _has_winner(manifest: pa.Table, candidates: int) -> npt.NDArray[np.bool_]:
     )
     places = np.arange(manifest.num_rows) // candidates
     winners = np.bincount(places, weights=is_winner.to_numpy())
-    return winners[places] > 0
+    has_winner: npt.NDArray[np.bool_] = winners[places] > 0
+    return has_winner
