@@ -28,8 +28,10 @@ from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE
 from imagekiln.steps.storage.store import Store
 
 
-def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tuple[int, int]:
-    """Count the images of an export with these ids, and those that are new; remove them if asked.
+def remove_from_export(
+    store: Store, image_ids: pa.Array, *, remove: bool
+) -> tuple[pa.Array, pa.Array]:
+    """Those of these ids that an export has, and those of them that are new; removed if asked.
 
     Called again after it was killed, it does what is left. Raises Missing where there is no export,
     BadInput where it is not complete, TryAgain.
@@ -39,7 +41,7 @@ def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tu
     is_new = pc.invert(pc.is_in(ids, earlier))
     new = ids.filter(is_new).unique()
     if not remove or (not len(new) and _is_complete(store, left)):
-        return len(ids), len(new)
+        return ids, new
     turn = TurnStore(store)  # no removal that began before writes any more
     if len(new):
         add_forgotten(turn, new)
@@ -49,7 +51,7 @@ def remove_from_export(store: Store, image_ids: pa.Array, *, remove: bool) -> tu
     forgotten = read_forgotten_ids(turn)  # also those that another removal has written meanwhile
     _replace_files(turn, plan, forgotten)
     _replace_derived(turn, plan, forgotten)
-    return len(ids), len(new)
+    return ids, new
 
 
 def count_left(store: Store, plan: ExportPlan) -> tuple[int, int]:

@@ -140,7 +140,8 @@ class ForgottenImages:
 class ForgetResult:
     """What was selected, and whether it was removed.
 
-    `unknown_ids` are those of the ids that were named that no row and no image has.
+    `unknown_ids` are those of the ids that were named that no row and no image has, nor any of the
+    exports.
     """
 
     runs: tuple[ForgottenImages, ...]
@@ -195,23 +196,30 @@ def forget(
         with_ids = [run for run, ids in zip(runs, selected, strict=True) if len(ids)]
         if with_ids:
             _update_output_card(with_ids[-1])
-    removals = [remove_from_export(open_store(name), all_ids, remove=remove) for name in exports]
+    unknown_ids = _unknown_ids(selection, [match.matched_ids for match in matches])
+    # An export may have images of a run that is gone.
+    ids_in_exports = pa.concat_arrays([all_ids, pa.array(unknown_ids, pa.string())])
+    removals = [
+        remove_from_export(open_store(name), ids_in_exports, remove=remove) for name in exports
+    ]
     return ForgetResult(
         runs=tuple(counts),
         exports=tuple(
-            ForgottenImages(name, images, new)
+            ForgottenImages(name, len(images), len(new))
             for name, (images, new) in zip(exports, removals, strict=True)
         ),
         removed=remove,
-        unknown_ids=_unknown_ids(selection, matches),
+        unknown_ids=_unknown_ids(
+            selection, [*(match.matched_ids for match in matches), *(ids for ids, _ in removals)]
+        ),
     )
 
 
-def _unknown_ids(selection: ForgetSelection, runs: Sequence[_RunSelection]) -> tuple[str, ...]:
-    """The ids that no run has, in the order in which they were named."""
+def _unknown_ids(selection: ForgetSelection, found: Sequence[pa.Array]) -> tuple[str, ...]:
+    """The ids that were not found, in the order in which they were named."""
     unknown = dict.fromkeys(selection.ids)
-    for run in runs:
-        for name in run.matched_ids.to_pylist():
+    for ids in found:
+        for name in ids.to_pylist():
             unknown.pop(name, None)
     return tuple(unknown)
 

@@ -380,6 +380,26 @@ def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing
     assert store.read(SUCCESS_KEY) == f"{IMAGES - 2} images\n".encode()
 
 
+def test_image_of_a_run_that_is_gone_is_removed_from_an_export_by_its_id(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    uri = make_run(tmp_path / "first", output, "parquet")
+    before = images_by_row(uri)
+    (rows,) = imagekiln.dataset(uri, columns=["id", "image_id"]).to_batches()
+    image_id = dict(zip(rows["id"].to_pylist(), rows["image_id"].to_pylist(), strict=True))["r1"]
+    export = tmp_path / "export"
+    imagekiln.export(uri, export)
+    shutil.rmtree(uri)
+    later = planned(tmp_path / "second", output, ROWS[:1], run_id="later")
+    fill(later)
+    aggregate(later.uri)
+
+    result = imagekiln.forget(output, ids=[image_id, "none"], exports=[export], remove=True)
+    assert result.unknown_ids == ("none",)
+    assert [(each.images, each.new) for each in result.exports] == [(1, 1)]
+    store = open_store(str(export))
+    assert not any(before["r1"] in store.read(key) for key in objects_in(store))
+
+
 def test_the_card_of_an_output_counts_no_forgotten_image_whatever_was_killed(
     tmp_path: Path,
 ) -> None:
