@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
+from imagekiln.steps.runs.sidecar import to_values
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store, confirm_damage
 
@@ -132,6 +133,7 @@ ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 # Of a table that is read whole, such as a shard, a manifest, or a chunk of the index of images.
 MAX_TABLE_ROWS = 2**20
 MAX_TABLE_BYTES = 2**30
+COMPARED_ROWS = 4096  # at once, where their values are compared in Python
 MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # What reading the content of an object may raise, beside what storage raises.
@@ -248,6 +250,28 @@ def read_whole(
     table = _read_bounded(parquet, columns)
     table.validate(full=True)  # of texts, Arrow reads any bytes
     return table
+
+
+def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
+    """Whether two tables have the same columns with the same values.
+
+    Unlike in Arrow, not-a-number is the same as itself, and values are in whatever dictionary.
+    """
+    if not first.schema.equals(second.schema) or first.num_rows != second.num_rows:
+        return False
+    return all(map(_have_same_values, first.columns, second.columns))
+
+
+def _have_same_values(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
+    if first.equals(second):
+        return True
+    for start in range(0, len(first), COMPARED_ROWS):
+        values, others = (
+            to_values(column.slice(start, COMPARED_ROWS)) for column in (first, second)
+        )
+        if repr(values) != repr(others):
+            return False
+    return True
 
 
 def require_field_types(
