@@ -286,6 +286,38 @@ def require_field_types(
         expected = types.get(field.name, field.type)
         if field.type != expected and (columns is None or field.name in columns):
             raise ValueError(f"the column {field.name} is {field.type} and not {expected}")
+        if not can_be_carried(field.type):
+            raise ValueError(f"the column {field.name} is {field.type}, which no run has")
+
+
+def can_be_carried(kind: pa.DataType) -> bool:
+    """Whether a run may have a column of this type beside its own.
+
+    DuckDB, which validates the rows, gives values of all others back changed or not at all, or
+    Arrow does not select rows by them, as of views.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return False
+    if pa.types.is_dictionary(kind):
+        return can_be_carried(kind.value_type)
+    lossy = (
+        pa.types.is_float16,
+        pa.types.is_decimal256,
+        pa.types.is_duration,
+        pa.types.is_interval,
+        pa.types.is_list_view,
+        pa.types.is_large_list_view,
+        pa.types.is_string_view,
+        pa.types.is_binary_view,
+        pa.types.is_union,
+    )
+    if any(is_lossy(kind) for is_lossy in lossy):
+        return False
+    if pa.types.is_nested(kind):
+        children = [kind.field(index) for index in range(kind.num_fields)]
+        has_names = not pa.types.is_struct(kind) or all(child.name for child in children)
+        return has_names and all(can_be_carried(child.type) for child in children)
+    return True
 
 
 def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
