@@ -42,6 +42,7 @@ from imagekiln.steps.runs.parts import OFFSETS_METADATA
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.storage import open_store
 from tests import jobs, models, runs
 from tests.texts import chance
@@ -160,7 +161,7 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
 
 def _read_dataset(run: str) -> None:
     for batch in open_dataset(run).to_batches():
-        for row in batch.to_pylist():
+        for row in to_rows(batch):
             assert SECRET not in row["image"]["bytes"]
 
 
@@ -269,6 +270,21 @@ def change_table(path: Path, dice: random.Random) -> str:
     metadata.pop(b"ARROW:schema", None)
     pq.write_table(table.replace_schema_metadata(metadata), path)
     return what
+
+
+def replace_column(run: Path, name: str, value: pa.Scalar) -> None:
+    """Let a column have this value in every row, with its Arrow type, in all tables of a run."""
+    for path in sorted(run.rglob("*.parquet")):
+        parquet = pq.ParquetFile(path)
+        table = parquet.read()
+        if name not in table.column_names:
+            continue
+        index = table.column_names.index(name)
+        table = table.set_column(index, name, pa.repeat(value, table.num_rows))
+        metadata = dict(parquet.metadata.metadata or {})
+        metadata.pop(b"ARROW:schema", None)
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+        _fit_hashes(path)
 
 
 def replace_object(path: Path, dice: random.Random) -> str:

@@ -12,8 +12,7 @@ import yaml
 
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts, object_name
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping, get_texts, object_name
 from tests.servers import running
 
 BASE = Path(__file__).parents[1] / "workflows/cluster/base"

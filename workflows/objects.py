@@ -1,4 +1,4 @@
-"""Kubernetes objects as plain values."""
+"""Kubernetes objects as plain values, any of whose fields may be absent at any depth, or odd."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +25,12 @@ def reading(kind: str, value: Json) -> Iterator[None]:
         ) from error
 
 
+def is_named(value: object) -> bool:
+    """Whether a value has the metadata by which an object of a namespace is known."""
+    metadata = get_mapping(value, "metadata")
+    return all(isinstance(metadata.get(key), str) for key in ("name", "namespace"))
+
+
 def object_metadata(manifest: Json) -> Json:
     """An object's metadata."""
     return cast("Json", manifest["metadata"])
@@ -34,3 +40,48 @@ def object_identity(manifest: Json) -> tuple[str, str, str]:
     """An object's kind, namespace and name."""
     metadata = cast("Mapping[str, str]", manifest["metadata"])
     return str(manifest["kind"]), metadata["namespace"], metadata["name"]
+
+
+def get_mapping(value: object, *keys: str) -> Json:
+    """The mapping at a path of keys; empty where there is none."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return {}
+        value = value.get(key)
+    if isinstance(value, dict):
+        return cast("Json", value)
+    return {}
+
+
+def get_list(value: object, *keys: str) -> list[object]:
+    """The list at a path of keys; empty where there is none."""
+    *path, last = keys
+    items = get_mapping(value, *path).get(last)
+    if isinstance(items, list):
+        return items
+    return []
+
+
+def get_mappings(value: object, *keys: str) -> list[Json]:
+    """The mappings in the list at a path of keys."""
+    items = get_list(value, *keys)
+    mappings = [item for item in items if isinstance(item, dict)]
+    return cast("list[Json]", mappings)
+
+
+def get_texts(value: object, *keys: str) -> dict[str, str]:
+    """The mapping of strings at a path of keys, such as labels."""
+    mapping = get_mapping(value, *keys)
+    return {key: str(item) for key, item in mapping.items()}
+
+
+def object_name(value: Mapping[str, object]) -> str:
+    """An object's name."""
+    metadata = get_mapping(value, "metadata")
+    return str(metadata.get("name", ""))
+
+
+def object_namespace(value: Mapping[str, object]) -> str:
+    """An object's namespace."""
+    metadata = get_mapping(value, "metadata")
+    return str(metadata.get("namespace", ""))

@@ -123,11 +123,9 @@ class _SortedRows:
     def add(self, rows: pa.Table, column: str) -> None:
         """Append each row to the file of its value."""
         values = rows[column]
-        for value in values.unique().to_pylist():
-            is_equal = pc.is_null(values)
-            if value is not None:
-                is_equal = pc.equal(values, value)
-            folder = partition_folder(column, value)
+        for value in values.unique():
+            is_equal = pc.equal(values, value) if value.is_valid else pc.is_null(values)
+            folder = partition_folder(column, value.as_py())
             writer = self._open(folder, column)
             with translate_errors(str(self.folder)):
                 writer.write_table(rows.filter(is_equal))

@@ -71,12 +71,15 @@ def parse_moment(text: str, zone: ZoneInfo) -> datetime:
     """The moment that an ISO 8601 text names; in `zone` where it has no offset. Raises BadInput."""
     try:
         at = datetime.fromisoformat(text.strip())
-    except ValueError as error:
+        at = at.replace(tzinfo=zone) if at.tzinfo is None else at
+        for place in (UTC, zone):  # of run ids and patterns, where it may be in no year
+            at.astimezone(place)
+    except (ValueError, OverflowError) as error:
         raise BadInput(
             f"date {text!r}: is not an ISO 8601 date. "
             "Write 2026-11-21 or 2026-11-21T01:30:00+00:00."
         ) from error
-    return at.replace(tzinfo=zone) if at.tzinfo is None else at
+    return at
 
 
 def parse_time_zone(name: str) -> ZoneInfo:

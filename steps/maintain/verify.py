@@ -43,7 +43,13 @@ from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.tables import count_rows, read_bounds, read_column, read_table
+from imagekiln.steps.runs.tables import (
+    count_rows,
+    have_same_rows,
+    read_bounds,
+    read_column,
+    read_table,
+)
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
@@ -257,7 +263,7 @@ def _check_manifest(run: Run, recount: Recount, number: int, manifest: pa.Table)
     ):
         # As stored: finding near-duplicates again would take the whole run.
         expected = mark_near_duplicates(manifest, stored["near_duplicate_of"])
-    if not stored.equals(expected):
+    if not have_same_rows(stored, expected):
         return f"{run.store.uri_of(key)}: differs from the parts"
     recount.add(stored)
     return _check_tables(run.store, metadata_tables(run.plan.job, manifest))
@@ -265,7 +271,7 @@ def _check_manifest(run: Run, recount: Recount, number: int, manifest: pa.Table)
 
 def _check_tables(store: Store, tables: Iterable[tuple[str, pa.Table]]) -> str | None:
     for key, table in tables:
-        if not read_table(store, key).equals(table):
+        if not have_same_rows(read_table(store, key), table):
             return f"{store.uri_of(key)}: differs from the manifest"
     return None
 

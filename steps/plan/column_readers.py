@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.job.columns import ColumnKind
-from imagekiln.steps.runs.tables import RESERVED_COLUMNS
+from imagekiln.steps.runs.tables import RESERVED_COLUMNS, can_be_carried
 
 INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
 # Of digits with a fraction of zeros, which pandas writes where a column has empty cells.
@@ -254,7 +254,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
         if name not in file.names:
             raise BadInput(f"{where}: {describe_absence(file, name)}. Correct `carry`.")
         kind = _storage_type(file.field(name).type)
-        if not _survives_duckdb(kind):
+        if not can_be_carried(kind):
             raise BadInput(
                 f"{where}: column {name!r} is {cut_name(str(kind))}, which cannot be carried. "
                 "Write it as another type."
@@ -301,32 +301,3 @@ def plain_array(array: pa.Array) -> pa.Array:
 def _storage_type(kind: pa.DataType) -> pa.DataType:
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return PLAIN_TYPES.get(storage, storage)
-
-
-def _survives_duckdb(kind: pa.DataType) -> bool:
-    """Whether DuckDB, which validates the rows, gives values of this type back unchanged.
-
-    And whether Arrow selects rows with such values, of which views within others are not capable.
-    """
-    if isinstance(kind, pa.BaseExtensionType):
-        return False
-    if pa.types.is_dictionary(kind):
-        return _survives_duckdb(kind.value_type)
-    lossy = (
-        pa.types.is_float16,
-        pa.types.is_decimal256,
-        pa.types.is_duration,
-        pa.types.is_interval,
-        pa.types.is_list_view,
-        pa.types.is_large_list_view,
-        pa.types.is_string_view,
-        pa.types.is_binary_view,
-        pa.types.is_union,
-    )
-    if any(is_lossy(kind) for is_lossy in lossy):
-        return False
-    if pa.types.is_nested(kind):
-        children = [kind.field(index) for index in range(kind.num_fields)]
-        has_names = not pa.types.is_struct(kind) or all(child.name for child in children)
-        return has_names and all(_survives_duckdb(child.type) for child in children)
-    return True

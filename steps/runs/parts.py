@@ -19,6 +19,7 @@ from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema, type
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
 from imagekiln.steps.runs.tables import (
+    have_same_rows,
     open_parquet,
     parse_parquet,
     read_whole,
@@ -147,7 +148,7 @@ def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field
     if parquet.metadata.num_rows != rows.num_rows:
         return False
     stored = read_whole(parquet, rows.column_names)
-    return bool(stored.equals(rows))
+    return have_same_rows(stored, rows)
 
 
 def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:

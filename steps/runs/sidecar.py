@@ -48,7 +48,7 @@ def _column_to_json(column: pa.Array | pa.ChunkedArray) -> list[object]:
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
     elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        column = column.cast(pa.string())
+        column = _to_text(column)
     values: list[object] = column.to_pylist()
     return values
 
@@ -78,8 +78,15 @@ def _scalar_to_json(value: pa.Scalar) -> object:
     if _is_binary(kind):
         content = value.as_py()
         return base64.b64encode(content).decode()
-    text = value.cast(pa.string())
-    return text.as_py()
+    return _to_text(value).as_py()
+
+
+def _to_text(values: Any) -> Any:  # noqa: ANN401  # a scalar or a column
+    """Values as Arrow writes them; times in a zone that this machine does not know, in UTC."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return values.cast(pa.timestamp(values.type.unit, "UTC")).cast(pa.string())
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
+from imagekiln.steps.runs.sidecar import to_values
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store, confirm_damage
 
@@ -132,6 +133,7 @@ ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 # Of a table that is read whole, such as a shard, a manifest, or a chunk of the index of images.
 MAX_TABLE_ROWS = 2**20
 MAX_TABLE_BYTES = 2**30
+COMPARED_ROWS = 4096  # at once, where their values are compared in Python
 MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # What reading the content of an object may raise, beside what storage raises.
@@ -250,6 +252,28 @@ def read_whole(
     return table
 
 
+def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
+    """Whether two tables have the same columns with the same values.
+
+    Unlike in Arrow, not-a-number is the same as itself, and values are in whatever dictionary.
+    """
+    if not first.schema.equals(second.schema) or first.num_rows != second.num_rows:
+        return False
+    return all(map(_have_same_values, first.columns, second.columns))
+
+
+def _have_same_values(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
+    if first.equals(second):
+        return True
+    for start in range(0, len(first), COMPARED_ROWS):
+        values, others = (
+            to_values(column.slice(start, COMPARED_ROWS)) for column in (first, second)
+        )
+        if repr(values) != repr(others):
+            return False
+    return True
+
+
 def require_field_types(
     schema: pa.Schema,
     columns: Sequence[str] | None = None,
@@ -262,6 +286,38 @@ def require_field_types(
         expected = types.get(field.name, field.type)
         if field.type != expected and (columns is None or field.name in columns):
             raise ValueError(f"the column {field.name} is {field.type} and not {expected}")
+        if not can_be_carried(field.type):
+            raise ValueError(f"the column {field.name} is {field.type}, which no run has")
+
+
+def can_be_carried(kind: pa.DataType) -> bool:
+    """Whether a run may have a column of this type beside its own.
+
+    DuckDB, which validates the rows, gives values of all others back changed or not at all, or
+    Arrow does not select rows by them, as of views.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return False
+    if pa.types.is_dictionary(kind):
+        return can_be_carried(kind.value_type)
+    lossy = (
+        pa.types.is_float16,
+        pa.types.is_decimal256,
+        pa.types.is_duration,
+        pa.types.is_interval,
+        pa.types.is_list_view,
+        pa.types.is_large_list_view,
+        pa.types.is_string_view,
+        pa.types.is_binary_view,
+        pa.types.is_union,
+    )
+    if any(is_lossy(kind) for is_lossy in lossy):
+        return False
+    if pa.types.is_nested(kind):
+        children = [kind.field(index) for index in range(kind.num_fields)]
+        has_names = not pa.types.is_struct(kind) or all(child.name for child in children)
+        return has_names and all(can_be_carried(child.type) for child in children)
+    return True
 
 
 def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from imagekiln.steps.errors import NewerVersion
 from imagekiln.steps.export.step import export
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.queries import PageQuery
+from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
@@ -36,8 +37,20 @@ from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import jobs
-from tests.protocol import work
-from tests.saved import FIELDS, PROMPTS, SAVED_RUNS, list_fields, making_saved_run, unpack
+from tests.saved import (
+    BEST,
+    CANDIDATES,
+    CARRIED,
+    FIELDS,
+    PLAIN,
+    PROMPTS,
+    SAVED_RUNS,
+    job_of,
+    list_fields,
+    making_saved_runs,
+    unpack,
+    work,
+)
 
 Command = Callable[[str], object]
 COMMANDS: dict[str, Command] = {
@@ -49,14 +62,35 @@ COMMANDS: dict[str, Command] = {
     "diff": lambda uri: diff(uri, uri, f"{uri}-diff"),
     "dataset": lambda uri: list(imagekiln.dataset(uri).to_batches()),
     "gc": lambda uri: gc(str(Path(uri).parent)),
+    "export": lambda uri: export(uri, f"{uri}-export"),
+    "gallery": lambda uri: write_static_gallery(uri, f"{uri}-gallery"),
+    "forget": lambda uri: forget(uri, ForgetSelection(prompt_parts=("a",)), remove=True),
 }
 READERS_OF_MANIFESTS = ("verify", "reproduce", "diff", "dataset")
 
 
 @pytest.fixture(params=SAVED_RUNS, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
-def saved_run(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URI of a run that a release has left."""
-    return unpack(request.param, tmp_path)
+def archive(request: pytest.FixtureRequest) -> Path:
+    """The runs that a release has left."""
+    path: Path = request.param
+    return path
+
+
+@pytest.fixture
+def saved_run(archive: Path, tmp_path: Path) -> str:
+    """The URI of a plain run that a release has left."""
+    return unpack(archive, tmp_path, PLAIN)
+
+
+@pytest.fixture(params=[PLAIN, BEST])
+def any_run(request: pytest.FixtureRequest, archive: Path, tmp_path: Path) -> str:
+    """The URI of one of the runs that a release has left."""
+    return unpack(archive, tmp_path, request.param)
+
+
+def planned_images(uri: str) -> int:
+    """How many images a saved run has: PROMPTS, with all candidates."""
+    return len(PROMPTS) * CANDIDATES[Path(uri).name]
 
 
 def raise_version(uri: str, key: str) -> None:
@@ -71,33 +105,57 @@ def raise_version(uri: str, key: str) -> None:
         path.write_text(json.dumps(content))
 
 
-def test_saved_run_of_each_release_verifies_as_it_is(saved_run: str) -> None:
-    before = jobs.files(Path(saved_run))
-    result = verify(saved_run)
-    assert (result.images, result.ok) == (len(PROMPTS), len(PROMPTS) - 1)
-    assert jobs.files(Path(saved_run)) == before
+def test_saved_run_of_each_release_verifies_as_it_is(any_run: str) -> None:
+    before = jobs.files(Path(any_run))
+    result = verify(any_run)
+    assert (result.images, result.ok) == (planned_images(any_run), len(PROMPTS) - 1)
+    assert jobs.files(Path(any_run)) == before
 
 
-def test_saved_run_is_read_as_a_dataset(saved_run: str) -> None:
-    batches = imagekiln.dataset(saved_run).to_batches()
+def test_saved_run_is_read_as_a_dataset(any_run: str) -> None:
+    batches = imagekiln.dataset(any_run).to_batches()
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert [row["prompt"] for row in rows] == [text for text in PROMPTS if "always" not in text]
+    prompts = [row.get("prompt_original", row["prompt"]) for row in rows]
+    assert prompts == [text for text in PROMPTS if "always" not in text]
     assert all(row["image"]["bytes"].startswith(b"\x89PNG") for row in rows)
 
 
-def test_saved_run_is_retried_and_aggregated(saved_run: str) -> None:
-    run = open_run(saved_run)
+def test_saved_scores_captions_and_carried_columns_are_read(archive: Path, tmp_path: Path) -> None:
+    uri = unpack(archive, tmp_path, BEST)
+    for row in pa.Table.from_batches(imagekiln.dataset(uri).to_batches()).to_pylist():
+        assert (row["seeds"], row["candidate_rank"]) == (row["seed"] % 1009, 1)
+        assert row["words"] == row["image_id"][:4]
+        assert row["prompt"].startswith(row["prompt_original"])
+        carried = [column[row["input_row"]].as_py() for column in CARRIED.values()]
+        assert repr([row[name] for name in CARRIED]) == repr(carried)  # one is not a number
+
+
+def test_saved_runs_are_one_dataset(archive: Path, tmp_path: Path) -> None:
+    output = str(Path(unpack(archive, tmp_path, PLAIN)).parent)
+    images = len(CANDIDATES) * (len(PROMPTS) - 1)
+    assert imagekiln.dataset(output).count_rows() == images
+    assert export(output, str(tmp_path / "export")).images == images
+
+
+def test_saved_run_is_retried_and_aggregated(any_run: str) -> None:
+    run = open_run(any_run)
     retry_round = plan_next_round(run.store, run.plan)
     assert retry_round is not None
-    assert (retry_round.plan.round, retry_round.plan.counts.images) == (2, 1)
-    summary = aggregate(saved_run)
-    assert (summary.ok, summary.images, summary.rounds) == (len(PROMPTS) - 1, len(PROMPTS), 2)
+    left = CANDIDATES[run.plan.run_id]
+    assert (retry_round.plan.round, retry_round.plan.counts.images) == (2, left)
+    summary = aggregate(any_run)
+    assert (summary.ok, summary.outscored) == (len(PROMPTS) - 1, (left - 1) * (len(PROMPTS) - 1))
+    assert (summary.images, summary.rounds) == (planned_images(any_run), 2)
 
 
-def test_saved_run_is_listed_and_left_by_garbage_collection(saved_run: str) -> None:
-    output = str(Path(saved_run).parent)
-    (overview,) = list_runs(output)
-    assert (overview.state, overview.ok) == ("succeeded", len(PROMPTS) - 1)
+def test_saved_runs_are_listed_and_left_by_garbage_collection(
+    archive: Path, tmp_path: Path
+) -> None:
+    output = str(Path(unpack(archive, tmp_path, PLAIN)).parent)
+    overviews = list_runs(output)
+    assert {overview.run_id for overview in overviews} == {*CANDIDATES}
+    for overview in overviews:
+        assert (overview.state, overview.ok) == ("succeeded", len(PROMPTS) - 1)
     assert gc(output, -1, remove=True).found == ()
 
 
@@ -147,46 +205,47 @@ def test_newer_run_among_others_is_named_and_they_are_listed(
     output = Path(saved_run).parent
     newer = jobs.plan(output.parent, {"prompt": ["a"]}, run_id="newer")
     raise_version(newer.uri, PLAN_KEY)
-    assert [overview.run_id for overview in list_runs(str(output))] == ["saved"]
+    assert {overview.run_id for overview in list_runs(str(output))} == {*CANDIDATES}
     assert "newer/plan.json: was written by a newer Imagekiln" in caplog.text
 
 
-def test_saved_run_is_exported_shown_and_compared(saved_run: str, tmp_path: Path) -> None:
-    assert export(saved_run, str(tmp_path / "export")).images == len(PROMPTS) - 1
-    with open_gallery(saved_run) as gallery:
+def test_saved_run_is_exported_shown_and_compared(any_run: str, tmp_path: Path) -> None:
+    assert export(any_run, str(tmp_path / "export")).images == len(PROMPTS) - 1
+    with open_gallery(any_run) as gallery:
         state = gallery.wait()
         assert (state.is_complete, state.problems) == (True, ())
-        assert len(gallery.page(PageQuery())) == len(PROMPTS)
-    assert diff(saved_run, saved_run, str(tmp_path / "diff")).both == len(PROMPTS)
+        assert len(gallery.page(PageQuery())) == planned_images(any_run)
+    write_static_gallery(any_run, str(tmp_path / "gallery"))
+    assert diff(any_run, any_run, str(tmp_path / "diff")).both == planned_images(any_run)
 
 
-def test_images_of_a_saved_run_are_skipped_and_forgotten(saved_run: str) -> None:
-    output = Path(saved_run).parent
-    plan = open_run(saved_run).plan
-    changes = {"run_id": "next", "skip_existing": True, "output": str(output)}
-    job = plan.job.model_copy(update=changes)
-    prompts = output.parent / "prompts.parquet"
-    pq.write_table(pa.table({"prompt": PROMPTS}), prompts)
-    job = job.model_copy(update={"prompts": str(prompts)})
-    counts = make_plan(job).plan.counts
-    assert (counts.existing_images, counts.images) == (len(PROMPTS) - 1, 1)
+def test_images_of_a_saved_run_are_skipped_and_forgotten(
+    any_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the models are
+    name = Path(any_run).name
+    counts = make_plan(job_of(name, run_id="next", skip_existing=True)).plan.counts
+    candidates = CANDIDATES[name]
+    assert counts.existing_images == planned_images(any_run) - candidates
+    assert counts.images == candidates
 
     selection = ForgetSelection(prompt_parts=(PROMPTS[0],))
-    assert forget(saved_run, selection, remove=True).images == 1
-    assert verify(saved_run).ok == len(PROMPTS) - 2
+    assert forget(any_run, selection, remove=True).images == candidates
+    assert verify(any_run).ok == len(PROMPTS) - 2
 
 
-def test_saved_run_that_was_interrupted_resumes(saved_run: str) -> None:
-    folder = Path(saved_run)
-    for key in (SUCCESS_KEY, part_key(0, 1)):
-        (folder / key).unlink()
-    work(saved_run, 0)
-    assert aggregate(saved_run).missing == 0
+def test_saved_run_that_was_interrupted_resumes(any_run: str) -> None:
+    folder = Path(any_run)
+    for path in (folder / SUCCESS_KEY, *folder.glob("*/00000-0001.*")):
+        path.unlink()
+    work(any_run)
+    assert aggregate(any_run).missing == 0
+    assert verify(any_run).images == planned_images(any_run)
 
 
 def test_fields_of_a_run_s_objects_change_with_their_versions() -> None:
     """Else: raise the version of what older readers would misread, and run tests.saved --fields."""
-    with making_saved_run() as output:
+    with making_saved_runs() as output:
         assert list_fields(output) == json.loads(FIELDS.read_bytes())
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.workflows.client.failures import AlreadyExists
-from imagekiln.workflows.objects import Json, object_identity, object_metadata
+from imagekiln.workflows.objects import Json, get_texts, object_identity
 
 
 class Memory:
@@ -99,7 +99,7 @@ class Memory:
 
 
 def _matches(stored: Json, selector: str) -> bool:
-    labels = cast("dict[str, str]", object_metadata(stored).get("labels") or {})
+    labels = get_texts(stored, "metadata", "labels")
     if selector.startswith("!"):
         return selector.removeprefix("!") not in labels
     key, _, value = selector.partition("=")

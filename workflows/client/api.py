@@ -8,7 +8,7 @@ from typing import Protocol
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import OBJECT_NAME_PATTERN
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, is_named
 
 NAME_PATTERN = re.compile(OBJECT_NAME_PATTERN)
 
@@ -82,6 +82,16 @@ def naming_place(kind: str, namespace: str) -> Iterator[None]:
         command = f"`imagekiln {LISTING_COMMANDS[kind]} -n {namespace}`"
         place = f"Looked for in namespace {namespace}: see {command}."
         raise Missing(f"{error} {place}") from error
+
+
+def require_object(answer: Json, url: str) -> Json:
+    """The answer to a request for an object of a namespace. Raises BadInput where it is none."""
+    if not is_named(answer):
+        raise BadInput(
+            f"{url}: the answer is no object with a name. "
+            "Check that this is the address of the API."
+        )
+    return answer
 
 
 def pod_event_selector(pod: str) -> str:

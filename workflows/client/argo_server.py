@@ -7,9 +7,22 @@ from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain, first_line
 from imagekiln.workflows.client.access import SERVER_VARIABLE, server_variable
-from imagekiln.workflows.client.api import ARGO_KINDS, naming_place, object_path, pod_event_selector
+from imagekiln.workflows.client.api import (
+    ARGO_KINDS,
+    naming_place,
+    object_path,
+    pod_event_selector,
+    require_object,
+)
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.objects import Json, object_identity, object_metadata
+from imagekiln.workflows.objects import (
+    Json,
+    get_mapping,
+    get_mappings,
+    is_named,
+    object_identity,
+    object_metadata,
+)
 
 NOT_FOUND = 404
 EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
@@ -35,11 +48,11 @@ class ArgoServer:
         kind, namespace, name = object_identity(manifest)
         path = _server_path(kind, namespace, name)
         try:
-            current = self.connection.request("GET", path)
+            current = require_object(self.connection.request("GET", path), self.url)
         except Missing:
             return self.create(manifest)
 
-        version = object_metadata(current)["resourceVersion"]
+        version = object_metadata(current).get("resourceVersion")
         metadata = object_metadata(manifest) | {"resourceVersion": version}
         replacement = manifest | {"metadata": metadata}
         if _is_suspended(current):
@@ -53,14 +66,14 @@ class ArgoServer:
         """An object by its name."""
         path = _server_path(kind, namespace, name)
         with naming_place(kind, namespace):
-            return self.connection.request("GET", path)
+            return require_object(self.connection.request("GET", path), self.url)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches."""
         path = _server_path(kind, namespace)
         query = {"listOptions.labelSelector": labels}
         answer = self.connection.request("GET", path, query)
-        return cast("list[Json]", answer.get("items") or [])
+        return list(filter(is_named, get_mappings(answer, "items")))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object."""
@@ -123,8 +136,7 @@ def _server_path(kind: str, namespace: str, *name: str) -> str:
 
 
 def _is_suspended(schedule: Json) -> bool:
-    spec = cast("Json", schedule.get("spec") or {})
-    return bool(spec.get("suspend"))
+    return bool(get_mapping(schedule, "spec").get("suspend"))
 
 
 def _parse_record(line: str) -> Json:

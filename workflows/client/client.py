@@ -28,6 +28,7 @@ from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,
     has_ended,
+    is_readable,
     read_available_status,
     read_status,
 )
@@ -159,12 +160,13 @@ def retry(
 def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
     """The status of a workflow, its child workflows counted in. Raises Missing.
 
-    Where Argo does not say what pods wait for, one request for the events of one of them may.
+    A child that is not as Argo writes it counts nothing. Where Argo does not say what pods wait
+    for, one request for the events of one of them may.
     """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    status = read_status(workflow, children)
+    status = read_status(workflow, [*filter(is_readable, children)])
     return _with_events(status, argo)
 
 

@@ -25,7 +25,7 @@ from imagekiln.workflows.client.failures import (
     response_error,
     root_cause_message,
 )
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
@@ -103,12 +103,12 @@ class ApiConnection:
         for _ in range(MAX_PAGES):
             page = self.request("GET", path, page_query, accept=accept)
             # An empty list of custom resources is null.
-            yield from cast("list[Json] | None", page.get("items")) or ()
+            yield from get_mappings(page, "items")
 
-            continuation = cast("Mapping[str, str]", page.get("metadata") or {}).get("continue")
+            continuation = get_mapping(page, "metadata").get("continue")
             if not continuation:
                 return
-            page_query["continue"] = continuation
+            page_query["continue"] = str(continuation)
         raise self._no_api(f"the list has more than {MAX_PAGES} pages")
 
     def stream_lines(

@@ -1,11 +1,16 @@
 """Argo's objects through the Kubernetes API, with the rights that kubectl would have."""
 
 from collections.abc import Iterator
-from typing import cast
 
-from imagekiln.workflows.client.api import ARGO_KINDS, naming_place, object_path, pod_event_selector
+from imagekiln.workflows.client.api import (
+    ARGO_KINDS,
+    naming_place,
+    object_path,
+    pod_event_selector,
+    require_object,
+)
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.objects import Json, object_identity
+from imagekiln.workflows.objects import Json, get_mappings, is_named, object_identity
 
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
 FIELD_MANAGER = "imagekiln"
@@ -44,13 +49,13 @@ class KubernetesApi:
         """An object by its name."""
         path = kubernetes_path(kind, namespace, name)
         with naming_place(kind, namespace):
-            return self.connection.request("GET", path)
+            return require_object(self.connection.request("GET", path), self.url)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches, of all pages."""
         query = {"labelSelector": labels, "limit": PAGE_LIMIT}
         path = kubernetes_path(kind, namespace)
-        return list(self.connection.list_items(path, query))
+        return list(filter(is_named, self.connection.list_items(path, query)))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object."""
@@ -78,7 +83,7 @@ class KubernetesApi:
         path = f"api/v1/{object_path('namespaces', namespace, 'events')}"
         query = {"fieldSelector": pod_event_selector(pod), "limit": EVENT_LIMIT}
         answer = self.connection.request("GET", path, query)
-        return cast("list[Json]", answer.get("items") or [])
+        return get_mappings(answer, "items")
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's log lines, while the pod exists."""

@@ -6,10 +6,9 @@ missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC
-from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import parse_moment, parse_time_zone
@@ -24,7 +23,14 @@ from imagekiln.workflows.client.status import (
     read_status,
 )
 from imagekiln.workflows.client.stopping import require_not_stopping, running_children
-from imagekiln.workflows.objects import Json, object_identity, object_metadata
+from imagekiln.workflows.objects import (
+    Json,
+    get_mapping,
+    get_mappings,
+    get_texts,
+    object_identity,
+    object_metadata,
+)
 from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
@@ -76,7 +82,7 @@ def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
     That is the job's own workflow, a resubmission of it, or the same date fired by a schedule.
     """
     _, namespace, _ = object_identity(workflow)
-    labels = cast("dict[str, str]", object_metadata(workflow)["labels"])
+    labels = get_texts(workflow, "metadata", "labels")
     parameters = _normalized_parameters(workflow)
     for other in argo.list_objects("Workflow", namespace, f"{JOB_LABEL}={labels[JOB_LABEL]}"):
         if not has_ended(other) and _normalized_parameters(other) == parameters:
@@ -122,7 +128,7 @@ def _create_first_free(
 def _copy_workflow(workflow: Json, name: str) -> Json:
     """The same work under another name, without the state of the workflow that has ended."""
     metadata = object_metadata(workflow)
-    spec = dict(cast("Json", workflow["spec"]))
+    spec = dict(get_mapping(workflow, "spec"))
     spec.pop("shutdown", None)
     # Argo's server answers without apiVersion and kind.
     return {
@@ -130,20 +136,19 @@ def _copy_workflow(workflow: Json, name: str) -> Json:
         "kind": "Workflow",
         "metadata": {
             "namespace": metadata["namespace"],
-            "labels": _without_argo_state(metadata.get("labels")),
-            "annotations": _without_argo_state(metadata.get("annotations")),
+            "labels": _without_argo_state(get_texts(metadata, "labels")),
+            "annotations": _without_argo_state(get_texts(metadata, "annotations")),
             "name": name,
         },
         "spec": spec,
     }
 
 
-def _without_argo_state(values: object) -> dict[str, str]:
+def _without_argo_state(values: Mapping[str, str]) -> dict[str, str]:
     """Labels or annotations without those in which Argo keeps a workflow's state."""
-    pairs = cast("dict[str, str]", values or {})
     return {
         key: value
-        for key, value in pairs.items()
+        for key, value in values.items()
         if key in COPIED_ARGO_KEYS or not key.startswith(ARGO_PREFIX)
     }
 
@@ -159,12 +164,10 @@ def _shorten_name(name: str) -> str:
 
 def _normalized_parameters(workflow: Json) -> dict[str, str]:
     """A workflow's parameters, with its date in UTC, so that equal work compares equal."""
-    spec = cast("Json", workflow["spec"])
-    arguments = cast("Json", spec.get("arguments") or {})
-    parameters = cast("list[dict[str, str]]", arguments.get("parameters") or [])
-    values = {parameter["name"]: parameter.get("value", "") for parameter in parameters}
+    parameters = get_mappings(workflow, "spec", "arguments", "parameters")
+    values = {str(item.get("name")): str(item.get("value", "")) for item in parameters}
 
-    annotations = cast("dict[str, str]", object_metadata(workflow).get("annotations") or {})
+    annotations = get_texts(workflow, "metadata", "annotations")
     date = annotations.get(SCHEDULED_TIME_ANNOTATION) or values.get("logical-date")
     if date:
         with suppress(BadInput):  # a date that cannot be read fails in the workflow itself

@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime
 from functools import partial
 from heapq import merge
 from itertools import islice, takewhile
-from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.dates import needs_date, parse_time_zone
@@ -22,7 +21,14 @@ from imagekiln.workflows.client.client import (
 )
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
-from imagekiln.workflows.objects import Json, object_identity, object_metadata
+from imagekiln.workflows.objects import (
+    Json,
+    get_list,
+    get_mapping,
+    get_mappings,
+    object_identity,
+    object_name,
+)
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.cron import fire_times, next_fire_time
 from imagekiln.workflows.templates.workflow import build_cron_workflow, cron_workflow_name
@@ -88,23 +94,27 @@ def list_schedules(namespace: str, argo: ArgoApi | None = None) -> list[Schedule
 
 
 def _read_schedule_status(namespace: str, cron_workflow: Json) -> ScheduleStatus:
-    spec = cast("Json", cron_workflow["spec"])
-    status = cast("Json", cron_workflow.get("status") or {})
-    active = cast("list[dict[str, str]]", status.get("active") or [])
+    status = get_mapping(cron_workflow, "status")
     last_started = status.get("lastScheduledTime")
-    crons = tuple(cast("list[str]", spec["schedules"]))
-    timezone = str(spec.get("timezone") or "UTC")
-    suspended = bool(spec.get("suspend"))
+    crons, timezone = _read_times(cron_workflow)
+    suspended = bool(get_mapping(cron_workflow, "spec").get("suspend"))
     return ScheduleStatus(
-        name=str(object_metadata(cron_workflow)["name"]),
+        name=object_name(cron_workflow),
         namespace=namespace,
-        crons=crons,
+        crons=tuple(crons),
         timezone=timezone,
         suspended=suspended,
         last_started=str(last_started) if last_started else None,
-        running=tuple(workflow["name"] for workflow in active),
+        running=tuple(str(workflow.get("name", "")) for workflow in get_mappings(status, "active")),
         next_start=None if suspended else find_next_start(crons, timezone),
     )
+
+
+def _read_times(cron_workflow: Json) -> tuple[list[str], str]:
+    """The cron lines and the time zone of a schedule."""
+    crons = [str(cron) for cron in get_list(cron_workflow, "spec", "schedules")]
+    timezone = get_mapping(cron_workflow, "spec").get("timezone")
+    return crons, str(timezone or "UTC")
 
 
 def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
@@ -199,10 +209,7 @@ def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
             "could be submitted. Register one: `imagekiln schedule JOB --cron CRON`; or submit "
             "one date: `imagekiln submit JOB --date DATE`."
         ) from error
-    spec = cast("dict[str, object]", cron_workflow["spec"])
-    crons = cast("list[str]", spec["schedules"])
-    timezone = str(spec.get("timezone") or "UTC")
-    return crons, timezone
+    return _read_times(cron_workflow)
 
 
 def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -> list[datetime]:

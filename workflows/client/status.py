@@ -23,12 +23,19 @@ from imagekiln.workflows.client.nodes import (
 from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
 from imagekiln.workflows.client.step_failures import STOPPED, StepFailure, failure_cause
 from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
-from imagekiln.workflows.objects import Json, object_metadata, reading
+from imagekiln.workflows.objects import (
+    UNREADABLE,
+    Json,
+    get_mapping,
+    object_metadata,
+    reading,
+)
 from imagekiln.workflows.templates.metrics import COST
 
 SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
 FAILED_PHASES = ("Failed", "Error")
-NODE_KEYS = ("nodes", "compressedNodes", "offloadNodeStatusVersion")  # where Argo keeps them
+NAME_KEYS = ("name", "namespace")
+PLAIN_KEYS = ("phase", "message", "startedAt", "finishedAt")  # of a status, beside its nodes
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
 
 Attempts = Sequence[PodAttempt]  # at one pod, the latest last
@@ -97,7 +104,7 @@ def _read_status(workflow: Json, children: Sequence[Json]) -> WorkflowStatus:
     state = cast("Json", workflow.get("status") or {})
     phase = _phase(workflow)
     message = str(state.get("message") or "")
-    finished = cast("str | None", state.get("finishedAt"))
+    finished = _text_or_none(state.get("finishedAt"))
 
     pods: list[Attempts] = []
     for member in (workflow, *children):
@@ -129,7 +136,7 @@ def _read_status(workflow: Json, children: Sequence[Json]) -> WorkflowStatus:
         pods=_count_pods(shards),
         rate=rate,
         seconds_left=seconds_left,
-        started=cast("str | None", state.get("startedAt")),
+        started=_text_or_none(state.get("startedAt")),
         finished=finished,
         failures=failures,
         warnings=warnings,
@@ -141,6 +148,10 @@ def _read_status(workflow: Json, children: Sequence[Json]) -> WorkflowStatus:
     )
 
 
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
 def read_available_status(workflow: Json) -> WorkflowStatus:
     """The status of a workflow, without counts where nodes are in Argo's database or unreadable.
 
@@ -149,10 +160,24 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
     try:
         return read_status(workflow)
     except BadInput:
-        with reading("Workflow", workflow):
-            state = cast("Json", workflow["status"])
-            without_nodes = {key: state[key] for key in state if key not in NODE_KEYS}
-        return read_status({**workflow, "status": without_nodes})
+        metadata = get_mapping(workflow, "metadata")
+        state = get_mapping(workflow, "status")
+        return read_status(
+            {
+                "metadata": {key: metadata[key] for key in metadata if key in NAME_KEYS},
+                "spec": get_mapping(workflow, "spec"),
+                "status": {key: state[key] for key in state if key in PLAIN_KEYS},
+            }
+        )
+
+
+def is_readable(workflow: Json) -> bool:
+    """Whether a workflow is as Argo writes it. Raises BadInput where its nodes are elsewhere."""
+    try:
+        _read_status(workflow, ())
+    except UNREADABLE:
+        return False
+    return True
 
 
 def has_ended(workflow: Json) -> bool:
@@ -166,8 +191,7 @@ def has_succeeded(workflow: Json) -> bool:
 
 
 def _phase(workflow: Json) -> str:
-    state = cast("Json", workflow.get("status") or {})
-    return str(state.get("phase") or "Pending")
+    return str(get_mapping(workflow, "status").get("phase") or "Pending")
 
 
 def _current_shards(pods: Sequence[Attempts]) -> list[Attempts]:

@@ -4,14 +4,14 @@ The pods of an exit handler may find no node, as those before them. A workflow t
 would then run until its deadline.
 """
 
-from typing import Literal, cast
+from typing import Literal
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.status import has_ended, has_succeeded
-from imagekiln.workflows.objects import Json, object_metadata
+from imagekiln.workflows.objects import Json, get_mapping, object_metadata
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 
 Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
@@ -50,7 +50,7 @@ def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
 
 def is_stopping(workflow: Json) -> bool:
     """Whether somebody has stopped the workflow, which has not ended yet."""
-    spec = cast("Json", workflow.get("spec") or {})
+    spec = get_mapping(workflow, "spec")
     return bool(spec.get("shutdown")) and not has_ended(workflow)
 
 

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from imagekiln.workflows.client.nodes import PodAttempt
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping
 
 # By a pattern of the message: the cause in words. The first that matches counts.
 CAUSES = (
@@ -105,7 +104,7 @@ def _event_order(event: Json) -> tuple[str, bool, int]:
 
     Of those in the same second, "Failed to pull image NAME: ..." says more than "ErrImagePull".
     """
-    series = cast("Json", event.get("series") or {})
+    series = get_mapping(event, "series")
     times = (
         series.get("lastObservedTime"),
         event.get("lastTimestamp"),

@@ -2,9 +2,8 @@
 
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.doctor.node_fit import NODES
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 

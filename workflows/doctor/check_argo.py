@@ -10,8 +10,9 @@ from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import (
-    count_noun,
+from imagekiln.workflows.doctor.kube_fields import count_noun
+from imagekiln.workflows.objects import (
+    Json,
     get_list,
     get_mapping,
     get_mappings,
@@ -19,7 +20,6 @@ from imagekiln.workflows.doctor.kube_fields import (
     object_name,
     object_namespace,
 )
-from imagekiln.workflows.objects import Json
 
 MIN_ARGO_VERSION = (3, 6)
 PHASE_LABEL = "workflows.argoproj.io/phase"  # the controller sets it when it starts a workflow

@@ -21,8 +21,14 @@ from imagekiln.workflows.doctor.check_object_store import (
 )
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings, get_texts, object_name
-from imagekiln.workflows.objects import Json, reading
+from imagekiln.workflows.objects import (
+    Json,
+    get_mapping,
+    get_mappings,
+    get_texts,
+    object_name,
+    reading,
+)
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import DEFAULTS_CONFIG_MAP
 

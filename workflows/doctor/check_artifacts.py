@@ -8,8 +8,7 @@ from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown,
 from imagekiln.workflows.doctor.check_access import READ_SECRETS, SECRETS, account_identity
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping, get_texts
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"

@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.gpu_fit import fit_generate, gpu_nodes_check_name
-from imagekiln.workflows.doctor.kube_fields import (
-    count_noun,
-    get_mapping,
-    get_mappings,
-    object_namespace,
-)
+from imagekiln.workflows.doctor.kube_fields import count_noun
 from imagekiln.workflows.doctor.node_fit import MAX_LISTED, Node, list_nodes
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping, get_mappings, object_namespace
 from imagekiln.workflows.profiles.profile import Profile
 
 MIN_DRIVER_CUDA_13 = 580  # CUDA 13 needs it, which PyPI's wheels of torch 2.15 are built for

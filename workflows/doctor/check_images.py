@@ -6,13 +6,9 @@ from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, 
 from imagekiln.workflows.doctor.check_argo import OWN_PODS, PODS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.doctor.gpu_fit import fit_generate, gpu_nodes_check_name
-from imagekiln.workflows.doctor.kube_fields import (
-    count_noun,
-    get_mapping,
-    get_mappings,
-    object_name,
-)
+from imagekiln.workflows.doctor.kube_fields import count_noun
 from imagekiln.workflows.doctor.node_fit import Node, fit_pod, list_nodes
+from imagekiln.workflows.objects import get_mapping, get_mappings, object_name
 from imagekiln.workflows.profiles.profile import Profile
 
 ARGO_IMAGE = "argoexec"

@@ -9,8 +9,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import get_list, get_mapping, get_mappings, get_texts
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_list, get_mapping, get_mappings, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.workflow_template import build_job_template, job_template_name
 

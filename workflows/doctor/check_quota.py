@@ -5,22 +5,14 @@ from decimal import Decimal
 
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import (
-    count_noun,
-    format_amount,
-    get_list,
-    get_mapping,
-    get_mappings,
-    get_quantities,
-    object_name,
-)
+from imagekiln.workflows.doctor.kube_fields import count_noun, format_amount, get_quantities
 from imagekiln.workflows.doctor.pod_requests import (
     PodResources,
     argo_container_resources,
     main_container_resources,
     resources_by_step,
 )
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_list, get_mapping, get_mappings, object_name
 from imagekiln.workflows.profiles.profile import Profile
 
 QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)

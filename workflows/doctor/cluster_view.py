@@ -9,7 +9,7 @@ from imagekiln.workflows.client.failures import Forbidden
 from imagekiln.workflows.client.http import JSON_TYPE, ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check import Unreadable
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 
 PAGE_LIMIT = "500"
 METADATA_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -66,15 +66,15 @@ class ClusterView:
 
     def version(self) -> str:
         """The version of Kubernetes, such as v1.34.4."""
-        return str(self._get_public("version")["gitVersion"])
+        return str(self._get_public("version").get("gitVersion", ""))
 
     def resource_names(self, api: str) -> frozenset[str]:
         """The plurals that an API such as apis/apps/v1 serves; none where it does not exist."""
         try:
-            resources = self._get_public(api)["resources"]
+            resources = get_mappings(self._get_public(api), "resources")
         except Missing:
             return frozenset()
-        return frozenset(str(resource["name"]) for resource in cast("list[Json]", resources))
+        return frozenset(str(resource.get("name")) for resource in resources)
 
     def get(self, kind: ResourceKind, name: str) -> Json | None:
         """An object by its name; None where it does not exist."""
@@ -178,7 +178,7 @@ class ClusterView:
             raise Unreadable(
                 f"You cannot create a {body['kind']}.", self.submitter_advice
             ) from error
-        return bool(cast("Json", answer["status"]).get("allowed"))
+        return bool(get_mapping(answer, "status").get("allowed"))
 
     def _unreadable(self, kind: ResourceKind, *, everywhere: bool = False) -> Unreadable:
         in_namespace = kind.namespaced and not everywhere

@@ -5,15 +5,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import (
-    format_amount,
-    get_list,
-    get_mappings,
-    get_quantities,
-    get_texts,
-    object_name,
-)
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.doctor.kube_fields import format_amount, get_quantities
+from imagekiln.workflows.objects import Json, get_list, get_mappings, get_texts, object_name
 from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Toleration
 
 NODES = ResourceKind("api/v1", "nodes")

@@ -9,7 +9,7 @@ from hera.workflows.protocol import Templatable
 from pydantic import BaseModel
 
 from imagekiln.steps.job.job import Job
-from imagekiln.workflows.objects import Json, object_metadata
+from imagekiln.workflows.objects import Json, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates import steps
 from imagekiln.workflows.templates.child_workflows import (
@@ -101,7 +101,7 @@ def build_workflow_template(
 
 def template_digest(template: Json) -> str:
     """The digest in the template's annotation; empty where Imagekiln did not render it."""
-    annotations = cast("dict[str, str]", object_metadata(template).get("annotations") or {})
+    annotations = get_texts(template, "metadata", "annotations")
     return annotations.get(DIGEST_ANNOTATION, "")
 
 

@@ -28,6 +28,7 @@ from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
+from tests import jobs
 from tests.interleaving import Process, interleaving
 from tests.runs import encoded, fill, not_ok, planned, retried
 from tests.texts import chance
@@ -161,6 +162,20 @@ def test_readers_of_hive_layouts_read_an_export(output: str, tmp_path: Path) -> 
     assert set(table.column_names) >= {"image", "image_id", "prompt", "seed", "color"}
     assert "steps" not in table.column_names
     assert set(table["color"].to_pylist()) == set(COLORS)
+
+
+def test_partitions_of_the_largest_numbers_are_folders(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b", "c"], "number": pa.array([2**64 - 1, 1, None], pa.uint64())}
+    run = jobs.plan(tmp_path, columns, carry=["number"])
+    fill(run)
+    aggregate(run.uri)
+    imagekiln.export(run.uri, tmp_path / "export", partition_by="number")
+    folders = {path.name for path in (tmp_path / "export" / "data").iterdir()}
+    assert folders == {
+        f"number={2**64 - 1}",
+        "number=1",
+        "number=__HIVE_DEFAULT_PARTITION__",
+    }
 
 
 class History:

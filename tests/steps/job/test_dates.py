@@ -55,7 +55,18 @@ def test_job_that_needs_a_date_is_refused_without_one() -> None:
     assert require_date(filled) is filled
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "{{workflow.scheduledTime}}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "2026-13-01",
+        "{{workflow.scheduledTime}}",
+        "0001-01-01T00:00:00+14:00",
+        "0001-01-01",
+        "9999-12-31T23:30:00Z",
+    ],
+)
 def test_text_that_is_not_a_date_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="is not an ISO 8601 date"):
         parse_moment(text, BERLIN)

@@ -15,6 +15,7 @@ from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.output import Png
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import EncodedImage
@@ -41,6 +42,8 @@ from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from tests import jobs
+from tests.models import SIDE
 from tests.runs import PROMPTS, begin_round, encoded, fill, finished, not_ok, picture, planned
 
 KEY = part_key(1, 0)
@@ -64,6 +67,34 @@ def test_a_good_run_reads_back_as_planned(store: Store) -> None:
     ]
     assert (result.run, result.images, result.ok) == (store.uri, 20, 20)
     assert result.bytes == sum(sum(each) for each in sizes)
+
+
+@pytest.mark.parametrize("image_format", ["parquet", "webdataset", "files"])
+def test_carried_numbers_that_are_none_and_dictionaries_read_back_as_planned(
+    tmp_path: Path, image_format: str
+) -> None:
+    nothing = float("nan")
+    columns = {
+        "prompt": ["a", "b", "c", "d"],
+        "number": [nothing, 1.5, None, nothing],
+        "numbers": [[nothing], [1.5], [], [nothing, None]],
+        "topic": pa.array(["x", "y", "z", None]).dictionary_encode(),
+        "place": pa.array([{"x": nothing}] * 4),
+    }
+    run = jobs.plan(
+        tmp_path,
+        columns,
+        carry=[*columns][1:],
+        format=image_format,
+        defaults={"width": SIDE, "height": SIDE},
+        batch={"images": 1},
+        part={"images": 1},
+    )
+    fill(run)
+    aggregate(run.uri)
+    assert verify(run.uri).ok == 4
+    assert forget(run.uri, ForgetSelection(prompt_parts=("b",)), remove=True).images == 1
+    assert verify(run.uri).ok == 3
 
 
 def _flip(store: Store, key: str, place: int) -> None:

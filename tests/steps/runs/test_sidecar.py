@@ -28,6 +28,7 @@ def line(value: object, kind: pa.DataType) -> object:
         (b"\0\xff", pa.binary(), "AP8="),
         (datetime.date(2026, 11, 22), pa.date32(), "2026-11-22"),
         (1, pa.timestamp("ns"), "1970-01-01 00:00:00.000000001"),
+        (7, pa.timestamp("us", "Mars/Phobos"), "1970-01-01 00:00:00.000007Z"),
         ("a", pa.dictionary(pa.int8(), pa.string()), "a"),
         ([1, None], pa.list_(pa.int64()), [1, None]),
         ({"x": [float("nan")]}, pa.struct([("x", pa.list_(pa.float64()))]), {"x": [None]}),

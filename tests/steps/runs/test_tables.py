@@ -19,9 +19,11 @@ from imagekiln.steps.runs.tables import (
     REJECTED_SCHEMA,
     count_rows,
     read_columns,
+    read_table,
     to_parquet,
     write_parquet,
 )
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.mounts import small_disk
 from tests.texts import chance
@@ -134,3 +136,25 @@ def test_a_table_without_rows_has_no_row_group(tmp_path: Path) -> None:
     for content in ((tmp_path / "empty.parquet").read_bytes(), to_parquet(empty)):
         file = pq.ParquetFile(pa.BufferReader(content))
         assert (file.num_row_groups, file.schema_arrow) == (0, REJECTED_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string_view(),
+        pa.list_(pa.binary_view()),
+        pa.list_view(pa.string()),
+        pa.decimal256(76, 3),
+        pa.duration("s"),
+        pa.float16(),
+        pa.uuid(),
+        pa.struct([("a", pa.opaque(pa.string(), "type", "vendor"))]),
+    ],
+    ids=str,
+)
+def test_table_with_a_column_of_a_type_that_no_run_has_is_damaged(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    pq.write_table(pa.table({"a": [1], "x": pa.nulls(1, kind)}), tmp_path / "t.parquet")
+    with pytest.raises(BadInput, match=r"t\.parquet: is damaged \(the column x is .*no run has"):
+        read_table(open_store(str(tmp_path)), "t.parquet")

@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.argo_server import ArgoServer
-from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.objects import Json
 from tests.kube import Kube, serving
@@ -103,3 +103,39 @@ def test_events_from_argos_server_are_those_of_its_stream() -> None:
     end = '{"error":{"grpc_code":8,"message":"EOF"}}'
     argo = ArgoServer(cast("ApiConnection", Stream('{"result":{"reason":"Pulling"}}', "", end)))
     assert argo.pod_events("images", "postcards-1") == [{"reason": "Pulling"}]
+
+
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_what_has_no_name_is_no_object_and_hides_no_other(
+    api: type[ArgoServer | KubernetesApi],
+) -> None:
+    good: Json = {"metadata": {"name": "night", "namespace": "images"}, "spec": None}
+    nameless: list[object] = [
+        None,
+        7,
+        [],
+        {},
+        {"metadata": None},
+        {"metadata": [1]},
+        {"metadata": {"name": 7, "namespace": "images"}},
+        {"metadata": {"name": "night"}},
+    ]
+    for metadata in (None, 7, {"continue": None}):
+        argo = api(answering({"items": [*nameless, good], "metadata": metadata}))
+        assert argo.list_objects("Workflow", "images", "a=b") == [good]
+    for items in (None, 7, {"a": 1}):
+        assert api(answering({"items": items})).list_objects("Workflow", "images", "") == []
+    for answer in nameless[3:]:
+        with pytest.raises(BadInput, match="the answer is no object with a name"):
+            api(answering(cast("Json", answer))).get("Workflow", "images", "night")
+    assert api(answering(good)).get("Workflow", "images", "night") == good
+
+
+def answering(answer: Json) -> ApiConnection:
+    """A connection that gives every request the same answer."""
+
+    class Connection(ApiConnection):
+        def request(self, *_: object, **__: object) -> Json:
+            return answer
+
+    return Connection(ApiAccess("https://argo", lambda: None))

@@ -18,7 +18,7 @@ from imagekiln.workflows.client.client import (
     watch,
 )
 from imagekiln.workflows.client.stopping import stop
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, object_metadata
 from tests.jobs import write
 from tests.language_models import language_model
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
@@ -333,3 +333,43 @@ def test_no_events_are_asked_for_where_argo_says_enough(argo: Memory) -> None:
     name = waiting_workflow(argo, "Unschedulable: 0/4 nodes: 4 Insufficient nvidia.com/gpu.")
     get_status(name, NAMESPACE, argo)
     assert argo.event_requests == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        7,
+        [],
+        {"phase": 7, "startedAt": 7, "finishedAt": []},
+        {"phase": None, "message": {}},
+        {"phase": "Running", "startedAt": None, "nodes": 7},
+    ],
+)
+def test_workflow_that_cannot_be_read_is_listed_and_hides_no_other(
+    argo: Memory, state: object
+) -> None:
+    name = submit(postcards(), argo=argo).name
+    argo.end(name, "Running", startedAt="2026-11-26T01:30:00Z")
+    good = argo.objects["Workflow", NAMESPACE, name]
+    for number, created in enumerate(("x", 7)):
+        metadata = object_metadata(good) | {
+            "name": f"strange-{number}",
+            "creationTimestamp": created,
+        }
+        argo.objects["Workflow", NAMESPACE, f"strange-{number}"] = {
+            "metadata": metadata,
+            "spec": None,
+            "status": state,
+        }
+    listed = list_workflows(NAMESPACE, argo)
+    assert sorted(status.name for status in listed) == [name, "strange-0", "strange-1"]
+
+
+@pytest.mark.parametrize("state", [7, {"nodes": 7}, {"nodes": {"a": {}}}])
+def test_child_that_cannot_be_read_does_not_hide_its_parent(argo: Memory, state: object) -> None:
+    parent = submit(postcards(), argo=argo).name
+    argo.end(parent, "Running")
+    child = child_workflow(argo, parent, 1, "Running")
+    argo.objects["Workflow", NAMESPACE, child]["status"] = state
+    assert get_status(parent, NAMESPACE, argo).phase == "Running"

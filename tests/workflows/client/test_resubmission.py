@@ -144,3 +144,42 @@ def test_names_of_retries_leave_room_for_what_argo_adds(argo: Memory) -> None:
     first = submit(postcards(name="n" * 40), argo=argo, retry=True).name
     argo.end(first, "Failed")
     assert len(resubmit(first, NAMESPACE, argo).name) <= MAX_NAME_CHARS
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        7,
+        {"arguments": 7},
+        {"arguments": {"parameters": {"a": 1}}},
+        {"arguments": {"parameters": [None, 7, {}, {"name": [], "value": None}]}},
+        {"arguments": {"parameters": [{"name": "logical-date", "value": "0001-01-01T00+14:00"}]}},
+        {"arguments": {"parameters": [{"name": "timezone", "value": 7}]}, "shutdown": 7},
+    ],
+)
+@pytest.mark.parametrize("annotations", [None, 7, {SCHEDULED_TIME: 7}])
+@pytest.mark.parametrize("status", [None, 7, {"phase": 7}])
+def test_workflow_of_the_job_that_cannot_be_read_ends_no_retry(
+    argo: Memory, spec: object, annotations: object, status: object
+) -> None:
+    name = submit(postcards(), argo=argo).name
+    argo.end(name, "Succeeded")
+    strange = metadata(argo, name) | {"name": "strange", "annotations": annotations}
+    argo.objects["Workflow", NAMESPACE, "strange"] = {
+        "kind": "Workflow",
+        "metadata": strange,
+        "spec": spec,
+        "status": status,
+    }
+    assert submit(postcards(), argo=argo, retry=True).name.startswith(name)
+
+
+@pytest.mark.parametrize("labels", [None, 7, [], {"a": 7, "workflows.argoproj.io/phase": None}])
+def test_labels_that_are_no_texts_end_no_resubmission(argo: Memory, labels: object) -> None:
+    name = submit(postcards(), argo=argo).name
+    argo.end(name, "Failed")
+    metadata(argo, name).update(labels=labels, annotations=labels)
+    again = resubmit(name, NAMESPACE, argo).name
+    copied = {"a": "7"} if isinstance(labels, dict) else {}
+    assert metadata(argo, again)["labels"] == metadata(argo, again)["annotations"] == copied

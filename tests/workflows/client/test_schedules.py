@@ -21,6 +21,7 @@ from imagekiln.workflows.client.schedules import (
     unschedule,
 )
 from imagekiln.workflows.client.status import WorkflowStatus
+from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow import build_cron_workflow
 from tests.workflows.client.postcards import CRON_WORKFLOW, NAMESPACE, postcards, scheduled_workflow
@@ -175,3 +176,33 @@ def test_a_schedule_says_when_it_last_started_a_workflow(argo: Memory) -> None:
     cron_workflow["status"] = {"lastScheduledTime": "2025-11-26T01:30:00Z", "active": active}
     (status,) = list_schedules(NAMESPACE, argo)
     assert (status.last_started, status.running) == ("2025-11-26T01:30:00Z", (f"{name}-1",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        (None, None),
+        (7, "x"),
+        ({}, []),
+        ({"schedules": None, "timezone": 7}, {"active": 7, "lastScheduledTime": 7}),
+        ({"schedules": [None, 7, {}], "timezone": "/"}, {"active": [None, 7, {}]}),
+        ({"schedules": "30 1 * * *", "timezone": []}, {"active": {"a": 1}}),
+    ],
+)
+def test_schedule_that_cannot_be_read_hides_no_other(
+    argo: Memory, spec: object, status: object
+) -> None:
+    schedule(postcards(), "30 1 * * *", argo=argo)
+    good = argo.objects["CronWorkflow", NAMESPACE, CRON_WORKFLOW]
+    name = "a-strange-one"
+    metadata = cast("Json", good["metadata"]) | {"name": name}
+    argo.objects["CronWorkflow", NAMESPACE, name] = {
+        "kind": "CronWorkflow",
+        "metadata": metadata,
+        "spec": spec,
+        "status": status,
+    }
+    strange, plain = list_schedules(NAMESPACE, argo)
+    assert (strange.name, strange.next_start) == (name, None)
+    assert plain.next_start is not None
+    assert name in schedule_table([strange, plain])

@@ -16,7 +16,7 @@ from imagekiln.workflows.doctor.check_profile import (
     job_priority_classes,
     registered_images,
 )
-from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings
+from imagekiln.workflows.objects import get_mapping, get_mappings
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.jobs import SHAPES
