@@ -384,7 +384,7 @@ def test_image_of_a_run_that_is_gone_is_removed_from_an_export_by_its_id(tmp_pat
     output = str(tmp_path / "out")
     uri = make_run(tmp_path / "first", output, "parquet")
     before = images_by_row(uri)
-    (rows,) = imagekiln.dataset(uri, columns=["id", "image_id"]).to_batches()
+    rows = pa.Table.from_batches(imagekiln.dataset(uri, columns=["id", "image_id"]).to_batches())
     image_id = dict(zip(rows["id"].to_pylist(), rows["image_id"].to_pylist(), strict=True))["r1"]
     export = tmp_path / "export"
     imagekiln.export(uri, export)
