@@ -341,6 +341,7 @@ class Protocol(RuleBasedStateMachine):
         self.forgets: dict[tuple[str, str], Callable[[], object]] = {}
         self.is_collected = False
         self.is_changed = False
+        self.takes_down = False
         self.inputs_at_turn: dict[int, frozenset[str]] = {}
         self.inputs_at_success: dict[str, frozenset[str]] = {}
         self.broken: str | None = None
@@ -460,8 +461,10 @@ class Protocol(RuleBasedStateMachine):
     def _finish(self) -> None:
         nights = range(self.setting.nights)
         plans = [finish_night(self.setting.job(self.folder, night)) for night in nights]
+        self.takes_down = True
         for take_down in self.forgets.values():
             take_down()
+        self.takes_down = False
         self._check_nights(plans)
         for process in self.processes:
             process.finish()
@@ -544,7 +547,8 @@ class Protocol(RuleBasedStateMachine):
             return
         if operation != "remove":
             self.inputs_at_success[name] = self.inputs_at_turn[threading.get_ident()]
-        elif threading.current_thread().name == "forget":  # it finishes the run again
+        elif self.takes_down or threading.current_thread().name == "forget":
+            # It finishes the run again.
             return
         elif self.inputs_at_success.get(name) == _parts_of(run) and not self.is_collected:
             self.broken = f"{name} was removed, and nothing was made since it was written"
