@@ -45,7 +45,7 @@ def test_aggregation_frozen_while_another_finishes_the_run_writes_nothing_more(
 
 def test_garbage_collection_frozen_while_the_run_is_finished_leaves_it(run: PlanResult) -> None:
     output = str(Path(run.uri).parent)
-    zombie = frozen(lambda: gc(output, 0, remove=True), "exists", "turns/000001.json")
+    zombie = frozen(lambda: gc(output, 0, remove=True), "read", "turns/000000.json")
     aggregate(run.uri)
     zombie.finish()
     assert isinstance(zombie.error, TryAgain)
@@ -60,7 +60,7 @@ def test_round_that_two_plan_at_once_in_different_ways_has_the_shards_of_its_pla
     store.remove(part_key(2, 0))
     with pytest.raises(Incomplete):
         aggregate(run.uri)
-    zombie = frozen(lambda: plan_next_round(store, run.plan), "exists", "retry-1/turns/000001.json")
+    zombie = frozen(lambda: plan_next_round(store, run.plan), "read", "retry-1/turns/000000.json")
     fill(run, {0: not_ok(0)})
     with suppress(Incomplete):
         aggregate(run.uri)

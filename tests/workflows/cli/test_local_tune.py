@@ -90,7 +90,7 @@ def test_a_hostile_file_is_refused_with_a_sentence(job: str, tmp_path: Path) -> 
     (tmp_path / "tuning.yaml").write_text('version: 1\nentries: ["\\e[2J"]')
     done = _kiln("tune", job)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "tuning.yaml: entries[0] is " in done.stderr
+    assert "tuning.yaml:2: entries[0] is " in done.stderr
     assert "\x1b" not in done.stderr
 
 
