@@ -11,7 +11,13 @@ from imagekiln.steps.maintain.verify import VerifyResult
 from imagekiln.steps.runtime.log_events import add_log_context, empty_log_context
 from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.status import status_text
-from imagekiln.workflows.cli.terminal import print_failure, print_note, print_text
+from imagekiln.workflows.cli.terminal import (
+    print_event,
+    print_failure,
+    print_json,
+    print_note,
+    print_text,
+)
 from imagekiln.workflows.cli.text import format_verification, print_result
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
 from imagekiln.workflows.client.step_failures import StepFailure
@@ -40,6 +46,8 @@ def _control_characters(text: str) -> list[str]:
 def test_printed_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     print_text(EVIL)
     print_text(EVIL, err=True)
+    print_json(json.dumps({"text": EVIL}, ensure_ascii=False))
+    print_event("event", text=EVIL)
     shown = capsys.readouterr()
     assert _control_characters(shown.out) == _control_characters(shown.err) == []
 
