@@ -195,14 +195,20 @@ def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path)
     require_gone(uri, before)
 
 
-def test_removal_frozen_when_all_was_done_ends_no_suspension_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("looks", [1, 2])
+def test_removal_frozen_when_all_was_done_ends_no_suspension_by_another(
+    tmp_path: Path, looks: int
+) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     store = open_store(uri)
     forget = partial(imagekiln.forget, uri, remove=True)
     forget(ids=["r1"])
-    store.create(SUSPENDED_KEY, b"")
     with interleaving(tmp_path, lambda *_: None):
         zombie = frozen(partial(forget, ids=["r1"]), "exists", SUSPENDED_KEY)
+        for _ in range(1, looks):  # whoever looks again does so to end a suspension
+            zombie.step()
+            while not (zombie.is_done or zombie.next_access[1].endswith(SUSPENDED_KEY)):
+                zombie.step()
         frozen(partial(forget, ids=["r3"]), "replace_after", part_key(0, 0)).kill()
         zombie.finish()
     assert store.exists(SUCCESS_KEY) or store.exists(SUSPENDED_KEY)
