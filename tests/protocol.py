@@ -32,6 +32,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from imagekiln.steps.aggregate import output_card as output_card_module
 from imagekiln.steps.aggregate import step as aggregate_step
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
@@ -43,7 +44,6 @@ from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
 from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.maintain import forget as forget_module
 from imagekiln.steps.maintain import gc as gc_module
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
@@ -572,7 +572,7 @@ def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool =
         patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(aggregate_step, "write_report", write_no_report)
         patch.setattr(aggregate_step, "update_output_card", lambda _: None)
-        patch.setattr(forget_module, "update_output_card", lambda _: None)
+        patch.setattr(output_card_module, "update_output_card", lambda _: None)
         patch.setattr(gc_module, "REMOVE_BATCH", 1)
         run_state_machine_as_test(
             machine,

@@ -20,7 +20,7 @@ from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.parquet_features import part_features
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.registry import iter_successful, read_entries
+from imagekiln.steps.runs.registry import RunEntry, iter_successful, read_entries, register_run
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
@@ -97,6 +97,13 @@ class Configuration:
         if job.format == "webdataset":
             return sample_features(self.columns, job.encoding)
         return part_features(self.columns) if self.is_mixed else None
+
+
+def update_card_with(run_uri: str, plan: Plan) -> None:
+    """Write the card of the output that has this run again; a copy elsewhere has none."""
+    output = register_run(run_uri, RunEntry(plan.run_id, plan.job.name))
+    if output is not None:
+        update_output_card(output)
 
 
 def update_output_card(output: str) -> None:

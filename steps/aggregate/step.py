@@ -13,7 +13,7 @@ import pyarrow as pa
 from imagekiln.steps.aggregate.acceptance import check_gate_names, resolve_policy
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
-from imagekiln.steps.aggregate.output_card import update_output_card
+from imagekiln.steps.aggregate.output_card import update_card_with, update_output_card
 from imagekiln.steps.aggregate.publishing import (
     end_suspension,
     publish,
@@ -113,9 +113,7 @@ def _unfinish(run: Run) -> None:
     revoke_success(run)
     end_suspension(run)
     if was_finished:
-        output = register_run(run.store.uri, RunEntry(run.plan.run_id, run.plan.job.name))
-        if output is not None:
-            update_output_card(output)
+        update_card_with(run.store.uri, run.plan)
 
 
 def finish_run(run: Run) -> Summary:

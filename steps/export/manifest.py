@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
+from imagekiln.steps.runs.forgotten import NO_IDS
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.tables import FIELD_TYPES
 from imagekiln.steps.storage.store import Store
@@ -13,7 +14,6 @@ from imagekiln.steps.storage.store import Store
 MANIFEST_ROWS = 2**19
 MANIFEST_COLUMNS = ("image_id", "id", "byte_size", "sha256", "run_id")
 FILE_COLUMNS = ("byte_size", "sha256")  # of a file, which a removed image has not
-NO_IDS = pa.array([], pa.string())
 
 
 def iter_manifest(

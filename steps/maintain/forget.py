@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.output_card import update_output_card
+from imagekiln.steps.aggregate.output_card import update_card_with
 from imagekiln.steps.aggregate.publishing import suspend_success
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
@@ -27,6 +27,7 @@ from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.drawn_parts import remove_drawn_part
 from imagekiln.steps.runs.forgotten import (
+    NO_IDS,
     add_forgotten,
     iter_stored_images,
     read_forgotten,
@@ -37,7 +38,7 @@ from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.registry import RunEntry, read_entries, register_run
+from imagekiln.steps.runs.registry import read_entries
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
@@ -49,7 +50,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
-NO_IDS = pa.array([], pa.string())
 # Of a manifest: where the images of parts are, and what they are.
 STORED_COLUMNS = ["status", "byte_size", "sha256", *LOCATION_SCHEMA.names]
 SHOWN_FOLDERS = ("thumbnails", "images")  # of a report: copies of images
@@ -195,7 +195,8 @@ def forget(
             _forget_in_run(run, _without(ids, earlier), pa.concat_arrays([earlier, ids]).unique())
         with_ids = [run for run, ids in zip(runs, selected, strict=True) if len(ids)]
         if with_ids:
-            _update_output_card(with_ids[-1])
+            # What was killed had perhaps not come to it.
+            update_card_with(with_ids[-1].store.uri, with_ids[-1].plan)
     unknown_ids = _unknown_ids(selection, [match.matched_ids for match in matches])
     # An export may have images of a run that is gone.
     ids_in_exports = pa.concat_arrays([all_ids, pa.array(unknown_ids, pa.string())])
@@ -340,14 +341,6 @@ def _is_manifest_of_parts(
     except BadInput:  # aggregation writes it again
         return False
     return bool(named.equals(stored))
-
-
-def _update_output_card(run: Run) -> None:
-    """Write the card of the run's output again: what was killed had perhaps not come to it."""
-    entry = RunEntry(run.plan.run_id, run.plan.job.name)
-    output = register_run(run.store.uri, entry)
-    if output is not None:
-        update_output_card(output)
 
 
 def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:

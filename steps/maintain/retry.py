@@ -16,7 +16,7 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.sizes import MAX_SHARD_IMAGES
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
+from imagekiln.steps.runs.forgotten import NO_IDS, add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
@@ -42,7 +42,6 @@ from imagekiln.steps.storage.store import Store
 
 RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # not `filtered`, which is no fault
 WORK_TOLERANCE = 1e-9
-NO_IDS = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True)

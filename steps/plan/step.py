@@ -36,15 +36,8 @@ from imagekiln.steps.plan.space import SpaceNeeded, estimate_peak_bytes, require
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.plan.writing import replace_rejected, require_same_shards, write_plan
 from imagekiln.steps.runs.added_columns import require_free_names
-from imagekiln.steps.runs.keys import (
-    PLAN_KEY,
-    input_image_key,
-    shard_key,
-)
-from imagekiln.steps.runs.plan import (
-    Plan,
-    parse_plan,
-)
+from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key, shard_key
+from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store

@@ -27,6 +27,7 @@ from imagekiln.steps.storage.store import Store
 
 ID_SCHEMA = pa.schema([pa.field("image_id", pa.string())])
 # `part` still says which part has the row.
+NO_IDS = pa.array([], pa.string())
 EMPTIED_COLUMNS = tuple(
     field.name
     for field in (*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA)
@@ -60,7 +61,7 @@ def read_forgotten_ids(store: Store) -> pa.Array:
 
 
 def _read_tables(store: Store, count: int) -> pa.Array:
-    image_ids = pa.array([], pa.string())
+    image_ids = NO_IDS
     for number in range(count):
         key = forgotten_key(number)
         further = read_column(store, key, "image_id")

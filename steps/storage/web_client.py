@@ -82,7 +82,7 @@ def is_own_address(address: Address) -> bool:
     if address.is_loopback or address.is_unspecified:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((str(address), 9))  # sends nothing, but finds where it would be sent from
         return ip_address(probe.getsockname()[0].partition("%")[0]) == address
     return False  # no way leads there
