@@ -11,7 +11,7 @@ import argparse
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as seeded
@@ -61,10 +62,11 @@ from imagekiln.steps.runs.keys import (
     TURNS_FOLDER,
     manifest_key,
 )
+from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.readback import read_image_bytes
-from imagekiln.steps.runs.rounds import Round, open_run
-from imagekiln.steps.runs.shard import read_shard_rows
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -331,6 +333,7 @@ class Protocol(RuleBasedStateMachine):
     """Histories of the runs under one output; `histories` counts them all."""
 
     histories = 0
+    max_processes = MAX_PROCESSES
 
     def __init__(self) -> None:
         """Begin with nothing planned."""
@@ -368,20 +371,22 @@ class Protocol(RuleBasedStateMachine):
 
     # --- Processes
 
-    @precondition(lambda self: len(self.processes) < MAX_PROCESSES)
+    @precondition(lambda self: len(self.processes) < self.max_processes)
     @rule(night=st.integers(0, 1))
     def plan(self, night: int) -> None:
         night %= self.setting.nights
         self._start(f"plan {night}", partial(make_plan, self.setting.job(self.folder, night)))
 
-    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @precondition(lambda self: len(self.processes) < self.max_processes and self.runs())
     @rule(run=st.integers(0, 1), shard=st.integers(0, 2))
     def work(self, run: int, shard: int) -> None:
         self._start(f"work {shard}", partial(work, self._run(run), shard))
 
     @precondition(
         lambda self: (
-            len(self.processes) < MAX_PROCESSES and self.runs() and self.setting.separate_passes
+            len(self.processes) < self.max_processes
+            and self.runs()
+            and self.setting.separate_passes
         )
     )
     @rule(run=st.integers(0, 1), shard=st.integers(0, 2), draws=st.booleans())
@@ -389,17 +394,17 @@ class Protocol(RuleBasedStateMachine):
         name = f"{'draw' if draws else 'passes'} {shard}"
         self._start(name, partial(work_stage, self._run(run), shard, draws))
 
-    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @precondition(lambda self: len(self.processes) < self.max_processes and self.runs())
     @rule(run=st.integers(0, 1), include_permanent=st.booleans())
     def retry(self, run: int, include_permanent: bool) -> None:
         self._start("retry", partial(retry, self._run(run), include_permanent))
 
-    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
+    @precondition(lambda self: len(self.processes) < self.max_processes and self.runs())
     @rule(run=st.integers(0, 1))
     def aggregate(self, run: int) -> None:
         self._start("aggregate", partial(aggregate, self._run(run)))
 
-    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.finished_runs())
+    @precondition(lambda self: len(self.processes) < self.max_processes and self.finished_runs())
     @rule(run=st.integers(0, 1), row=st.integers(0, len(PROMPTS) - 1))
     def forget(self, run: int, row: int) -> None:
         finished = self.finished_runs()
@@ -554,6 +559,31 @@ class Protocol(RuleBasedStateMachine):
             self.broken = f"{name} was removed, and nothing was made since it was written"
 
 
+class OneAtATime(Protocol):
+    """Histories in which no process begins before the one before it has ended or was killed."""
+
+    max_processes = 1
+
+    @invariant()
+    def nothing_is_made_twice(self) -> None:
+        if not (self.processes or self.is_collected):
+            for uri in self.runs():
+                made = list(made_ids(open_run(uri)))
+                assert len(made) == len(set(made)), uri
+
+
+def made_ids(run: Run) -> Iterator[str]:
+    """The id of each image that is ok in a part of a run or its rounds, once for each part."""
+    for planned in (Round(run.store, run.plan), *iter_rounds(run.store, run.plan)):
+        for number in range(len(planned.plan.shards)):
+            for part in read_shard(planned.store, planned.plan, number):
+                if planned.store.exists(part.key):
+                    columns = ["image_id", "status"]
+                    outcomes = read_outcomes(planned.store, part.key, columns, part.added)
+                    ok_rows = outcomes.table.filter(pc.equal(outcomes.table["status"], "ok"))
+                    yield from ok_rows["image_id"].to_pylist()
+
+
 def _parts_of(run: Path) -> frozenset[str]:
     """The parts that a run and its rounds have now, and what says which images are forgotten."""
     parts = [*run.glob("**/*-*.parquet"), *run.glob("forgotten/*.parquet")]
@@ -565,9 +595,15 @@ def write_no_report(store: Store, *_: object, **__: object) -> None:
     store.replace(REPORT_KEY, b"<html></html>\n")
 
 
-def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool = True) -> None:
+def check_protocol(
+    examples: int,
+    seed: int,
+    steps: int = 40,
+    *,
+    machine: type[Protocol] = Protocol,
+    shrinks: bool = True,
+) -> None:
     """Try so many histories, each of at most so many rules; shorten one that breaks a promise."""
-    machine = seeded(seed)(Protocol)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(aggregate_step, "write_report", write_no_report)
@@ -575,7 +611,7 @@ def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool =
         patch.setattr(output_card_module, "update_output_card", lambda _: None)
         patch.setattr(gc_module, "REMOVE_BATCH", 1)
         run_state_machine_as_test(
-            machine,
+            seeded(seed)(machine),
             settings=settings(
                 max_examples=examples,
                 stateful_step_count=steps,
@@ -593,10 +629,15 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--one-at-a-time", action="store_true", help="no two processes at once")
     parser.add_argument("--as-it-is", action="store_true", help="do not shorten what is found")
     options = parser.parse_args()
+    machine = OneAtATime if options.one_at_a_time else Protocol
+    shrinks = not options.as_it_is
     try:
-        check_protocol(options.examples, options.seed, options.steps, shrinks=not options.as_it_is)
+        check_protocol(
+            options.examples, options.seed, options.steps, machine=machine, shrinks=shrinks
+        )
     finally:
         print(f"{Protocol.histories} histories")  # noqa: T201
 

@@ -176,7 +176,7 @@ class RunReconciler:
     def require_round_complete(self, round_number: int) -> None:
         """Raise Incomplete where the round lacks parts. Number 0, the run itself, never does."""
         missing = self.missing_parts(round_number)
-        if missing:
+        if missing and not self.rounds[round_number - 1].is_superseded:
             uri = self.rounds[round_number - 1].store.uri
             parts = pluralize(len(missing), "part of this round is", "parts of this round are")
             raise Incomplete(

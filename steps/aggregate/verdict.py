@@ -179,14 +179,16 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
     if summary.missing_parts_count > MAX_IN_ERROR:
         listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
     images = pluralize(summary.images, "image")
+    retry = format_command("retry", uri)
+    resume = f"What a round of retry has begun, it resumes: {retry}. " if summary.rounds else ""
     return RunVerdict(
         "incomplete",
         f"Incomplete: {format_count(summary.missing)} of {images} are missing.",
         "Run the job again, or its workflow: it generates what is missing and nothing else. "
-        f"{by_hand}:",
+        f"{resume}{by_hand}:",
         tuple(commands),
         f"{uri}: {summary.missing} of {summary.images} images are missing: {listed}. "
-        f"To generate them, run the job again. {by_hand}: {' && '.join(commands)}",
+        f"To generate them, run the job again. {resume}{by_hand}: {' && '.join(commands)}",
     )
 
 

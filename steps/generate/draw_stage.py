@@ -24,11 +24,11 @@ from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.stages import DrawnBatch, EncodedPart
 from imagekiln.steps.runs.drawn_parts import find_drawn_parts, is_drawn, pack_drawn_part
 from imagekiln.steps.runs.forgotten import read_forgotten
-from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, ImageRow
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
+from imagekiln.steps.runs.shard import count_images, read_shard
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
@@ -54,7 +54,7 @@ def draw_shard(
     Its images count once the passes have run. `progress` counts those that are stored.
     """
     shard = read_shard(store, plan, number)[parts]
-    missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
+    missing = parts_to_make(store, plan, number, shard)
     drawn_keys = {part.key for part in find_drawn_parts(store, missing)}
     undrawn = [part for part in missing if part.key not in drawn_keys]
     progress.add_existing(count_images(shard) - count_images(undrawn))

@@ -11,6 +11,7 @@ from itertools import compress
 
 from imagekiln.steps.runs.image import BatchShape, batch_shape, group_by_shape, image_rows
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts_to_make import without_retried_parts
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.work_marks import read_state
@@ -73,7 +74,8 @@ def parts_to_help_with(
     ]
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
         is_committed = list(pool.map(store.exists, [part.key for part in parts]))
-    return list(compress(parts, [not committed for committed in is_committed]))
+    missing = list(compress(parts, [not committed for committed in is_committed]))
+    return without_retried_parts(store, plan, shard, missing)
 
 
 def shard_shapes(store: Store, plan: Plan, shard: int) -> Set[BatchShape]:

@@ -20,8 +20,8 @@ from imagekiln.steps.runs.account import (
     open_account,
     open_run_store,
 )
+from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.shard import has_parts_to_make
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
 from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 from imagekiln.steps.runtime.signals import Stop

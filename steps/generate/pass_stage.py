@@ -26,11 +26,11 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
 from imagekiln.steps.generate.stages import DrawnBatch, PassRate, pass_batches
 from imagekiln.steps.runs.drawn_parts import find_drawn_parts, read_drawn_part, remove_drawn_part
-from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages, image_rows
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
+from imagekiln.steps.runs.shard import count_images, read_shard, used_lora_names
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
@@ -63,7 +63,7 @@ def pass_shard(
     Raises NotDrawn where a part is neither drawn nor committed, after all others.
     """
     shard = read_shard(store, plan, number)[parts]
-    missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
+    missing = parts_to_make(store, plan, number, shard)
     remove_drawn = _DrawnRemoval(store, progress)
     _remove_leftovers(store, shard, missing, remove_drawn)
     progress.add_existing(count_images(shard) - count_images(missing))

@@ -23,10 +23,10 @@ from imagekiln.steps.generate.late_shards import (
     shard_shapes,
 )
 from imagekiln.steps.generate.part_watch import PartWatch
-from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
+from imagekiln.steps.runs.shard import count_images, read_shard
 from imagekiln.steps.runs.stats import ShardStats, record_stats
 from imagekiln.steps.runs.work_marks import claim_part, mark_begun, mark_finished
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
@@ -55,7 +55,7 @@ def generate_shard(
     passed to `record` where several processes make parts of it.
     """
     shard = read_shard(store, plan, number)[parts]
-    missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
+    missing = parts_to_make(store, plan, number, shard)
     progress.add_existing(count_images(shard) - count_images(missing))
     if not missing:
         return None

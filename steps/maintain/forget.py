@@ -254,7 +254,7 @@ def _require_ended(run: Run) -> None:
             f"job to the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
         )
     for retry_round in iter_rounds(run.store, run.plan):
-        if not retry_round.is_finished:
+        if not retry_round.has_ended:
             raise BadInput(
                 f"{retry_round.store.uri}: this round is not finished. First resume it: "
                 f"`{format_command('retry', run.store.uri)}`."

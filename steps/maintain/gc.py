@@ -295,7 +295,7 @@ def _unreferenced_objects(run: Run) -> Iterator[ObjectInfo]:
 
 def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
     """The same of the run's own plan or of one of its rounds. `store` is that of the run."""
-    if not planned.is_finished:  # whoever resumes the round commits what lies there
+    if not planned.has_ended:  # whoever resumes the round commits what lies there
         return
     plan = planned.plan
     prefix = f"{round_folder(plan.round)}/" if plan.round else ""

@@ -2,12 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate, finish_run
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
@@ -20,6 +23,7 @@ from imagekiln.steps.runs.forgotten import NO_IDS, add_forgotten, read_forgotten
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
+from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import (
     Plan,
@@ -29,8 +33,8 @@ from imagekiln.steps.runs.plan import (
     load_plan,
     plan_to_json,
 )
-from imagekiln.steps.runs.rounds import Round, iter_rounds, open_run
-from imagekiln.steps.runs.shard import read_shard_rows
+from imagekiln.steps.runs.rounds import Round, open_run
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -40,8 +44,10 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store
 
+OUTCOME_COLUMNS = ["status", "error"]
 RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # not `filtered`, which is no fault
 WORK_TOLERANCE = 1e-9
+ReadOutcomes = Callable[[int], pa.Table]  # of a shard of the run, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +150,23 @@ def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False
     """The last round where it is unfinished, or else a new one; None where nothing is left to do.
 
     What is left is what the manifest says, without the failures that another try cannot mend unless
-    `include_permanent`. Raises Incomplete where the run was never aggregated,
+    `include_permanent`. An unfinished round is superseded where some of what it lacks has been made
+    since, such as by running the job again. Raises Incomplete where the run was never aggregated,
     BadInput, TryAgain.
     """
     number = 1
-    for retry_round in iter_rounds(store, plan):
-        if not retry_round.is_finished:
-            return retry_round
+    reconciler = RunReconciler(store, plan)
+    read_outcomes = partial(_read_outcomes, store, plan, reconciler)
+    for retry_round in reconciler.rounds:
         number = retry_round.plan.round + 1
+        if retry_round.has_ended:
+            continue
+        if not _is_overtaken(store, plan, retry_round, read_outcomes):
+            return retry_round
+        retry_round.supersede()
+        read_outcomes = partial(_reconcile_outcomes, reconciler)  # its parts may be in no manifest
 
-    rows_to_retry = _rows_to_retry(store, plan, include_permanent)
+    rows_to_retry = _rows_to_retry(store, plan, read_outcomes, include_permanent)
     groups = _group_into_shards(rows_to_retry, plan)
     first = next(groups, None)
     if first is None:
@@ -216,13 +229,58 @@ def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     progress.close()
 
 
-def _rows_to_retry(store: Store, plan: Plan, include_permanent: bool) -> Iterator[_RetryRows]:
+def _is_overtaken(
+    store: Store, plan: Plan, retry_round: Round, read_outcomes: ReadOutcomes
+) -> bool:
+    """Whether an image that the round lacks is none of those to generate again any more."""
+
+    def lacks_made_image(number: int) -> bool:
+        lacking = _lacking_ids(retry_round, number)
+        if not len(lacking):
+            return False
+        first, last = retry_round.plan.source_shards[number]
+        sources = range(first, last + 1)
+        to_retry = _ids_to_retry(store, plan, sources, read_outcomes)
+        is_to_retry = pc.is_in(lacking, to_retry)
+        return not pc.all(is_to_retry).as_py()
+
+    shard_count = len(retry_round.plan.shards)
+    with closing(map_ordered(lacks_made_image, shard_count)) as results:
+        return any(results)
+
+
+def _lacking_ids(retry_round: Round, number: int) -> pa.Array:
+    """The ids of the images that are to be made in one shard of the round."""
+    store = retry_round.store
+    plan = retry_round.plan
+    parts = read_shard(store, plan, number)
+    image_ids = [NO_IDS]
+    for part in parts_to_make(store, plan, number, parts):
+        image_ids += part.rows["image_id"].chunks
+    return pa.concat_arrays(image_ids)
+
+
+def _ids_to_retry(
+    store: Store, plan: Plan, numbers: range, read_outcomes: ReadOutcomes
+) -> pa.Array:
+    """The ids of all images of these shards of the run that a round may hold."""
+    image_ids = [NO_IDS]
+    for number in numbers:
+        rows = _shard_rows_to_retry(store, plan, number, read_outcomes, include_permanent=True)
+        if rows is not None:
+            image_ids += rows["image_id"].chunks
+    return pa.concat_arrays(image_ids)
+
+
+def _rows_to_retry(
+    store: Store, plan: Plan, read_outcomes: ReadOutcomes, include_permanent: bool
+) -> Iterator[_RetryRows]:
     """The rows to generate again, shard by shard of the run."""
     sizes = [shard.images for shard in plan.shards]
     last = len(sizes) - 1
 
     def read(number: int) -> pa.Table | None:
-        return _shard_rows_to_retry(store, plan, number, include_permanent)
+        return _shard_rows_to_retry(store, plan, number, read_outcomes, include_permanent)
 
     schema: pa.Schema | None = None
     tables = map_ordered(read, len(sizes))
@@ -238,19 +296,33 @@ def _rows_to_retry(store: Store, plan: Plan, include_permanent: bool) -> Iterato
         yield _RetryRows((table,), table.num_rows, table.num_rows / full_size, number, number)
 
 
-def _shard_rows_to_retry(
-    store: Store, plan: Plan, number: int, include_permanent: bool
-) -> pa.Table | None:
+def _read_outcomes(store: Store, plan: Plan, reconciler: RunReconciler, number: int) -> pa.Table:
+    """What became of a shard's images by the manifest, or, where it lacks some, by the parts."""
     key = manifest_key(number)
     try:
         images = plan.shards[number].images
-        manifest = read_manifest_columns(store, number, images, ["status", "error"])
-        manifest = manifest.combine_chunks()
+        manifest = read_manifest_columns(store, number, images, OUTCOME_COLUMNS)
     except Missing as error:
         raise Incomplete(
             f"{store.uri_of(key)}: is missing, so it is unknown what is left. Run the job, or "
             f"`{format_command('aggregate', store.uri)}`, first."
         ) from error
+    is_missing = pc.equal(manifest["status"], MISSING_STATUS)
+    if pc.any(is_missing).as_py():
+        return _reconcile_outcomes(reconciler, number)  # they may have been made since
+    return manifest.combine_chunks()
+
+
+def _reconcile_outcomes(reconciler: RunReconciler, number: int) -> pa.Table:
+    shard = reconciler.reconcile(number)
+    outcomes = shard.manifest.select(OUTCOME_COLUMNS)
+    return outcomes.combine_chunks()
+
+
+def _shard_rows_to_retry(
+    store: Store, plan: Plan, number: int, read_outcomes: ReadOutcomes, include_permanent: bool
+) -> pa.Table | None:
+    manifest = read_outcomes(number)
     is_retried = pc.is_in(manifest["status"], pa.array(RETRIED_STATUSES))
     if not include_permanent:
         is_permanent = permanent_mask(manifest["status"], manifest["error"])

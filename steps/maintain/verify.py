@@ -81,8 +81,8 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
             "Run or aggregate it first."
         )
     reconciler = RunReconciler(run.store, run.plan)
-    all_finished = all(retry_round.is_finished for retry_round in reconciler.rounds)
-    rounds = len(reconciler.rounds) if all_finished else None
+    all_ended = all(retry_round.has_ended for retry_round in reconciler.rounds)
+    rounds = len(reconciler.rounds) if all_ended else None
     with RunImageIds(run.plan.counts.images) as image_ids:
         recount = Recount(run.plan, rounds, image_ids)
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
@@ -120,7 +120,7 @@ def _check_run(
 def _advise(run: Run, reconciler: RunReconciler, checked: CheckResult) -> str:
     """What to do. Images of an unfinished round are in no manifest yet, which is no damage."""
     for retry_round in reconciler.rounds:
-        if not retry_round.is_finished:
+        if not retry_round.has_ended:
             return (
                 f"Round {retry_round.plan.round} is not finished: "
                 "retry the run again to resume it, then verify."

@@ -20,6 +20,7 @@ ESTIMATE_KEY = "estimate.json"  # what planning expected the run to take
 REPORT_KEY = "report/index.html"
 SUCCESS_KEY = "_SUCCESS"
 SUSPENDED_KEY = "_SUSPENDED"  # of a run that was finished, while what it holds is replaced
+SUPERSEDED_KEY = "_SUPERSEDED"  # of a round: what it still lacks is left to later ones
 IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
@@ -44,7 +45,8 @@ IMAGE_OBJECT_PATTERN = (
 # beside its object.
 RUN_KEY_PATTERN = re.compile(
     r"""(?:retry-[1-9][0-9]*/)?
-    (?: (?:plan|looked-at|summary|terms|prices|rate|estimate)\.json | _SUCCESS | _SUSPENDED
+    (?: (?:plan|looked-at|summary|terms|prices|rate|estimate)\.json
+      | _SUCCESS | _SUSPENDED | _SUPERSEDED
       | README\.md
       | (?:rejected|duplicates|empty)\.parquet
       | (?:shards|manifest|image-ids)/\d{5,}\.parquet

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, round_folder
+from imagekiln.steps.runs.keys import (
+    PLAN_KEY,
+    SUCCESS_KEY,
+    SUPERSEDED_KEY,
+    SUSPENDED_KEY,
+    round_folder,
+)
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store
@@ -51,6 +57,20 @@ class Round:
     def is_finished(self) -> bool:
         """Whether all its images were accounted for when the run was last aggregated."""
         return self.store.exists(SUCCESS_KEY)
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether what it lacked was left to later rounds."""
+        return self.store.exists(SUPERSEDED_KEY)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no part of it is made any more."""
+        return self.is_finished or self.is_superseded
+
+    def supersede(self) -> None:
+        """Leave what it lacks to later rounds."""
+        self.store.create(SUPERSEDED_KEY, b"Later rounds make what this one lacks.\n")
 
     def shards_covering(self, number: int) -> range:
         """The round's shards that hold images of one shard of the run."""

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC
 from itertools import compress
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.formats import format_of, recover_parts
+from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
@@ -29,7 +28,6 @@ from imagekiln.steps.runs.tables import (
     require_field_types,
 )
 from imagekiln.steps.runs.webui_text import model_label
-from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store, confirm_damage
 
 CHECK_THREADS = 8
@@ -148,17 +146,3 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
         missing = list(pool.map(is_missing, parts))
     return list(compress(parts, missing))
-
-
-def has_parts_to_make(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
-    """Whether images of these shards are missing. Commits parts that lack only their commit.
-
-    Raises as `missing_parts` and `recover_parts` do.
-    """
-
-    def has_parts(index: int) -> bool:
-        missing = missing_parts(store, read_shard(store, plan, shards[index]))
-        return bool(recover_parts(store, format_of(plan.job), missing))
-
-    with closing(map_ordered(has_parts, len(shards))) as results:
-        return any(results)

@@ -16,7 +16,7 @@ from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests.interleaving import frozen, interleaving
-from tests.protocol import check_protocol
+from tests.protocol import OneAtATime, check_protocol
 from tests.runs import begin_round, fill, not_ok, planned
 
 
@@ -73,3 +73,7 @@ def test_round_that_two_plan_at_once_in_different_ways_has_the_shards_of_its_pla
 
 def test_quick_search_for_a_history_that_breaks_a_promise() -> None:
     check_protocol(examples=4, seed=7, steps=30)
+
+
+def test_processes_one_after_another_make_nothing_twice() -> None:
+    check_protocol(examples=4, seed=1, steps=30, machine=OneAtATime)

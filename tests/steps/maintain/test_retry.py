@@ -10,15 +10,18 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.generate.shard_stages import open_stage
+from imagekiln.steps.generate.step import ALL_PARTS
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
-from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.runs.plan import Plan, load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import Round
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
@@ -157,6 +160,34 @@ def failed(tmp_path: Path, store_uri: str) -> str:
     uri, _, _ = str(caught.value).partition(": ")
     assert f"imagekiln retry {uri}" in str(caught.value)
     return uri
+
+
+def lacking_parts(
+    folder: Path, *parts: tuple[int, int], failed: int | None = None
+) -> tuple[Store, Plan]:
+    """A run of 20 images that lacks these parts, aggregated; one other image may have failed."""
+    planned_run = planned(folder, str(folder / "out"))
+    fill(planned_run, {} if failed is None else {failed: not_ok(failed)})
+    store = open_store(planned_run.uri)
+    for number, part in parts:
+        store.remove(part_key(number, part))
+    with pytest.raises(Incomplete, match="images are missing"):
+        aggregate(store.uri)
+    return store, planned_run.plan
+
+
+def begin(store: Store, plan: Plan) -> Round:
+    """Plan a round, which may be killed before it makes anything."""
+    retry_round = plan_next_round(store, plan)
+    assert retry_round is not None
+    return retry_round
+
+
+def generate(planned_run: Round, number: int, parts: slice = ALL_PARTS) -> None:
+    """Make what is missing of a shard of a run or of one of its rounds."""
+    store, plan = planned_run.store, planned_run.plan
+    with open_stage("whole", store, plan) as make:
+        make(number, progress=NoProgress(), stop=Stop(), parts=parts)
 
 
 def stored_objects(store: Store) -> dict[str, bytes]:
@@ -409,3 +440,68 @@ def test_round_that_another_process_planned_meanwhile_stays_as_it_is(
     assert late.plan == begin_round(planned_run).plan
     (part,) = read_shard(open_store(f"{store.uri}/retry-1"), begin_round(planned_run).plan, 0)
     assert part.rows["id"].to_pylist() == ["row-3", "row-90"]
+
+
+def test_a_round_whose_images_the_job_made_meanwhile_is_superseded(tmp_path: Path) -> None:
+    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
+    begun = begin(store, plan)
+    with failing() as drawn:
+        generate(Round(store, plan), 0)
+        generate(Round(store, plan), 1)
+        done = retry(store.uri)
+    assert sorted(drawn) == sorted([*TEXTS[:4], *TEXTS[8:12]])  # each once
+    assert (done.round, done.summary.ok) == (0, 20)
+    assert begun.is_superseded
+    assert not begun.is_finished
+    assert verify(store.uri).ok == 20
+
+
+def test_what_a_superseded_round_lacks_and_nothing_else_is_in_the_next_one(tmp_path: Path) -> None:
+    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
+    begun = begin(store, plan)
+    with failing() as drawn:
+        generate(Round(store, plan), 1)
+        generate(begun, 0, parts=slice(0, 0))
+        done = retry(store.uri)
+    assert sorted(drawn) == sorted([*TEXTS[:4], *TEXTS[8:12]])
+    assert (done.round, done.images, done.summary.ok) == (2, 4, 20)
+    assert verify(store.uri).ok == 20
+    # A pod of the superseded round that comes late has nothing to make.
+    with failing() as late:
+        generate(begun, 0)
+    assert late == []
+
+
+def test_what_a_round_has_made_is_not_made_by_the_job(tmp_path: Path) -> None:
+    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
+    with failing(TEXTS[0]) as drawn:
+        with pytest.raises(Incomplete, match="1 of 20 images are not ok"):
+            retry(store.uri)
+        generate(Round(store, plan), 0)
+        generate(Round(store, plan), 1)
+    assert sorted(drawn) == sorted([*TEXTS[1:4], *TEXTS[8:12]])
+    assert (retry(store.uri).images, verify(store.uri).ok) == (1, 20)
+
+
+def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None:
+    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0), failed=5)
+    begun = begin(store, plan)  # in parts of 0 to 3; of 5, 8, 9 and 10; of 11
+    with failing() as drawn:
+        generate(begun, 0, parts=slice(1, 2))
+        generate(Round(store, plan), 0)
+        generate(Round(store, plan), 1)
+        assert not store.exists(part_key(1, 0))
+        done = retry(store.uri)
+    assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[5], *TEXTS[8:12]])  # each once
+    assert (done.round, done.images, done.summary.ok) == (2, 1, 20)
+    assert verify(store.uri).ok == 20
+
+
+def test_a_lost_part_is_generated_again_though_a_round_has_an_image_of_it(failed: str) -> None:
+    retry(failed)
+    store = open_store(failed)
+    store.remove(part_key(0, 0))
+    generate(Round(store, load_plan(store)), 0)
+    assert store.exists(part_key(0, 0))
+    aggregate(failed)
+    assert verify(failed).ok == 20
