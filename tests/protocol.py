@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -107,6 +107,8 @@ class Setting:
     failed_share: float
     skip_existing: bool
     separate_passes: bool = False
+    part_images: int = 1
+    shard_images: int = 3
 
     def job(self, folder: Path, night: int) -> Job:
         """The job of a night, whose runs lie in `folder`/out."""
@@ -125,8 +127,8 @@ class Setting:
             skip_existing=self.skip_existing,
             **(SEPARATE if self.separate_passes else {}),
             batch={"images": 1},
-            part={"images": 1},
-            shard={"images": 3},
+            part={"images": self.part_images},
+            shard={"images": self.shard_images},
             device="cpu",
             threads=1,
         )
@@ -333,7 +335,6 @@ class Protocol(RuleBasedStateMachine):
     """Histories of the runs under one output; `histories` counts them all."""
 
     histories = 0
-    max_processes = MAX_PROCESSES
 
     def __init__(self) -> None:
         """Begin with nothing planned."""
@@ -371,22 +372,20 @@ class Protocol(RuleBasedStateMachine):
 
     # --- Processes
 
-    @precondition(lambda self: len(self.processes) < self.max_processes)
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES)
     @rule(night=st.integers(0, 1))
     def plan(self, night: int) -> None:
         night %= self.setting.nights
         self._start(f"plan {night}", partial(make_plan, self.setting.job(self.folder, night)))
 
-    @precondition(lambda self: len(self.processes) < self.max_processes and self.runs())
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
     @rule(run=st.integers(0, 1), shard=st.integers(0, 2))
     def work(self, run: int, shard: int) -> None:
         self._start(f"work {shard}", partial(work, self._run(run), shard))
 
     @precondition(
         lambda self: (
-            len(self.processes) < self.max_processes
-            and self.runs()
-            and self.setting.separate_passes
+            len(self.processes) < MAX_PROCESSES and self.runs() and self.setting.separate_passes
         )
     )
     @rule(run=st.integers(0, 1), shard=st.integers(0, 2), draws=st.booleans())
@@ -394,17 +393,17 @@ class Protocol(RuleBasedStateMachine):
         name = f"{'draw' if draws else 'passes'} {shard}"
         self._start(name, partial(work_stage, self._run(run), shard, draws))
 
-    @precondition(lambda self: len(self.processes) < self.max_processes and self.runs())
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
     @rule(run=st.integers(0, 1), include_permanent=st.booleans())
     def retry(self, run: int, include_permanent: bool) -> None:
         self._start("retry", partial(retry, self._run(run), include_permanent))
 
-    @precondition(lambda self: len(self.processes) < self.max_processes and self.runs())
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.runs())
     @rule(run=st.integers(0, 1))
     def aggregate(self, run: int) -> None:
         self._start("aggregate", partial(aggregate, self._run(run)))
 
-    @precondition(lambda self: len(self.processes) < self.max_processes and self.finished_runs())
+    @precondition(lambda self: len(self.processes) < MAX_PROCESSES and self.finished_runs())
     @rule(run=st.integers(0, 1), row=st.integers(0, len(PROMPTS) - 1))
     def forget(self, run: int, row: int) -> None:
         finished = self.finished_runs()
@@ -559,19 +558,6 @@ class Protocol(RuleBasedStateMachine):
             self.broken = f"{name} was removed, and nothing was made since it was written"
 
 
-class OneAtATime(Protocol):
-    """Histories in which no process begins before the one before it has ended or was killed."""
-
-    max_processes = 1
-
-    @invariant()
-    def nothing_is_made_twice(self) -> None:
-        if not (self.processes or self.is_collected):
-            for uri in self.runs():
-                made = list(made_ids(open_run(uri)))
-                assert len(made) == len(set(made)), uri
-
-
 def made_ids(run: Run) -> Iterator[str]:
     """The id of each image that is ok in a part of a run or its rounds, once for each part."""
     for planned in (Round(run.store, run.plan), *iter_rounds(run.store, run.plan)):
@@ -595,23 +581,24 @@ def write_no_report(store: Store, *_: object, **__: object) -> None:
     store.replace(REPORT_KEY, b"<html></html>\n")
 
 
-def check_protocol(
-    examples: int,
-    seed: int,
-    steps: int = 40,
-    *,
-    machine: type[Protocol] = Protocol,
-    shrinks: bool = True,
-) -> None:
-    """Try so many histories, each of at most so many rules; shorten one that breaks a promise."""
+@contextmanager
+def without_reports() -> Iterator[pytest.MonkeyPatch]:
+    """While the block runs, reports and cards of outputs, which are no part of it, are not made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(aggregate_step, "write_report", write_no_report)
         patch.setattr(aggregate_step, "update_output_card", lambda _: None)
         patch.setattr(output_card_module, "update_output_card", lambda _: None)
+        yield patch
+
+
+def check_protocol(examples: int, seed: int, steps: int = 40, *, shrinks: bool = True) -> None:
+    """Try so many histories, each of at most so many rules; shorten one that breaks a promise."""
+    machine = seeded(seed)(Protocol)
+    with without_reports() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1790000000")
         patch.setattr(gc_module, "REMOVE_BATCH", 1)
         run_state_machine_as_test(
-            seeded(seed)(machine),
+            machine,
             settings=settings(
                 max_examples=examples,
                 stateful_step_count=steps,
@@ -629,15 +616,10 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--one-at-a-time", action="store_true", help="no two processes at once")
     parser.add_argument("--as-it-is", action="store_true", help="do not shorten what is found")
     options = parser.parse_args()
-    machine = OneAtATime if options.one_at_a_time else Protocol
-    shrinks = not options.as_it_is
     try:
-        check_protocol(
-            options.examples, options.seed, options.steps, machine=machine, shrinks=shrinks
-        )
+        check_protocol(options.examples, options.seed, options.steps, shrinks=not options.as_it_is)
     finally:
         print(f"{Protocol.histories} histories")  # noqa: T201
 

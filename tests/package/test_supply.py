@@ -90,6 +90,8 @@ def test_whatever_installs_the_lock_requires_its_hashes(file: str) -> None:
     for command in commands:
         is_ours = "--no-deps" in command  # our own wheel, just built
         assert is_ours or "--require-hashes" in command or re.search(r"\$(\$own|{lock})", command)
+    for command in re.findall(r'uv build [^&|;\n]*|lock="[^"]*lock\.txt[^"]*"', text):
+        assert "--require-hashes" in command
 
 
 def test_licenses_of_all_that_is_installed_are_known_and_permitted() -> None:

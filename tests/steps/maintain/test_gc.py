@@ -211,6 +211,16 @@ def test_image_that_a_round_and_a_late_pod_made_keeps_its_copy_and_both_stay(
     assert verify(run.uri).ok == 8
 
 
+def test_images_of_a_lost_part_stay_for_its_repair(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:8], run_id="run", format="files")
+    part = fill(run)[1]
+    aggregate(run.uri)
+    (Path(run.uri) / part.key).unlink()
+    assert gc(str(tmp_path / "out"), -1, remove=True).found == ()
+    aggregate(run.uri)  # commits what lacks only its commit
+    assert verify(run.uri).ok == 8
+
+
 def test_files_of_a_round_that_is_resumed_meanwhile_stay(tmp_path: Path) -> None:
     run = planned(
         tmp_path,

@@ -118,6 +118,27 @@ def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
     assert after == before
 
 
+def test_other_prompts_are_rewritten_after_a_removal_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path, "first")
+    _run(tmp_path, "second", tokens=5)
+    shutil.rmtree(run.uri)
+    _age(tmp_path / "out", 10)
+    remove = LocalStore.remove
+
+    def remove_one(store: LocalStore, key: str) -> None:
+        remove(store, key)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "remove", remove_one)
+        with pytest.raises(KeyboardInterrupt):
+            gc(str(tmp_path / "out"), remove=True)
+    other = write_prompts(tmp_path / "others.parquet", [{"prompt": "green fox", "id": "f"}])
+    rewrite(_job(tmp_path, "again").model_copy(update={"prompts": str(other)}))
+
+
 def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:
     uri = _run(tmp_path, "night").uri
     rows = pq.read_table(open_store(uri).uri_of("manifest/00000.parquet")).to_pylist()

@@ -153,10 +153,15 @@ def test_prompts_follow_from_row_and_options_alone(
         fewer = _draw(folder / "c", lines, cities[:2])
         more = _draw(folder / "d", [*lines, further], cities)
         longer = _draw(folder / "e", lines, cities, combinations=7)
+        unnamed = _draw(folder / "f", lines, CITIES, header="name,city")
+        unnamed_moved = _draw(
+            folder / "g", lines, cities[split:], cities[:split], header="name,city"
+        )
     assert len(plain) == 20
     assert len(longer) == 28
     assert plain <= longer
     assert moved == plain
+    assert unnamed_moved == unnamed
     assert len(fewer) == 10
     assert fewer <= plain
     assert all("gold" in row[0] for row in more - plain)
@@ -164,13 +169,17 @@ def test_prompts_follow_from_row_and_options_alone(
 
 
 def _draw(
-    folder: Path, lines: list[str], *tables: list[tuple[str, str]], combinations: int = 5
+    folder: Path,
+    lines: list[str],
+    *tables: list[tuple[str, str]],
+    combinations: int = 5,
+    header: str = "id,city",
 ) -> set[tuple[str, ...]]:
     """All that is written of each prompt: of these tables, and two files of these lines."""
     folder.mkdir()
     for number, cities in enumerate(tables):
         rows = [f"{city_id},{city}\n" for city_id, city in cities]
-        (folder / f"{number}.csv").write_text("".join(["id,city\n", *rows]))
+        (folder / f"{number}.csv").write_text("".join([f"{header}\n", *rows]))
     settings = _job(
         folder,
         {"xa": "\n".join(lines[:2]), "xb": "\n".join(lines[2:])},

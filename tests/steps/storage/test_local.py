@@ -315,8 +315,21 @@ def test_nothing_is_written_listed_or_removed_behind_a_link(tmp_path: Path) -> N
         with pytest.raises(BadInput, match="run/images: is a link"):
             action()
     assert list(store.list_folder("images")) == []
+    assert [entry.key for entry in store.list_folder("")] == ["plan.json"]
     assert store.read("images/a") == b"of somebody else"  # as readers of caches rely on
     assert other.read("images/a") == b"of somebody else"
+
+
+def test_the_first_writer_wins_whatever_others_saw_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    with monkeypatch.context() as patch:
+        for module in (Path, os.path):
+            patch.setattr(module, "exists", lambda _: False)
+        assert store.create("part", b"first")
+        assert not store.create("part", b"second")
+    assert store.read("part") == b"first"
 
 
 def test_pipe_or_device_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
