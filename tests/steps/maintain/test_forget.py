@@ -31,6 +31,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.interleaving import Process, frozen, interleaving
+from tests.jobs import files
 from tests.runs import (
     begin_round,
     encoded,
@@ -282,6 +283,8 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
             process.step(accesses)
             is_done = process.is_done
             process.kill(torn=True)
+        if files(killed / "data") != files(export / "data"):  # readers of all have been told
+            assert files(killed).get(SUCCESS_KEY) != f"{IMAGES} images\n".encode()
         counted = forget(exports=[killed])
         assert counted.exports[0].images == len(TAKEN_DOWN)
         assert (killed / SUCCESS_KEY).read_text() == f"{IMAGES - 2} images\n"

@@ -136,7 +136,8 @@ def test_other_prompts_are_rewritten_after_a_removal_that_was_interrupted(
         with pytest.raises(KeyboardInterrupt):
             gc(str(tmp_path / "out"), remove=True)
     other = write_prompts(tmp_path / "others.parquet", [{"prompt": "green fox", "id": "f"}])
-    rewrite(_job(tmp_path, "again").model_copy(update={"prompts": str(other)}))
+    further = _job(tmp_path, "again").model_copy(update={"prompts": str(other)})
+    assert make_plan(further, rewriter=prompt_rewriter()).plan.counts.images == 1
 
 
 def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:
