@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 
@@ -20,6 +21,7 @@ from imagekiln.steps.runs.registry import (
 )
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from tests.interleaving import frozen, interleaving
 from tests.registry import entry, succeed
 from tests.s3 import S3_AMONG_SLOW, S3Server, log_in
 from tests.stub_s3 import Fault, stub_s3
@@ -74,6 +76,16 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
     succeed(store_uri, *nights)
     assert sorted(read_registry(store_uri), key=lambda run: run.run_id) == nights
     assert not open_store(store_uri).exists(registry_key(len(nights)))
+
+
+def test_run_that_is_registered_just_before_another_keeps_its_entry(tmp_path: Path) -> None:
+    register = partial(append_run_entry, str(tmp_path))
+    with interleaving(tmp_path, lambda *_: None):
+        late = frozen(partial(register, entry(0)), "create", registry_key(0))
+        register(entry(1))
+        late.finish()
+    assert late.error is None
+    assert read_entries(str(tmp_path)) == [entry(1), entry(0)]
 
 
 def test_registering_whose_answer_was_lost_is_no_second_entry(
