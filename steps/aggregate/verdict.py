@@ -180,7 +180,9 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
         listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
     images = pluralize(summary.images, "image")
     retry = format_command("retry", uri)
-    resume = f"What a round of retry has begun, it resumes: {retry}. " if summary.rounds else ""
+    resume = ""
+    if summary.rounds:
+        resume = f"For parts that a round of retry has begun, resume the round: {retry}. "
     return RunVerdict(
         "incomplete",
         f"Incomplete: {format_count(summary.missing)} of {images} are missing.",

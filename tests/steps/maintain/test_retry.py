@@ -491,6 +491,8 @@ def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None
         generate(Round(store, plan), 0)
         generate(Round(store, plan), 1)
         assert not store.exists(part_key(1, 0))
+        with pytest.raises(Incomplete, match="has begun, resume the round: imagekiln retry"):
+            aggregate(store.uri)
         done = retry(store.uri)
     assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[5], *TEXTS[8:12]])  # each once
     assert (done.round, done.images, done.summary.ok) == (2, 1, 20)
