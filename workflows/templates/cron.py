@@ -15,6 +15,7 @@ from imagekiln.steps.job.dates import parse_time_zone
 
 CRON_FIELDS = 5
 SUNDAY = 0  # and never 7
+EVERY_DAY = re.compile(r"\*(/0*1)?")
 # No L, W and #, no seconds.
 CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)
 
@@ -46,7 +47,7 @@ def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[da
     check_cron(cron)
     start = datetime.combine(first, time(), zone)
     end = datetime.combine(last + timedelta(days=1), time(), zone)
-    for moment in CronSim(cron, start - timedelta(seconds=1)):
+    for moment in _simulate(cron, start - timedelta(seconds=1)):
         if moment >= end:
             return
         yield moment.astimezone(UTC)
@@ -58,8 +59,21 @@ def next_fire_time(crons: Iterable[str], timezone: str, after: datetime) -> date
     times: list[datetime] = []
     for cron in crons:
         check_cron(cron)
-        times += islice(CronSim(cron, start), 1)
+        times += islice(_simulate(cron, start), 1)
     return min(times).astimezone(UTC) if times else None
+
+
+def _simulate(cron: str, start: datetime) -> CronSim:
+    """The fire times after `start`.
+
+    A schedule that restricts days of the month and of the week fires on either. For Argo,
+    every other day is such a restriction; for Debian's cron, which is simulated, it has a star.
+    """
+    simulation = CronSim(cron, start)
+    _, _, month_days, _, week_days = cron.split()
+    items = f"{month_days},{week_days}".split(",")
+    simulation.day_and = any(map(EVERY_DAY.fullmatch, items))
+    return simulation
 
 
 def _cron_error(cron: str, why: str) -> BadInput:

@@ -34,6 +34,24 @@ def test_next_moment_is_the_first_of_all_lines_that_is_still_to_come() -> None:
     assert next_fire_time((), "UTC", saturday) is None
 
 
+# By robfig/cron 3.0.1, which Argo uses. A star with a step is no star, unless it takes every day.
+@pytest.mark.parametrize(
+    ("cron", "days"),
+    [
+        ("0 1 */10 * 1", [1, 2, 9, 11, 16, 21, 23, 30]),
+        ("0 1 13 * */6", [1, 7, 8, 13, 14, 15, 21, 22, 28, 29]),
+        ("0 1 */1 * 1", [2, 9, 16, 23, 30]),
+        ("0 1 5,* * 1", [2, 9, 16, 23, 30]),
+        ("0 1 */10 * *", [1, 11, 21]),
+    ],
+)
+def test_days_of_the_month_and_of_the_week_are_combined_as_argo_does(
+    cron: str, days: list[int]
+) -> None:
+    times = fire_times(cron, "UTC", date(2026, 11, 1), date(2026, 11, 30))
+    assert [time.day for time in times] == days
+
+
 def test_clocks_that_change_move_the_moment() -> None:
     both_days = moments("30 4 * * *", "Europe/Berlin", date(2026, 10, 24), date(2026, 10, 25))
     assert both_days == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
