@@ -31,6 +31,9 @@ ARGO_KINDS = {
 }
 
 
+# What becomes of the objects that one owns, once it is deleted: without it, they are deleted, too.
+DELETION_QUERIES = {"CronWorkflow": {"propagationPolicy": "Orphan"}}
+
 # What shows the objects of a namespace that a user may name.
 LISTING_COMMANDS = {"Workflow": "list", "CronWorkflow": "schedules"}
 
@@ -53,7 +56,7 @@ class ArgoApi(Protocol):
         """The objects that a label selector matches."""
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object."""
+        """Delete an object. The workflows of a schedule stay, and go on."""
 
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow; its exit handler still runs."""

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain, first_line
 from imagekiln.workflows.client.access import SERVER_VARIABLE, server_variable
 from imagekiln.workflows.client.api import (
     ARGO_KINDS,
+    DELETION_QUERIES,
     naming_place,
     object_path,
     pod_event_selector,
@@ -17,8 +17,8 @@ from imagekiln.workflows.client.api import (
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.objects import (
     Json,
-    get_mapping,
     get_mappings,
+    get_texts,
     is_named,
     object_identity,
     object_metadata,
@@ -44,7 +44,11 @@ class ArgoServer:
         return self.connection.request("POST", path, body=body)
 
     def apply(self, manifest: Json) -> Json:
-        """Create an object, or replace the one of its name."""
+        """Create an object, or replace the one of its name.
+
+        What Argo keeps in it stays, as it does where Kubernetes applies: the last time of a
+        schedule, without which Argo makes up for none that it misses.
+        """
         kind, namespace, name = object_identity(manifest)
         path = _server_path(kind, namespace, name)
         try:
@@ -52,14 +56,7 @@ class ArgoServer:
         except Missing:
             return self.create(manifest)
 
-        version = object_metadata(current).get("resourceVersion")
-        metadata = object_metadata(manifest) | {"resourceVersion": version}
-        replacement = manifest | {"metadata": metadata}
-        if _is_suspended(current):
-            # Whether a schedule is suspended is the operator's decision, not the manifest's.
-            spec = cast("Json", manifest["spec"])
-            replacement["spec"] = spec | {"suspend": True}
-        body: Json = {ARGO_KINDS[kind].body: replacement}
+        body: Json = {ARGO_KINDS[kind].body: _replacement(current, manifest)}
         return self.connection.request("PUT", path, body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
@@ -76,9 +73,11 @@ class ArgoServer:
         return list(filter(is_named, get_mappings(answer, "items")))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object."""
+        """Delete an object. The workflows of a schedule stay, and go on."""
         path = _server_path(kind, namespace, name)
-        self.connection.request("DELETE", path)
+        options = DELETION_QUERIES.get(kind, {})
+        query = {f"deleteOptions.{key}": value for key, value in options.items()}
+        self.connection.request("DELETE", path, query)
 
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow. Argo's server refuses to stop one that has ended."""
@@ -135,8 +134,16 @@ def _server_path(kind: str, namespace: str, *name: str) -> str:
     return f"api/v1/{object_path(path, namespace, *name)}"
 
 
-def _is_suspended(schedule: Json) -> bool:
-    return bool(get_mapping(schedule, "spec").get("suspend"))
+def _replacement(current: Json, manifest: Json) -> Json:
+    """A manifest with what others have written into the object that it replaces."""
+    metadata = object_metadata(manifest)
+    merged: Json = {
+        key: get_texts(current, "metadata", key) | get_texts(manifest, "metadata", key)
+        for key in ("labels", "annotations")
+    }
+    version = object_metadata(current).get("resourceVersion")
+    state = {"status": current["status"]} if "status" in current else {}
+    return manifest | state | {"metadata": metadata | merged | {"resourceVersion": version}}
 
 
 def _parse_record(line: str) -> Json:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from imagekiln.workflows.client.api import (
     ARGO_KINDS,
+    DELETION_QUERIES,
     naming_place,
     object_path,
     pod_event_selector,
@@ -58,9 +59,9 @@ class KubernetesApi:
         return list(filter(is_named, self.connection.list_items(path, query)))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object."""
+        """Delete an object. The workflows of a schedule stay, and go on."""
         path = kubernetes_path(kind, namespace, name)
-        self.connection.request("DELETE", path)
+        self.connection.request("DELETE", path, DELETION_QUERIES.get(kind))
 
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow, as Argo's server does it: by its `shutdown` field."""

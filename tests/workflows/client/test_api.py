@@ -9,7 +9,7 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
-from imagekiln.workflows.objects import Json
+from imagekiln.workflows.objects import Json, get_mapping
 from tests.kube import Kube, serving
 
 
@@ -129,6 +129,58 @@ def test_what_has_no_name_is_no_object_and_hides_no_other(
         with pytest.raises(BadInput, match="the answer is no object with a name"):
             api(answering(cast("Json", answer))).get("Workflow", "images", "night")
     assert api(answering(good)).get("Workflow", "images", "night") == good
+
+
+class Recorder(ApiConnection):
+    """A connection to a schedule, which keeps what else was asked of it."""
+
+    def __init__(self, stored: Json) -> None:
+        """Answer each request with this object."""
+        super().__init__(ApiAccess("https://argo", lambda: None))
+        self.stored = stored
+        self.asked: list[tuple[str, object, object]] = []
+
+    def request(self, method: str, _path: str, query: object = None, body: object = None) -> Json:  # type: ignore[override]
+        """The object."""
+        if method != "GET":
+            self.asked.append((method, query, body))
+        return self.stored
+
+
+@pytest.mark.parametrize(("api", "prefix"), [(ArgoServer, "deleteOptions."), (KubernetesApi, "")])
+def test_schedule_is_deleted_without_the_workflows_that_it_started(
+    api: type[ArgoServer | KubernetesApi], prefix: str
+) -> None:
+    connection = Recorder({})
+    argo = api(connection)
+    argo.delete("CronWorkflow", "images", "night")
+    argo.delete("Workflow", "images", "night-1")
+    (_, of_schedule, _), (_, of_workflow, _) = connection.asked
+    assert of_schedule == {f"{prefix}propagationPolicy": "Orphan"}
+    assert not of_workflow, "its pods would be left"
+
+
+def test_schedule_that_argos_server_replaces_keeps_when_it_last_fired() -> None:
+    last = {"cronworkflows.argoproj.io/last-used-schedule": "CRON_TZ=UTC 30 1 * * *"}
+    metadata: Json = {"name": "night", "namespace": "images", "annotations": last}
+    status = {"lastScheduledTime": "2026-11-21T01:30:00Z", "active": []}
+    connection = Recorder(
+        {"metadata": metadata | {"resourceVersion": "7"}, "spec": {}, "status": status}
+    )
+    title = {"workflows.argoproj.io/title": "night"}
+    manifest: Json = {
+        "kind": "CronWorkflow",
+        "metadata": metadata | {"annotations": title},
+        "spec": {"suspend": False},
+    }
+    ArgoServer(connection).apply(manifest)
+    ((method, _, body),) = connection.asked
+    replacement = get_mapping(body, "cronWorkflow")
+    assert method == "PUT"
+    assert replacement["status"] == status
+    assert replacement["spec"] == {"suspend": False}
+    assert get_mapping(replacement, "metadata", "annotations") == last | title
+    assert get_mapping(replacement, "metadata")["resourceVersion"] == "7"
 
 
 def answering(answer: Json) -> ApiConnection:
