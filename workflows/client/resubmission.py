@@ -42,7 +42,12 @@ ARGO_PREFIX = "workflows.argoproj.io/"
 # A workflow that a CronWorkflow made has its date in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"
 # The other labels and annotations of Argo's hold the state of the workflow that has ended.
-COPIED_ARGO_KEYS = {f"{ARGO_PREFIX}title", f"{ARGO_PREFIX}description", SCHEDULED_TIME_ANNOTATION}
+COPIED_ARGO_KEYS = {
+    f"{ARGO_PREFIX}title",
+    f"{ARGO_PREFIX}description",
+    f"{ARGO_PREFIX}cron-workflow",
+    SCHEDULED_TIME_ANNOTATION,
+}
 
 
 def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
@@ -139,9 +144,23 @@ def _copy_workflow(workflow: Json, name: str) -> Json:
             "labels": _without_argo_state(get_texts(metadata, "labels")),
             "annotations": _without_argo_state(get_texts(metadata, "annotations")),
             "name": name,
+            "ownerReferences": _schedules(metadata),
         },
         "spec": spec,
     }
+
+
+def _schedules(metadata: Json) -> list[Json]:
+    """The schedule that owns a workflow, if one does: Argo knows by it that a run is running.
+
+    Not a workflow: what belongs to one is deleted with it.
+    """
+    # To let an owner wait for the deletion of what it owns takes a right that few have.
+    return [
+        {key: value for key, value in owner.items() if key != "blockOwnerDeletion"}
+        for owner in get_mappings(metadata, "ownerReferences")
+        if owner.get("kind") == "CronWorkflow"
+    ]
 
 
 def _without_argo_state(values: Mapping[str, str]) -> dict[str, str]:

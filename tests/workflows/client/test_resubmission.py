@@ -6,7 +6,13 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.client import resubmit, submit
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
-from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
+from tests.workflows.client.postcards import (
+    CRON_WORKFLOW,
+    NAMESPACE,
+    child_workflow,
+    postcards,
+    scheduled_workflow,
+)
 from tests.workflows.memory import Memory
 
 MAX_NAME_CHARS = 63  # that Argo takes
@@ -49,6 +55,16 @@ def test_workflow_that_is_stopping_is_not_taken_for_one_that_runs(argo: Memory) 
             resubmit(name, NAMESPACE, argo)
         argo.end(attempt, "Failed")
         del argo.spec(attempt)["shutdown"]
+
+
+def test_resubmitted_night_still_belongs_to_its_schedule(argo: Memory) -> None:
+    night = scheduled_workflow(argo, "2025-11-26T01:30:00Z")
+    owner = {"kind": "CronWorkflow", "name": CRON_WORKFLOW, "uid": "7", "controller": True}
+    parent = {"kind": "Workflow", "name": "pipeline", "uid": "8"}
+    metadata(argo, night)["ownerReferences"] = [owner | {"blockOwnerDeletion": True}, parent]
+    again = metadata(argo, resubmit(night, NAMESPACE, argo).name)
+    assert again["ownerReferences"] == [owner]
+    assert again["labels"] == metadata(argo, night)["labels"]
 
 
 def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memory) -> None:
