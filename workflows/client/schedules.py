@@ -9,8 +9,9 @@ from heapq import merge
 from itertools import islice, takewhile
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.dates import needs_date, parse_time_zone
+from imagekiln.steps.job.dates import needs_date, parse_moment, parse_time_zone
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.runtime.figures import format_time
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
     OWN_LABEL,
@@ -26,14 +27,22 @@ from imagekiln.workflows.objects import (
     get_list,
     get_mapping,
     get_mappings,
+    get_texts,
     object_identity,
+    object_metadata,
     object_name,
 )
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.cron import fire_times, next_fire_time
-from imagekiln.workflows.templates.workflow import build_cron_workflow, cron_workflow_name
+from imagekiln.workflows.templates.workflow import (
+    build_cron_workflow,
+    cron_workflow_name,
+    shares_new_rows,
+)
 
 MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
+# On a schedule whose times were changed: since when it has those of now, in UTC.
+CHANGED_ANNOTATION = "imagekiln.dev/times-changed"
 
 
 def schedule(
@@ -46,12 +55,13 @@ def schedule(
 ) -> str:
     """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
 
-    A second call changes the schedule. `report` is called with how long the job takes, unless its
-    prompts depend on the date, and with what its pods download again and again. Raises BadInput
-    where it cannot end within the profile's `days`, or its model does not fit on a pod's disk.
+    A second call changes the schedule, which stays suspended where it is. `report` is called with
+    how long the job takes, unless its prompts depend on the date, with what its pods download again
+    and again, and with the times that the schedule had, where they change. Raises BadInput where
+    the job cannot end within the profile's `days`, or its model does not fit on a pod's disk.
     """
     argo = argo or connect()
-    parse_time_zone(timezone)
+    timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
     if not needs_date(job):
@@ -62,9 +72,51 @@ def schedule(
     report_downloads(job, profile, report)
 
     is_new = register_template(job, argo)
-    await_template(partial(argo.apply, cron_workflow), is_new)
+    await_template(partial(_apply_schedule, cron_workflow, argo, report), is_new)
     _, _, name = object_identity(cron_workflow)
     return name
+
+
+def _apply_schedule(cron_workflow: Json, argo: ArgoApi, report: Callable[[str], None]) -> None:
+    """Create a schedule, or update the one of its name."""
+    try:
+        current = argo.get(*object_identity(cron_workflow))
+    except Missing:
+        argo.apply(cron_workflow)
+        return
+    argo.apply(_with_state(cron_workflow, current))
+    crons, timezone = _read_times(current)
+    if _read_times(cron_workflow) != (crons, timezone):
+        times = f"{', '.join(crons)} {timezone}"
+        report(f"{object_name(cron_workflow)}: its times were {times}. They name its runs.")
+
+
+def _with_state(cron_workflow: Json, current: Json) -> Json:
+    """A schedule with what the manifest of the current one does not say.
+
+    Whether it is suspended is the operator's decision. The times name its runs, so that those from
+    before a change have other names than a backfill would give them.
+    """
+    changed_at = _read_change(current)
+    if _read_times(current) != _read_times(cron_workflow):
+        changed_at = datetime.now(UTC)
+    spec = get_mapping(cron_workflow, "spec")
+    metadata = object_metadata(cron_workflow)
+    if get_mapping(current, "spec").get("suspend"):
+        spec = spec | {"suspend": True}
+    if changed_at is not None:
+        annotations = get_texts(metadata, "annotations")
+        annotations[CHANGED_ANNOTATION] = changed_at.isoformat(timespec="seconds")
+        metadata = metadata | {"annotations": annotations}
+    return cron_workflow | {"metadata": metadata, "spec": spec}
+
+
+def _read_change(cron_workflow: Json) -> datetime | None:
+    """When the times of a schedule were changed last; None where they never were."""
+    text = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION, "")
+    with suppress(BadInput):
+        return parse_moment(text, parse_time_zone("UTC"))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +207,8 @@ def backfill(
     Only fire times that have passed. One that the schedule has fired is the same run, so nothing
     is made twice. With `retry`, what ended failed, blank or missing in these runs is made again.
 
-    Raises Missing where there is no schedule, BadInput for no fire times or too many.
+    Raises Missing where there is no schedule, BadInput for no fire times or too many, for times
+    from before a change of the schedule, and where several runs would make the same new rows.
     """
     nights = backfill_nights(job, first, last, argo, retry=retry)
     return [night.status for night in nights if night.status is not None]
@@ -175,14 +228,19 @@ def backfill_nights(
     """What `backfill` starts, each with its day, and the fire times that are to come."""
     require_day_order(first, last)
     argo = argo or connect()
-    crons, timezone = _read_schedule(job, argo)
+    cron_workflow = _read_schedule(job, argo)
+    crons, timezone = _read_times(cron_workflow)
     zone = parse_time_zone(timezone)
     times = _past_fire_times(crons, timezone, first, last)
     _require_reasonable_number(times, cron_workflow_name(job), f"from {first} to {last}")
+    _require_unchanged(cron_workflow, times[0], cron_workflow_name(job))
+
+    fired = {time: None if retry else _fired_workflow(job, time, argo) for time in times}
+    if not retry:
+        _require_single_start(job, list(fired.values()).count(None))
 
     nights = []
-    for fire_time in times:
-        status = None if retry else _fired_workflow(job, fire_time, argo)
+    for fire_time, status in fired.items():
         if status is None:
             moment = fire_time.isoformat()
             status = submit(job, moment, timezone, argo, retry=retry)
@@ -196,11 +254,11 @@ def require_day_order(first: date, last: date) -> None:
         raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
 
 
-def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
-    """The cron lines and the time zone of the job's schedule. Raises Missing."""
+def _read_schedule(job: Job, argo: ArgoApi) -> Json:
+    """The job's schedule. Raises Missing."""
     name = cron_workflow_name(job)
     try:
-        cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, name)
+        return argo.get("CronWorkflow", job.cluster.namespace, name)
     except Missing as error:
         if name not in str(error):  # the kind itself is not served
             raise
@@ -209,7 +267,6 @@ def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
             "could be submitted. Register one: `imagekiln schedule JOB --cron CRON`; or submit "
             "one date: `imagekiln submit JOB --date DATE`."
         ) from error
-    return _read_times(cron_workflow)
 
 
 def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -> list[datetime]:
@@ -245,6 +302,27 @@ def _require_reasonable_number(times: list[datetime], name: str, days: str) -> N
     if len(times) > MAX_FIRE_TIMES:
         raise BadInput(
             f"{name}: has more than {MAX_FIRE_TIMES} run times {days}. Choose fewer days."
+        )
+
+
+def _require_unchanged(cron_workflow: Json, first: datetime, name: str) -> None:
+    """Raise BadInput for a fire time from before the schedule had its times of now."""
+    changed_at = _read_change(cron_workflow)
+    if changed_at is not None and first < changed_at:
+        raise BadInput(
+            f"{name}: has these times only since {format_time(changed_at.timestamp())}. Runs from "
+            "before are named by the times of then, and would be made a second time. Choose later "
+            "days, or submit each by its own time: "
+            "`imagekiln submit JOB --date 2026-11-20T01:30 --timezone ZONE`."
+        )
+
+
+def _require_single_start(job: Job, starts: int) -> None:
+    """Raise BadInput where several runs at once would make what is new in one table."""
+    if starts > 1 and shares_new_rows(job):
+        raise BadInput(
+            f"{job.name}: makes what is new in one table, and {starts} runs at once would all make "
+            "it. Backfill only the last of these days: it makes what the others would have made."
         )
 
 

@@ -145,7 +145,12 @@ def _concurrency_policy(job: Job) -> str:
     """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share GPUs."""
     # Two that look for what is new in the same table would both make it. A skipped firing loses
     # nothing: the next one finds what it would have found.
-    return "Forbid" if job.skip_existing and not needs_date(job) else "Allow"
+    return "Forbid" if shares_new_rows(job) else "Allow"
+
+
+def shares_new_rows(job: Job) -> bool:
+    """Whether two runs of the job at once would both make what is new in one table."""
+    return job.skip_existing and not needs_date(job)
 
 
 def require_reachable_paths(job: Job) -> None:

@@ -100,6 +100,34 @@ def test_backfill_without_a_schedule_is_rejected(argo: Memory) -> None:
         backfill(postcards(), *WEEKEND, argo)
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC"])
+def test_backfill_makes_no_night_again_that_the_schedule_made_at_another_time(
+    argo: Memory, zone: str
+) -> None:
+    days = (NIGHT - timedelta(days=1), NIGHT)
+    notes: list[str] = []
+    schedule(postcards(), "30 1 * * *", "UTC", argo)
+    schedule(postcards(), "30 1 * * *", "UTC", argo)
+    made = backfill(postcards(), *days, argo)
+    schedule(postcards(), "0 3 * * *", zone, argo, report=notes.append)
+    assert notes[-1] == f"{CRON_WORKFLOW}: its times were 30 1 * * * UTC. They name its runs."
+    for _ in range(2):  # the same times once more change nothing
+        with pytest.raises(BadInput, match=r"has these times only since 20\d\d-"):
+            backfill(postcards(), *days, argo)
+        schedule(postcards(), "0 3 * * *", zone, argo)
+    assert argo.workflows() == [status.name for status in made]
+
+
+def test_backfill_makes_new_rows_of_one_table_in_one_run(argo: Memory) -> None:
+    job = postcards(skip_existing=True)
+    schedule(job, "30 1 * * *", argo=argo)
+    with pytest.raises(BadInput, match="2 runs at once would all make it"):
+        backfill(job, *WEEKEND, argo)
+    assert argo.workflows() == []
+    (first,) = backfill(job, WEEKEND[1], WEEKEND[1], argo)
+    assert argo.workflows() == [first.name]
+
+
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_backfill_gives_the_workflow_of_the_schedule_unless_it_has_failed(
     argo: Memory, phase: str
@@ -151,6 +179,19 @@ def test_schedule_is_suspended_and_resumed(argo: Memory) -> None:
     assert argo.spec(name, kind="CronWorkflow")["suspend"] is True
     resume(name, NAMESPACE, argo)
     assert argo.spec(name, kind="CronWorkflow")["suspend"] is False
+
+
+def test_suspended_schedule_stays_suspended_when_it_is_changed(argo: Memory) -> None:
+    name = schedule(postcards(), "30 1 * * *", argo=argo)
+    suspend(name, NAMESPACE, argo)
+    schedule(postcards(), "0 3 * * *", argo=argo)
+    spec = argo.spec(name, kind="CronWorkflow")
+    assert (spec["suspend"], spec["schedules"]) == (True, ["0 3 * * *"])
+
+
+def test_time_zone_is_written_as_argo_reads_it(argo: Memory) -> None:
+    name = schedule(postcards(), "30 1 * * *", " Europe/Berlin ", argo=argo)
+    assert argo.spec(name, kind="CronWorkflow")["timezone"] == "Europe/Berlin"
 
 
 def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
