@@ -82,6 +82,11 @@ def parse_moment(text: str, zone: ZoneInfo) -> datetime:
     return at
 
 
+def moment_in_utc(date: str, timezone: str) -> str:
+    """The moment that a date names, as the same text however it is written. Raises BadInput."""
+    return parse_moment(date, parse_time_zone(timezone)).astimezone(UTC).isoformat()
+
+
 def parse_time_zone(name: str) -> ZoneInfo:
     """The time zone of that name; UTC where it is empty. Raises BadInput."""
     try:

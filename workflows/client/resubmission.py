@@ -8,10 +8,9 @@ missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.dates import parse_moment, parse_time_zone
+from imagekiln.steps.job.dates import moment_in_utc
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.next_commands import next_command
@@ -190,6 +189,5 @@ def _normalized_parameters(workflow: Json) -> dict[str, str]:
     date = annotations.get(SCHEDULED_TIME_ANNOTATION) or values.get("logical-date")
     if date:
         with suppress(BadInput):  # a date that cannot be read fails in the workflow itself
-            moment = parse_moment(date, parse_time_zone(values.get("timezone", "")))
-            values["logical-date"] = moment.astimezone(UTC).isoformat()
+            values["logical-date"] = moment_in_utc(date, values.get("timezone", ""))
     return values

@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 import yaml
 from hera.workflows import CronWorkflow, Workflow
 from hera.workflows import models as m
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.dates import needs_date
+from imagekiln.steps.job.dates import moment_in_utc, needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.job.scores import AestheticScore
@@ -74,13 +75,11 @@ def build_workflow(
     require_reachable_paths(job)
     job = inline_prices(job)
     dates = {"logical-date": date, "timezone": timezone} if date else {}
-    text = json.dumps([job.model_dump(mode="json"), dates])
-    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     suffix = f"-r{retry}" if retry else ""
     title = " ".join(filter(None, (job.name, date, "retry" if retry else "")))
 
     workflow = Workflow(
-        name=f"{job.name}-{digest}{suffix}",
+        name=f"{job.name}-{_work_digest(job, dates)}{suffix}",
         namespace=job.cluster.namespace,
         labels=_labels(job),
         annotations={TITLE_ANNOTATION: title},
@@ -91,6 +90,17 @@ def build_workflow(
         pod_priority_class_name=job.cluster.priority_class,
     )
     return as_object(workflow.build())
+
+
+def _work_digest(job: Job, dates: dict[str, str]) -> str:
+    """A hash of a job and of the moment that it runs for, however that is written."""
+    if dates:
+        with suppress(BadInput):  # a date that cannot be read fails in the workflow itself
+            dates = dates | {
+                "logical-date": moment_in_utc(dates["logical-date"], dates["timezone"])
+            }
+    text = json.dumps([job.model_dump(mode="json"), dates])
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def cron_workflow_name(job: Job) -> str:

@@ -66,6 +66,13 @@ def test_submitting_says_where_prompts_to_rewrite_cannot_be_counted(argo: Memory
     assert said[0].startswith("How many of its prompts are still to be rewritten is unknown from")
 
 
+def test_date_is_one_workflow_however_it_is_written(argo: Memory) -> None:
+    dates = ("2025-11-26T01:30", "2025-11-26 01:30:00", "2025-11-26T00:30:00Z")
+    names = {submit(postcards(), date, "Europe/Berlin", argo).name for date in dates}
+    assert len(names) == 1
+    assert submit(postcards(), dates[0], "UTC", argo).name not in names
+
+
 @pytest.mark.parametrize("refusals", [0, 1, 4])
 def test_template_that_argo_s_server_does_not_know_yet_is_waited_for(refusals: int) -> None:
     answers = [Missing('workflowtemplates.argoproj.io "imagekiln-gpu" not found.')] * refusals
