@@ -33,7 +33,7 @@ from imagekiln.workflows.objects import (
     object_name,
 )
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.cron import fire_times, next_fire_time
+from imagekiln.workflows.templates.cron import describe_clock_changes, fire_times, next_fire_time
 from imagekiln.workflows.templates.workflow import (
     build_cron_workflow,
     cron_workflow_name,
@@ -57,8 +57,9 @@ def schedule(
 
     A second call changes the schedule, which stays suspended where it is. `report` is called with
     how long the job takes, unless its prompts depend on the date, with what its pods download again
-    and again, and with the times that the schedule had, where they change. Raises BadInput where
-    the job cannot end within the profile's `days`, or its model does not fit on a pod's disk.
+    and again, with days on which clocks change at the schedule's time, and with the times that it
+    had, where they change. Raises BadInput where the job cannot end within the profile's `days`, or
+    its model does not fit on a pod's disk.
     """
     argo = argo or connect()
     timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
@@ -70,6 +71,8 @@ def schedule(
 
         report(check_deadline(job, profile))
     report_downloads(job, profile, report)
+    if changes := describe_clock_changes((cron,), timezone, datetime.now(UTC)):
+        report(changes)
 
     is_new = register_template(job, argo)
     await_template(partial(_apply_schedule, cron_workflow, argo, report), is_new)

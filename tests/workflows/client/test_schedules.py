@@ -194,6 +194,14 @@ def test_time_zone_is_written_as_argo_reads_it(argo: Memory) -> None:
     assert argo.spec(name, kind="CronWorkflow")["timezone"] == "Europe/Berlin"
 
 
+def test_schedule_says_where_daylight_saving_skips_or_doubles_a_night(argo: Memory) -> None:
+    notes: list[str] = []
+    schedule(postcards(), "30 2 * * *", "Europe/Berlin", argo, report=notes.append)
+    assert "Clocks in Europe/Berlin change at the time of the schedule" in notes[-1]
+    schedule(postcards(), "30 4 * * *", "Europe/Berlin", argo, report=notes.append)
+    assert "Clocks" not in notes[-1]
+
+
 def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
     name = schedule(postcards(), "30 1 * * *", "Europe/Berlin", argo)
     (status,) = list_schedules(NAMESPACE, argo)
