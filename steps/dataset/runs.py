@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -34,10 +35,11 @@ READERS = 16
 class RunSource:
     """One run: the columns of its manifest, the images of each shard, and those of a part.
 
-    `suffix` is that of its image files.
+    `suffix` is that of its image files, and `planned_at` when its prompts were read.
     """
 
     uri: str
+    planned_at: datetime
     columns: pa.Schema
     shard_images: tuple[int, ...]
     part_images: int
@@ -55,8 +57,9 @@ class ManifestSlice:
 
 
 def find_runs(uri: str) -> tuple[RunSource, ...]:
-    """The run at `uri`, or the successful runs under it, oldest first.
+    """The run at `uri`, or the successful runs under it, in the order in which they were planned.
 
+    A night that failed and is resumed later is not newer for that: its prompts are those of then.
     Raises Missing where there are none, Incomplete where the run at `uri` is suspended, BadInput
     where one cannot be read, TryAgain.
     """
@@ -75,7 +78,8 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
         )
     uris = [f"{run_uri.rstrip('/')}/{entry.run_id}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:
-        return tuple(pool.map(open_source, uris))
+        sources = pool.map(open_source, uris)
+        return tuple(sorted(sources, key=lambda source: source.planned_at))
 
 
 def require_not_suspended(store: Store) -> None:
@@ -115,6 +119,7 @@ def describe_source(store: Store, plan: Plan) -> RunSource:
     )
     return RunSource(
         uri=store.uri,
+        planned_at=plan.created_at,
         columns=pa.schema(fields),
         shard_images=tuple(shard.images for shard in plan.shards),
         part_images=plan.part_images,

@@ -135,6 +135,23 @@ def test_an_edited_text_replaces_all_images_of_its_row(tmp_path: Path) -> None:
     assert (result.superseded, result.duplicates) == (3, 0)
 
 
+def test_night_that_is_resumed_later_is_not_newer_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = str(tmp_path / "nights")
+    runs = []
+    for night, prompt in enumerate(("a cat", "a black cat")):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(1_800_000_000 + 86_400 * night))
+        rows = [{"id": "a", "prompt": prompt}]
+        runs.append(planned(tmp_path / f"{night}", output, rows, run_id=f"night-{night}"))
+    for run in reversed(runs):
+        fill(run)
+        aggregate(run.uri)
+    for dataset in (imagekiln.dataset(output), imagekiln.dataset(output, newest_by="id")):
+        *_, newest = rows_of(dataset)
+        assert newest["prompt"] == "a black cat"
+
+
 def test_an_export_says_what_it_leaves_out(output: str, tmp_path: Path) -> None:
     result = imagekiln.export(output, tmp_path, newest_by="id")
     plan = load_export_plan(open_store(str(tmp_path)))
