@@ -6,8 +6,9 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import submit
-from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.client import resubmit, submit
+from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend, unschedule
 from imagekiln.workflows.objects import object_metadata
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import wait_for_end, wait_for_firing, wait_for_success
@@ -88,3 +89,33 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     )
     assert len(jobs.write_times(f"{run}/retry-1")) == 1
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
+
+
+def test_a_resubmitted_night_is_of_its_schedule_and_outlives_it(server: ArgoServer) -> None:
+    job = jobs.job(name=f"tonight-{datetime.now(UTC):%H%M%S}", run_id=None)
+    cron = schedule(job, "* * * * *", argo=server)
+    workflow = wait_for_firing(cron, server)
+    suspend(cron, kube.NAMESPACE, server)
+    server.stop(kube.NAMESPACE, workflow)
+    assert wait_for_end(workflow, server).phase == "Failed"
+    fired_at = state_of(cron, server)["lastScheduledTime"]
+    schedule(job, "* * * * *", argo=server)
+    assert state_of(cron, server)["lastScheduledTime"] == fired_at
+
+    again = resubmit(workflow, kube.NAMESPACE, server).name
+    kube.wait_until(60, "it as one that runs", lambda: again in active_workflows(cron, server))
+    unschedule(cron, kube.NAMESPACE, server)
+    run = wait_for_success(again, server)
+    assert verify(run).ok == len(jobs.TEXTS)
+
+
+def state_of(cron: str, argo: ArgoApi) -> kube.Object:
+    """What Argo keeps of a schedule."""
+    state: kube.Object = argo.get("CronWorkflow", kube.NAMESPACE, cron)["status"]  # type: ignore[assignment]
+    return state
+
+
+def active_workflows(cron: str, argo: ArgoApi) -> list[object]:
+    """The names of the workflows of a schedule that run."""
+    active = state_of(cron, argo).get("active") or []
+    return [kube.get_field(each, "name") for each in active]  # type: ignore[attr-defined]
