@@ -204,7 +204,7 @@ def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[Reconciled
     shard_count = len(run.plan.shards)
 
     def write_manifest(number: int) -> ReconciledShard:
-        shard = _reconcile_or_recover(run, reconciler, number)
+        shard = reconcile_or_recover(run, reconciler, number)
         manifest = shard.manifest
         run.store.replace(manifest_key(number), to_parquet(manifest))
         _write_tables(run.store, metadata_tables(job, manifest))
@@ -213,7 +213,8 @@ def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[Reconciled
     return map_ordered(write_manifest, shard_count)
 
 
-def _reconcile_or_recover(run: Run, reconciler: RunReconciler, number: int) -> ReconciledShard:
+def reconcile_or_recover(run: Run, reconciler: RunReconciler, number: int) -> ReconciledShard:
+    """One shard of the run, whose parts that lack only their commit are committed."""
     shard = reconciler.reconcile(number)
     if shard.missing_parts and _recover_parts(run, number):
         return reconciler.reconcile(number)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.step import aggregate, finish_run
+from imagekiln.steps.aggregate.step import aggregate, finish_run, reconcile_or_recover
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.meter import meter_attempt
@@ -33,7 +33,7 @@ from imagekiln.steps.runs.plan import (
     load_plan,
     plan_to_json,
 )
-from imagekiln.steps.runs.rounds import Round, open_run
+from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runs.turns import TurnStore
@@ -149,23 +149,37 @@ def plan_retry(job: Job, *, include_permanent: bool = False) -> PlanResult:
 def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False) -> Round | None:
     """The last round where it is unfinished, or else a new one; None where nothing is left to do.
 
-    What is left is what the manifest says, without the failures that another try cannot mend unless
-    `include_permanent`. An unfinished round is superseded where some of what it lacks has been made
-    since, such as by running the job again. Raises Incomplete where the run was never aggregated,
-    BadInput, TryAgain.
+    What is left is what the manifest says, or the parts where it may be out of date, without the
+    failures that another try cannot mend unless `include_permanent`. An unfinished round is
+    superseded where some of what it lacks has been made since, such as by running the job again.
+    Raises Incomplete where the run was never aggregated, BadInput, TryAgain.
     """
-    number = 1
     reconciler = RunReconciler(store, plan)
     read_outcomes = partial(_read_outcomes, store, plan, reconciler)
+    next_round: Round | None = None
+    overtaken: list[Round] = []
     for retry_round in reconciler.rounds:
-        number = retry_round.plan.round + 1
-        if retry_round.has_ended:
+        if retry_round.is_finished:
             continue
-        if not _is_overtaken(store, plan, retry_round, read_outcomes):
-            return retry_round
-        retry_round.supersede()
-        read_outcomes = partial(_reconcile_outcomes, reconciler)  # its parts may be in no manifest
+        is_superseded = retry_round.is_superseded
+        if not (is_superseded or _is_overtaken(store, plan, retry_round, read_outcomes)):
+            next_round = retry_round
+            break
+        overtaken.append(retry_round)
+        # Its parts may be in no manifest, also where who superseded it was killed.
+        read_outcomes = partial(_reconcile_outcomes, store, plan, reconciler)
+    else:
+        number = len(reconciler.rounds) + 1
+        next_round = _plan_further_round(store, plan, number, read_outcomes, include_permanent)
+    for retry_round in overtaken:
+        retry_round.supersede()  # once the remainder is planned: the job would make some of it
+    return next_round
 
+
+def _plan_further_round(
+    store: Store, plan: Plan, number: int, read_outcomes: ReadOutcomes, include_permanent: bool
+) -> Round | None:
+    """A new round of what is left, or None."""
     rows_to_retry = _rows_to_retry(store, plan, read_outcomes, include_permanent)
     groups = _group_into_shards(rows_to_retry, plan)
     first = next(groups, None)
@@ -309,12 +323,15 @@ def _read_outcomes(store: Store, plan: Plan, reconciler: RunReconciler, number: 
         ) from error
     is_missing = pc.equal(manifest["status"], MISSING_STATUS)
     if pc.any(is_missing).as_py():
-        return _reconcile_outcomes(reconciler, number)  # they may have been made since
+        return _reconcile_outcomes(store, plan, reconciler, number)  # they may be made since
     return manifest.combine_chunks()
 
 
-def _reconcile_outcomes(reconciler: RunReconciler, number: int) -> pa.Table:
-    shard = reconciler.reconcile(number)
+def _reconcile_outcomes(
+    store: Store, plan: Plan, reconciler: RunReconciler, number: int
+) -> pa.Table:
+    run = Run(store, plan)
+    shard = reconcile_or_recover(run, reconciler, number)
     outcomes = shard.manifest.select(OUTCOME_COLUMNS)
     return outcomes.combine_chunks()
 

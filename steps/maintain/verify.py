@@ -20,7 +20,7 @@ from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.forgotten import iter_stored_images
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
-from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, MISSING_STATUS
 from imagekiln.steps.runs.image_id_index import RunImageIds
 from imagekiln.steps.runs.integrity import (
     CheckResult,
@@ -151,18 +151,21 @@ def _check_shard(
     rows = pa.concat_tables([part.rows for part in parts])
     checked = sum(map(check_failure, input_image_errors(run.store, rows)), CheckResult())
 
+    forgotten = frozenset(reconciler.forgotten.to_pylist())
     try:
         manifest = reconciler.reconcile(number).manifest
     except BadInput as error:
         checked += check_failure(error)
+        if reconciler.rounds:  # what is damaged may have the images of missing parts
+            parts = tuple(part for part in parts if run.store.exists(part.key))
     else:
         checked += _count_images(manifest)
         checked += run_check(lambda: _check_manifest(run, recount, number, manifest))
-        if reconciler.rounds:
+        if reconciler.rounds or forgotten:
             parts = tuple(_parts_not_replaced(run, parts, manifest))
-    forgotten = frozenset(reconciler.forgotten.to_pylist())
     checked += _check_forgotten_images(run, run.store, parts, forgotten)
-    return checked + _check_parts(run.store, run.plan, number, parts, budget)
+    repair = _generate(run.store, number)
+    return checked + _check_parts(run.store, run.plan, parts, budget, repair)
 
 
 def _count_images(manifest: pa.Table) -> CheckResult:
@@ -172,18 +175,21 @@ def _count_images(manifest: pa.Table) -> CheckResult:
 
 
 def _parts_not_replaced(run: Run, parts: Iterable[Part], manifest: pa.Table) -> Iterator[Part]:
-    """The parts, without missing ones all of whose images a later round holds."""
+    """The parts, without missing ones all of whose images are in later rounds, or taken down."""
     size = run.plan.part_images
     for index, part in enumerate(parts):
-        accounted_for = manifest.slice(index * size, size)["part"].null_count == 0
-        if not accounted_for or run.store.exists(part.key):
+        statuses = manifest.slice(index * size, size)["status"]
+        is_missing = pc.equal(statuses, MISSING_STATUS)
+        has_missing = pc.any(is_missing).as_py()
+        if has_missing or run.store.exists(part.key):
             yield part
 
 
 def _check_round(
     run: Run, reconciler: RunReconciler, retry_round: Round, budget: ByteBudget
 ) -> CheckResult:
-    finished = retry_round.is_finished
+    superseded = retry_round.is_superseded
+    has_all_parts = retry_round.is_finished and not superseded
     forgotten = frozenset(reconciler.forgotten.to_pylist())
 
     def check_shard(number: int) -> CheckResult:
@@ -192,19 +198,33 @@ def _check_round(
             parts = read_shard(store, retry_round.plan, number)
         except BadInput as error:
             return check_failure(error)
-        if not finished:  # some parts are still to be generated
+        if not has_all_parts:  # some parts are still to be generated, or none of them any more
             parts = tuple(part for part in parts if store.exists(part.key))
-        checked = _check_parts(store, retry_round.plan, number, parts, budget)
+        repair = _retry(run.store) if superseded else _generate(store, number)
+        checked = _check_parts(store, retry_round.plan, parts, budget, repair)
         checked += _check_forgotten_images(run, store, parts, forgotten)
         return checked + run_check(lambda: _check_sources(run, retry_round, number))
 
     return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
 
 
+def _generate(store: Store, number: int) -> tuple[str, ...]:
+    """What generates parts of a shard again."""
+    command = format_command("generate", store.uri, f"--shard {number}")
+    return (command,)
+
+
+def _retry(store: Store) -> tuple[str, ...]:
+    """What generates images of a superseded round again, in which nothing more is made."""
+    aggregate = format_command("aggregate", store.uri)
+    retry = format_command("retry", store.uri)
+    return (aggregate, retry)
+
+
 def _check_parts(
-    store: Store, plan: Plan, number: int, parts: Iterable[Part], budget: ByteBudget
+    store: Store, plan: Plan, parts: Iterable[Part], budget: ByteBudget, repair: tuple[str, ...]
 ) -> CheckResult:
-    """The errors of a shard's parts, and how to generate those parts again.
+    """The errors of a shard's parts. The commands of `repair` generate those parts again.
 
     Their images are not counted: a later round may replace them.
     """
@@ -216,7 +236,7 @@ def _check_parts(
         with budget.reserve(BYTES_PER_PIXEL * pixels):
             checked = confirm_errors(partial(part_format.check, store, part))
         if checked.error_count:
-            errors += _describe_damage(store, part_format, number, part, checked)
+            errors += _describe_damage(store, part_format, part, checked, repair)
     return errors
 
 
@@ -238,7 +258,11 @@ def _find_forgotten(run: Run, store: Store, forgotten: frozenset[str], part: Par
 
 
 def _describe_damage(
-    store: Store, part_format: PartFormat, number: int, part: Part, checked: CheckResult
+    store: Store,
+    part_format: PartFormat,
+    part: Part,
+    checked: CheckResult,
+    repair: tuple[str, ...],
 ) -> CheckResult:
     """The errors of a part. A part whose index is there counts as generated."""
     is_own_index = part.key in part_format.object_keys(part)
@@ -246,7 +270,7 @@ def _describe_damage(
     return CheckResult(
         errors=checked.errors,
         error_count=checked.error_count,
-        commands=(format_command("generate", store.uri, f"--shard {number}"),),
+        commands=repair,
         indexes=(store.uri_of(part.key),) if has_index else (),
     )
 

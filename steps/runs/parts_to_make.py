@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.runs.forgotten import NO_IDS
+from imagekiln.steps.runs.forgotten import NO_IDS, read_forgotten_ids
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.keys import SUPERSEDED_KEY
 from imagekiln.steps.runs.parts import Part
@@ -32,8 +32,8 @@ def without_retried_parts(
 ) -> list[Part]:
     """The missing parts without those that `retry` makes.
 
-    A part of the run whose images are all in rounds is left to these once they have made any of
-    it. What a superseded round lacks is left to later rounds.
+    A part of the run whose images are all in rounds, or taken down, is left to rounds once they
+    have made any of it. What a superseded round lacks is left to later rounds.
     """
     if not missing:
         return []
@@ -45,7 +45,10 @@ def without_retried_parts(
 
 @dataclass(frozen=True, slots=True)
 class _RetriedImages:
-    """The ids of images in rounds: of those that are or will be made, and of those that are."""
+    """The ids of images in rounds: of those that are or will be made, and of those that are.
+
+    `planned` has those that were taken down, too: no round makes them.
+    """
 
     planned: pa.Array
     made: pa.Array
@@ -59,14 +62,19 @@ def _is_retried(part: Part, retried: _RetriedImages) -> bool:
 
 
 def _retried_images(store: Store, plan: Plan, number: int) -> _RetriedImages:
-    """The images that the run's rounds have of one of its shards, and of some others."""
-    planned = [NO_IDS]
+    """The images that the run's rounds have of one of its shards, and of some others.
+
+    Commits parts of rounds that lack only their commit.
+    """
+    planned = [read_forgotten_ids(store)]
     made = [NO_IDS]
     for retry_round in iter_rounds(store, plan):
+        round_store = retry_round.store
+        part_format = format_of(retry_round.plan.job)
         for shard in retry_round.shards_covering(number):
-            for part in read_shard(retry_round.store, retry_round.plan, shard):
+            for part in read_shard(round_store, retry_round.plan, shard):
                 image_ids = part.rows["image_id"].chunks
-                is_made = retry_round.store.exists(part.key)
+                is_made = round_store.exists(part.key) or part_format.recover(round_store, part)
                 made += image_ids if is_made else []
                 planned += image_ids if is_made or not retry_round.is_superseded else []
     return _RetriedImages(pa.concat_arrays(planned), pa.concat_arrays(made))

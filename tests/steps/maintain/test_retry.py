@@ -13,10 +13,12 @@ from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
 from imagekiln.steps.generate.shard_stages import open_stage
 from imagekiln.steps.generate.step import ALL_PARTS
 from imagekiln.steps.local import run
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, index_key, part_key, shard_key
 from imagekiln.steps.runs.plan import Plan, load_plan, plan_to_json
 from imagekiln.steps.runs.rounds import Round
 from imagekiln.steps.runs.shard import read_shard
@@ -163,14 +165,17 @@ def failed(tmp_path: Path, store_uri: str) -> str:
 
 
 def lacking_parts(
-    folder: Path, *parts: tuple[int, int], failed: int | None = None
+    folder: Path, *parts: tuple[int, int], failed: int | None = None, **changes: object
 ) -> tuple[Store, Plan]:
     """A run of 20 images that lacks these parts, aggregated; one other image may have failed."""
-    planned_run = planned(folder, str(folder / "out"))
+    planned_run = planned(folder, str(folder / "out"), PROMPTS, **changes)
     fill(planned_run, {} if failed is None else {failed: not_ok(failed)})
     store = open_store(planned_run.uri)
-    for number, part in parts:
-        store.remove(part_key(number, part))
+    part_format = format_of(planned_run.plan.job)
+    for number, place in parts:
+        part = read_shard(store, planned_run.plan, number)[place]
+        for key in {part.key, *part_format.object_keys(part)}:
+            store.remove(key)
     with pytest.raises(Incomplete, match="images are missing"):
         aggregate(store.uri)
     return store, planned_run.plan
@@ -497,6 +502,83 @@ def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None
     assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[5], *TEXTS[8:12]])  # each once
     assert (done.round, done.images, done.summary.ok) == (2, 1, 20)
     assert verify(store.uri).ok == 20
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_a_round_has_begun_is_left_to_rounds_where_its_end_was_killed(
+    is_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0), failed=5)
+    begun = begin(store, plan)  # in parts of 0 to 3; of 5, 8, 9 and 10; of 11
+    supersede = Round.supersede
+
+    def kill(retry_round: Round) -> None:
+        if is_written:
+            supersede(retry_round)
+        raise KeyboardInterrupt
+
+    with failing() as drawn:
+        generate(begun, 0, parts=slice(1, 2))
+        generate(Round(store, plan), 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Round, "supersede", kill)
+            with pytest.raises(KeyboardInterrupt):
+                retry(store.uri)
+        generate(Round(store, plan), 1)
+        done = retry(store.uri)
+    assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[5], *TEXTS[8:12]])  # each once
+    assert (done.round, done.images, done.summary.ok) == (2, 1, 20)
+    assert verify(store.uri).ok == 20
+
+
+def test_what_a_superseded_round_has_made_is_known_before_it_is_aggregated(tmp_path: Path) -> None:
+    store, plan = lacking_parts(tmp_path, (0, 0), failed=19)
+    begun = begin(store, plan)
+    with failing() as drawn:
+        generate(begun, 0, parts=slice(1, 2))
+        generate(Round(store, plan), 0)
+        assert plan_next_round(store, plan) is None  # killed before it aggregates
+        assert begun.is_superseded
+        done = retry(store.uri)
+    assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[19]])
+    assert (done.round, done.summary.ok) == (0, 20)
+    assert verify(store.uri).ok == 20
+
+
+@pytest.mark.parametrize("is_of_round", [False, True])
+def test_what_lacks_only_its_commit_is_made_by_nobody_else(
+    is_of_round: bool, tmp_path: Path
+) -> None:
+    store, plan = lacking_parts(tmp_path, (1, 0), format="webdataset")
+    begun = begin(store, plan)
+    maker = begun if is_of_round else Round(store, plan)
+    with failing() as drawn:
+        generate(maker, 0 if is_of_round else 1)
+        maker.store.remove(index_key(0 if is_of_round else 1, 0))  # killed before it was written
+        if is_of_round:
+            generate(Round(store, plan), 1)
+        done = retry(store.uri)
+    assert sorted(drawn) == sorted(TEXTS[8:12])
+    assert done.summary.ok == 20
+    assert verify(store.uri).ok == 20
+
+
+def test_a_lost_part_is_not_generated_again_where_its_images_are_in_rounds_or_taken_down(
+    tmp_path: Path,
+) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"))
+    fill(planned_run)
+    store = open_store(planned_run.uri)
+    aggregate(store.uri)
+    forget(store.uri, ForgetSelection(ids=("row-8",)), remove=True)
+    store.remove(part_key(1, 0))
+    with pytest.raises(Incomplete, match="3 of 20 images are missing"):
+        aggregate(store.uri)
+    with failing() as drawn:
+        retry(store.uri)
+        assert verify(store.uri).ok == 19
+        generate(Round(store, planned_run.plan), 1)
+    assert sorted(drawn) == sorted(TEXTS[9:12])
 
 
 def test_a_lost_part_is_generated_again_though_a_round_has_an_image_of_it(failed: str) -> None:

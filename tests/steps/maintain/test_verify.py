@@ -16,7 +16,9 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
+from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.integrity import MAX_LISTED_ERRORS, CheckResult, check_failure
@@ -44,7 +46,17 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
 from tests.models import SIDE
-from tests.runs import PROMPTS, begin_round, encoded, fill, finished, not_ok, picture, planned
+from tests.runs import (
+    PROMPTS,
+    begin_round,
+    encoded,
+    fill,
+    finished,
+    not_ok,
+    picture,
+    planned,
+    renumbered,
+)
 
 KEY = part_key(1, 0)
 
@@ -359,6 +371,60 @@ def _retried(tmp_path: Path) -> Round:
     assert aggregate(run.uri).ok == 20
     assert verify(run.uri).ok == 20
     return retry_round
+
+
+def _round_of_lost_parts(run: PlanResult) -> Round:
+    """A round of two parts, each of which has the images of a part that the run has lost."""
+    fill(run)
+    store = open_store(run.uri)
+    store.remove(part_key(1, 0))
+    store.remove(part_key(1, 1))
+    with pytest.raises(Incomplete):
+        aggregate(run.uri)
+    return begin_round(run)
+
+
+def _make(planned_run: Round, number: int, place: int) -> str:
+    """Make a part of a shard. Returns its key."""
+    part = read_shard(planned_run.store, planned_run.plan, number)[place]
+    images = renumbered([encoded(image) for image in range(part.rows.num_rows)])
+    format_of(planned_run.plan.job).pack(part, images).commit(planned_run.store)
+    return part.key
+
+
+def test_damaged_part_of_a_round_is_to_be_generated_again_in_it_alone(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    retry_round = _round_of_lost_parts(run)
+    _make(retry_round, 0, 1)
+    key = _make(retry_round, 0, 0)
+    aggregate(run.uri)
+    retry_round.store.replace(key, retry_round.store.read(key)[:-1])
+    with pytest.raises(Incomplete) as caught:
+        verify(run.uri)
+    commands = f"imagekiln generate {retry_round.store.uri} --shard 0 && imagekiln verify {run.uri}"
+    assert str(caught.value).endswith(f"then type: {commands}")
+
+
+def test_damaged_part_of_a_superseded_round_is_to_be_made_by_another_one(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    retry_round = _round_of_lost_parts(run)
+    key = _make(retry_round, 0, 0)
+    _make(Round(open_store(run.uri), run.plan), 1, 1)
+    assert plan_next_round(open_store(run.uri), run.plan) is None
+    assert aggregate(run.uri).ok == 20
+    retry_round.store.replace(key, retry_round.store.read(key)[:-1])
+    with pytest.raises(Incomplete) as caught:
+        verify(run.uri)
+    commands = [f"imagekiln {verb} {run.uri}" for verb in ("aggregate", "retry", "verify")]
+    assert str(caught.value).endswith(f"then type: {' && '.join(commands)}")
+
+    # By these commands:
+    retry_round.store.remove(key)
+    with pytest.raises(Incomplete, match=f"resume the round: {commands[1]}"):
+        aggregate(run.uri)
+    _make(begin_round(run), 0, 0)
+    aggregate(run.uri)
+    assert verify(run.uri).ok == 20
 
 
 def test_a_flipped_bit_in_an_image_of_a_round_is_found(tmp_path: Path) -> None:
