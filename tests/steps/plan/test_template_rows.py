@@ -190,7 +190,7 @@ def _draw(
     )
     rows_of_prompts = _rows(settings, folder)
     names = ("prompt", "negative_prompt", "seed", "id", "prompt_choices")
-    return {tuple(str(row[name]) for name in names) for row in rows_of_prompts}
+    return {tuple(str(row.get(name)) for name in names) for row in rows_of_prompts}
 
 
 def test_draws_follow_weights(tmp_path: Path) -> None:
