@@ -263,7 +263,9 @@ def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
     require_gone(uri, before)
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
+@pytest.mark.parametrize(
+    "file_format", ["parquet", pytest.param("webdataset", marks=pytest.mark.slow)]
+)
 def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format: str) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     before = images_by_row(uri)
