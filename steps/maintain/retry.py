@@ -248,7 +248,7 @@ def _is_overtaken(
 ) -> bool:
     """Whether an image that the round lacks is none of those to generate again any more."""
 
-    def lacks_made_image(number: int) -> bool:
+    def is_shard_overtaken(number: int) -> bool:
         lacking = _lacking_ids(retry_round, number)
         if not len(lacking):
             return False
@@ -259,7 +259,7 @@ def _is_overtaken(
         return not pc.all(is_to_retry).as_py()
 
     shard_count = len(retry_round.plan.shards)
-    with closing(map_ordered(lacks_made_image, shard_count)) as results:
+    with closing(map_ordered(is_shard_overtaken, shard_count)) as results:
         return any(results)
 
 

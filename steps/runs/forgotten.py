@@ -26,8 +26,8 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 ID_SCHEMA = pa.schema([pa.field("image_id", pa.string())])
-# `part` still says which part has the row.
 NO_IDS = pa.array([], pa.string())
+# `part` still says which part has the row.
 EMPTIED_COLUMNS = tuple(
     field.name
     for field in (*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA)

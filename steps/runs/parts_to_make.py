@@ -71,12 +71,13 @@ def _retried_images(store: Store, plan: Plan, number: int) -> _RetriedImages:
     for retry_round in iter_rounds(store, plan):
         round_store = retry_round.store
         part_format = format_of(retry_round.plan.job)
+        is_superseded = retry_round.is_superseded
         for shard in retry_round.shards_covering(number):
             for part in read_shard(round_store, retry_round.plan, shard):
                 image_ids = part.rows["image_id"].chunks
                 is_made = round_store.exists(part.key) or part_format.recover(round_store, part)
                 made += image_ids if is_made else []
-                planned += image_ids if is_made or not retry_round.is_superseded else []
+                planned += image_ids if is_made or not is_superseded else []
     return _RetriedImages(pa.concat_arrays(planned), pa.concat_arrays(made))
 
 
