@@ -8,7 +8,7 @@ import sysconfig
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +43,8 @@ class Login:
 
 WRITER = Login("writer", "good on loopback")
 READER = Login("reader", "good for reading")
+# One who may do what the policy of a bucket says.
+POD = Login("pod", "good for a batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,20 @@ class S3Server:
         name = f"test-{uuid4().hex[:12]}"
         _administration(self.endpoint).mkdir(name)
         return name
+
+    def allow(self, login: Login, bucket: str, rights: Sequence[tuple[str, str]]) -> None:
+        """Let a user do these actions, each on what its text after the bucket's name says."""
+        statements = [
+            {
+                "Effect": "Allow",
+                "Principal": {"AWS": f"arn:aws:iam::000000000000:user/{login.key}"},
+                "Action": action,
+                "Resource": f"arn:aws:s3:::{bucket}{objects}",
+            }
+            for action, objects in rights
+        ]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        _administration(self.endpoint).call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
 
 
 @cache
@@ -129,6 +145,7 @@ def _options(folder: Path, ports: list[int]) -> list[str]:
         for login, actions in (
             (WRITER, ["Admin", "Read", "Write", "List"]),
             (READER, ["Read", "List"]),
+            (POD, []),
         )
     ]
     (folder / "identities.json").write_text(json.dumps({"identities": identities}))

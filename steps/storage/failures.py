@@ -43,6 +43,7 @@ EXPIRED_CREDENTIALS_CODES = {
     "RequestExpired",
     "TokenRefreshRequired",
 }
+ACCESS_DENIED_CODE = "AccessDenied"
 SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # What botocore raises before it sends a request with them, by name as below.
 EXPIRED_CREDENTIALS_ERRORS = {
@@ -225,9 +226,10 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
             f"{where}: the clock of this machine differs from that of the store. "
             "Set it and run the command again."
         )
-    return StorageRefused(
-        f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions."
-    )
+    remedy = "Check credentials and permissions."
+    if error_code(error) == ACCESS_DENIED_CODE:
+        remedy += " Without s3:ListBucket, AWS also refuses to say that something is absent."
+    return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
 
 
 def _expired_credentials(where: str) -> TryAgain:
