@@ -64,6 +64,7 @@ def test_minimal_job_makes_four_images(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_own_check_finds_the_backgrounds_that_the_prompts_ask_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_lora_sweep_draws_each_prompt_at_each_weight(
     assert len({row[4] for row in black}) == 4
 
 
+@pytest.mark.slow
 def test_second_night_makes_only_what_is_new(folder: Path, s3_bucket: str) -> None:
     places = ("--set", f"prompts={s3_bucket}/prompts/*.parquet", "--set", f"output={s3_bucket}/out")
     results = []

@@ -78,6 +78,7 @@ def run_python(folder: Path, text: str, endpoint: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_page_leads_from_a_template_to_a_dataset_on_a_hub(
     folder: Path, hub: DatasetHub
 ) -> None:

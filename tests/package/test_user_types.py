@@ -59,6 +59,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     return checked.stdout
 
 
+@pytest.mark.slow
 def test_job_in_python_passes_mypy_without_a_plugin(output: str) -> None:
     assert "checked 2 source files" in output
     assert "script.py" not in output

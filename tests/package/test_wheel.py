@@ -83,6 +83,7 @@ def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
     assert {"imagekiln/steps/py.typed", "imagekiln/workflows/py.typed"} <= names
 
 
+@pytest.mark.slow
 def test_same_sources_give_the_same_files_wherever_and_whenever_they_are_built(
     wheel: Path, tmp_path: Path
 ) -> None:

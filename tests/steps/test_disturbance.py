@@ -137,7 +137,14 @@ def test_part_is_made_again_over_a_network_that_spoils_answers(
     assert verify(finished.uri).ok == len(PROMPTS)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "generate",
+        pytest.param("aggregate", marks=pytest.mark.slow),
+        pytest.param("verify", marks=pytest.mark.slow),
+    ],
+)
 def test_step_that_is_refused_says_so_and_takes_nothing_for_wrong(
     finished: PlanResult, network: Disturbance, name: str
 ) -> None:

@@ -88,14 +88,14 @@ def test_round_that_two_plan_at_once_in_different_ways_has_the_shards_of_its_pla
 
 
 def test_quick_search_for_a_history_that_breaks_a_promise() -> None:
-    check_protocol(examples=4, seed=7, steps=30)
+    check_protocol(examples=2, seed=7, steps=30)
 
 
 PARTS = st.builds(slice, st.integers(0, 2), st.integers(1, 3))
 COMMANDS = st.tuples(st.sampled_from(["generate", "retry", "aggregate"]), st.integers(0, 2), PARTS)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.lists(COMMANDS, min_size=3, max_size=8))
 def test_commands_one_after_another_make_no_image_twice(
     commands: list[tuple[str, int, slice]],

@@ -98,6 +98,7 @@ def test_separate_passes_give_the_same_bytes(
         assert reproduce(separate.uri, image_id, tmp_path / "again.png").equal == "bytes"
 
 
+@pytest.mark.slow
 def test_several_processes_take_turns_as_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +165,7 @@ def drawn_keys(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "drawn").glob("*"))
 
 
-@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("torn", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_stage_killed_before_any_access_is_made_up_for(
     tmp_path: Path, drawn_run: Path, torn: bool
 ) -> None:

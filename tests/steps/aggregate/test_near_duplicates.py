@@ -30,6 +30,7 @@ from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.runs import encoded, fill, not_ok, planned
+from tests.s3 import S3_AMONG_SLOW
 from tests.steps.aggregate.test_gates import manifest
 
 Hashes = npt.NDArray[np.uint64]
@@ -152,6 +153,7 @@ ALIKE = {
 }  # 2, 6, 9, 17 within 4 bits of 2; 19 like none
 
 
+@S3_AMONG_SLOW
 def test_near_duplicates_name_the_first_image_across_shards_on_disk_and_s3(
     tmp_path: Path, store_uri: str
 ) -> None:

@@ -61,6 +61,7 @@ def load(endpoint: str, home: Path, versions: Sequence[str]) -> list[Rows]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_versions_on_a_hub_load_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = make_output(tmp_path)
     expected = [

@@ -48,7 +48,11 @@ def assert_same(dataset: Dataset, undisturbed: Dataset) -> None:
 # Every format and every store once: tests/slow/test_kill.py has each format in each store.
 @pytest.mark.parametrize(
     ("format_name", "store_uri"),
-    [("parquet", "s3"), ("webdataset", "disk"), ("files", "disk")],
+    [
+        ("parquet", "s3"),
+        pytest.param("webdataset", "disk", marks=pytest.mark.slow),
+        pytest.param("files", "disk", marks=pytest.mark.slow),
+    ],
     indirect=["store_uri"],
 )
 def test_killed_run_ends_as_the_dataset_of_an_undisturbed_one(

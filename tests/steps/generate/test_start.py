@@ -78,6 +78,7 @@ def test_plan_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert reads.count(PLAN_KEY) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

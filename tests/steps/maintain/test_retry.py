@@ -53,7 +53,9 @@ def rows(result: Round) -> list[pa.Table]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_from(
     seed: int, tmp_path: Path
 ) -> None:
@@ -203,6 +205,7 @@ def stored_objects(store: Store) -> dict[str, bytes]:
     return {key: store.read(key) for key in (PLAN_KEY, *map(shard_key, range(3)), *parts)}
 
 
+@S3_AMONG_SLOW
 def test_only_failed_images_are_generated_again_and_the_others_stay_byte_for_byte(
     failed: str, tmp_path: Path
 ) -> None:
@@ -581,6 +584,7 @@ def test_a_lost_part_is_not_generated_again_where_its_images_are_in_rounds_or_ta
     assert sorted(drawn) == sorted(TEXTS[9:12])
 
 
+@S3_AMONG_SLOW
 def test_a_lost_part_is_generated_again_though_a_round_has_an_image_of_it(failed: str) -> None:
     retry(failed)
     store = open_store(failed)

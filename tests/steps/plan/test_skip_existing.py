@@ -93,6 +93,7 @@ def test_three_nights_are_together_what_one_run_over_all_rows_is(tmp_path: Path)
     ]
 
 
+@S3_AMONG_SLOW
 def test_only_what_is_new_is_planned(store_uri: str, tmp_path: Path) -> None:
     first = over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
     second = make_plan(night(tmp_path, store_uri, PROMPTS[:7]))

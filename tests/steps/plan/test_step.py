@@ -35,6 +35,7 @@ def test_plan_writes_its_objects_and_no_others(tmp_path: Path) -> None:
     assert not planned.adopted
 
 
+@S3_AMONG_SLOW
 def test_same_job_on_the_same_input_gives_the_same_bytes(tmp_path: Path, store_uri: str) -> None:
     rng = chance(7)
     columns = {
@@ -52,6 +53,7 @@ def test_same_job_on_the_same_input_gives_the_same_bytes(tmp_path: Path, store_u
     assert outputs[0] == outputs[1]
 
 
+@pytest.mark.slow
 def test_number_of_processors_and_hash_seed_do_not_change_the_plan(tmp_path: Path) -> None:
     rows = range(30_000)  # with five images each, enough for several threads to share
     columns = {

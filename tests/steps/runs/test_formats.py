@@ -52,6 +52,7 @@ from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files as files_of
 from tests.models import scratch
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
+from tests.s3 import S3_AMONG_SLOW
 
 INDEXED_FORMATS = ["webdataset", "files"]
 IMAGES = [encoded(0), not_ok(1), encoded(2), encoded(3)]
@@ -125,6 +126,7 @@ def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_
             )
 
 
+@S3_AMONG_SLOW
 @pytest.mark.parametrize("format_name", INDEXED_FORMATS)
 def test_whole_job_in_each_format_makes_the_images_that_parquet_has(
     store_uri: str, tmp_path: Path, format_name: str

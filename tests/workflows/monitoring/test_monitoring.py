@@ -41,6 +41,7 @@ def test_rules_are_what_prometheus_takes() -> None:
     promtool("check", "rules", PLAIN_RULES)
 
 
+@pytest.mark.slow
 def test_each_alert_fires_by_its_cause_and_clears() -> None:
     promtool("test", "rules", ALERTS)
     tried = set(re.findall(r"alertname='(\w+)'", ALERTS.read_text(encoding="utf-8")))

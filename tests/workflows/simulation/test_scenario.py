@@ -59,6 +59,7 @@ def test_run_is_charged_for_the_time_of_all_gpus() -> None:
     assert simulation.seconds > 100_000 / 8
 
 
+@pytest.mark.slow
 def test_limits_come_in_the_order_in_which_a_growing_run_meets_them() -> None:
     simulation = simulated(60_000_000, gpus=500)
     shares = [limit.share for limit in simulation.limits]

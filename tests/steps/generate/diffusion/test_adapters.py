@@ -219,7 +219,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
     assert np.abs(ours.astype(int) - np.asarray(theirs)).max() <= 1
 
 
-@pytest.mark.parametrize("kind", ["flux", "sd3"])
+@pytest.mark.parametrize("kind", ["flux", pytest.param("sd3", marks=pytest.mark.slow)])
 def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(
     tmp_path: Path, kind: Controlled
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(
             assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["sd", pytest.param("sdxl", marks=pytest.mark.slow)])
 def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: Kind) -> None:
     rows = [
         *_rows(control_image=True)[:2],

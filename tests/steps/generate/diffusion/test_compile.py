@@ -89,7 +89,14 @@ def _rgb(picture: DrawnImage) -> RGB:
     return picture.rgb
 
 
-@pytest.mark.parametrize(("kind", "how"), [("sd", "whole"), ("sd3", "whole"), ("flux", "regional")])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        pytest.param("sd", "whole", marks=pytest.mark.slow),
+        pytest.param("sd3", "whole", marks=pytest.mark.slow),
+        ("flux", "regional"),
+    ],
+)
 def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(
     kind: Kind, how: str
 ) -> None:
@@ -108,7 +115,11 @@ def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(
 
 
 @pytest.mark.parametrize(
-    ("kind", "first", "second"), [("sd", "euler", "ddim"), ("sdxl", "ddim", "euler")]
+    ("kind", "first", "second"),
+    [
+        ("sd", "euler", "ddim"),
+        pytest.param("sdxl", "ddim", "euler", marks=pytest.mark.slow),
+    ],
 )
 def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     kind: Kind, first: str, second: str
@@ -131,6 +142,7 @@ def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sd", "sd3"])
 def test_compiled_by_its_blocks_a_model_draws_the_same_and_compiles_a_shape_once(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +176,7 @@ def test_pytorch_s_own_limit_of_recompilations_does_not_count() -> None:
     assert denoiser.compiled_pipeline.clock.count == 2 * count
 
 
+@pytest.mark.slow
 def test_shapes_beyond_the_most_that_are_compiled_are_drawn_plainly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,8 +216,9 @@ def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
     assert not _is_compiled(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(models.FLUX_WARNS)
-@pytest.mark.parametrize("kind", [pytest.param("flux", marks=pytest.mark.slow), "sd3"])
+@pytest.mark.parametrize("kind", ["flux", "sd3"])
 def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
     tmp_path: Path, kind: adapters.Controlled
 ) -> None:
@@ -260,6 +274,7 @@ class Shared:
         self.left.append(batch)
 
 
+@pytest.mark.slow
 def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
     shared = Shared()
     pipe = _one_block()
@@ -288,6 +303,7 @@ class SlowlyShared(Shared):
             yield
 
 
+@pytest.mark.slow
 def test_fetching_and_unpacking_code_is_no_part_of_the_first_step() -> None:
     clock = StartClock()
     cache = cast("CompileCache", SlowlyShared())
@@ -398,6 +414,7 @@ def test_a_pipeline_of_no_known_family_runs_as_it_is() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -> None:
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:6])
     plain, compiled = (

@@ -311,6 +311,7 @@ def test_folder_of_a_user_that_does_not_exist_is_refused(
         _open(planned)
 
 
+@pytest.mark.slow
 def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
     tmp_path: Path, pod: Pod, model_cache: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

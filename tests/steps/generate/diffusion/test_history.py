@@ -37,10 +37,11 @@ def test_an_image_has_the_same_bytes_after_any_sampler_as_alone(tmp_path: Path) 
     [
         ("sd", "float32"),
         pytest.param("sdxl", "float32", marks=pytest.mark.slow),
-        ("sdxl", "float16"),  # encodes and decodes in float32
+        # encodes and decodes in float32
+        pytest.param("sdxl", "float16", marks=pytest.mark.slow),
         pytest.param("sd3", "float32", marks=pytest.mark.slow),
         ("sd3-control", "float32"),
-        ("flux", "float32"),
+        pytest.param("flux", "float32", marks=pytest.mark.slow),
     ],
 )
 def test_an_image_has_the_same_bytes_after_any_other_setting_as_alone(

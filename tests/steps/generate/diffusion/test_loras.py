@@ -189,7 +189,10 @@ def _settings(kind: Kind) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    ["sd", "flux", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sdxl", "sd3"))],
+)
 def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_path: Path) -> None:
     asked = (None, "style:0.8", "detail:-0.5, style:0.80", "style: 0", "")
     rows = [

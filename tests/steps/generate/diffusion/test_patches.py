@@ -137,6 +137,7 @@ def test_integer_timesteps_and_float32_give_the_same_bytes(kind: models.Kind) ->
         assert torch.equal(*embedded)
 
 
+@pytest.mark.slow
 def test_only_what_is_compiled_in_the_block_is_saved() -> None:
     torch.compiler.reset()
     module = Doubled()

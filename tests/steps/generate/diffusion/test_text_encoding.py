@@ -346,6 +346,7 @@ def encode_until_terminated(begun: Begun, uri: str) -> None:
             sys.exit(error.exit_code)
 
 
+@pytest.mark.slow
 def test_sigterm_while_a_text_is_encoded_ends_the_process_with_the_exit_code_for_trying_again(
     tmp_path: Path,
 ) -> None:
