@@ -1,7 +1,7 @@
 """What a store of objects promises, and how objects are committed: the first writer wins."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import BinaryIO, ParamSpec, Protocol, TypeVar
@@ -144,7 +144,8 @@ def require_conditional_writes(store: Store, key: str, data: bytes) -> None:
     take it from a plan that another process has written.
     """
     if store.create(key, data) and store.create(key, data):
-        store.remove(key)
+        with suppress(StorageRefused):  # whoever may not remove is to learn why nothing is planned
+            store.remove(key)
         raise BadInput(
             f"{store.uri}: this store ignores conditional writes, so two pods could overwrite "
             "each other. Use one that honors If-None-Match, or set unconditional_writes: accept."

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.object_store import ObjectStore
 from imagekiln.steps.storage.store import (
     confirm_damage,
     create_once,
@@ -150,6 +151,18 @@ def test_store_without_conditional_writes_is_refused_at_planning_with_nothing_le
     with pytest.raises(BadInput, match="ignores conditional writes"):
         jobs.plan(tmp_path, PROMPTS, output="s3://bucket/out", **MANY_SHARDS)
     assert unconditional_store.objects == {}
+
+
+def test_such_a_store_is_refused_in_the_same_sentence_where_nothing_may_be_removed(
+    unconditional_store: StubS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ObjectStore, key: str) -> None:
+        raise StorageRefused(f"{self.uri_of(key)}: access was refused.")
+
+    monkeypatch.setattr(ObjectStore, "remove", refuse)
+    with pytest.raises(BadInput, match="ignores conditional writes"):
+        jobs.plan(tmp_path, PROMPTS, output="s3://bucket/out", **MANY_SHARDS)
+    assert "/bucket/out/run/plan.json" not in unconditional_store.objects
 
 
 def test_job_may_accept_a_store_without_conditional_writes(
