@@ -3,8 +3,8 @@
 Before a release, `python -m tests.saved` saves two of this version, of six prompts each: PLAIN has
 an image of each, in the format `parquet`; BEST has rewritten prompts and carried columns, of two
 candidates the one with the higher score, and passes that run separately, one of them by a model of
-its own, in the format `webdataset`. In both, a round of `retry` mended a prompt and left another as
-failed.
+its own, in the format `webdataset`. In both, a round of `retry` was overtaken before it had made
+anything, and the next one mended a prompt and left another as failed.
 
 FIELDS has what runs of this state have in their objects: `python -m tests.saved --fields` writes
 it.
@@ -16,7 +16,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -30,6 +30,7 @@ import pytest
 
 from imagekiln.steps.aggregate import step as aggregate_step
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.generate.draw_stage import draw_shard
 from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
 from imagekiln.steps.generate.pass_stage import pass_shard
@@ -92,9 +93,13 @@ def make_saved_runs() -> None:
 
 def _make_saved_run(job: Job) -> None:
     run = make_plan(job)
+    store = open_store(run.uri)
+    with suppress(Incomplete):
+        aggregate(run.uri)
+    plan_next_round(store, run.plan)  # superseded, since the job is run again before it
     work(run.uri)
     aggregate(run.uri)
-    retry_round = plan_next_round(open_store(run.uri), run.plan)
+    retry_round = plan_next_round(store, run.plan)
     assert retry_round is not None
     if run.plan.job.separate_passes:
         _make_separately(retry_round.store, retry_round.plan, is_retry=True)

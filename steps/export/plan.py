@@ -11,7 +11,7 @@ from typing import Annotated
 import pyarrow as pa
 from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, cut_name, newer_version_error
 from imagekiln.steps.export.layout import DATA_KEY_PATTERN, EXPORT_KEY, file_rows_key
 from imagekiln.steps.export.settings import ExportSettings, describe_setting
 from imagekiln.steps.job.output import FILE_SUFFIXES
@@ -21,6 +21,8 @@ from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.tables import from_parquet
 from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 
+# Raise it when an older Imagekiln would misread a plan, or ignore what it must not, such as a new
+# field. A new setting with a default needs no new version: an older Imagekiln refuses it.
 EXPORT_VERSION = 1
 MAX_FILES = 300_000  # the plan stays as small as a plan can be
 IMAGE_SUFFIX_PATTERN = rf"^(?:{'|'.join(FILE_SUFFIXES.values())})$".replace(".", r"\.")
@@ -85,9 +87,18 @@ def load_export_plan(store: Store) -> ExportPlan:
             raise newer_version_error(where, version, EXPORT_VERSION)
         return EXPORT_PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
-        raise BadInput(
-            f"{where}: is not the plan of an export. Restore it, or choose another folder."
-        ) from error
+        raise _unreadable_plan(where, error) from error
+
+
+def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
+    first = error.errors()[0]
+    if first["type"] == "unexpected_keyword_argument":
+        setting = cut_name(".".join(map(str, first["loc"])))
+        return BadInput(
+            f"{where}: has a setting that this Imagekiln does not know ({setting}). "
+            "If a newer one planned the export, update Imagekiln; or else restore the plan."
+        )
+    return BadInput(f"{where}: is not the plan of an export. Restore it, or choose another folder.")
 
 
 def find_export_plan(store: Store) -> ExportPlan | None:

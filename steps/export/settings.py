@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field, TypeAdapter, ValidationError
+from pydantic import ByteSize, Field, TypeAdapter, ValidationError, with_config
 
 from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.runtime.figures import format_bytes
@@ -18,6 +18,7 @@ DEFAULT_NEWEST_BY = "image_id"
 BYTE_SIZE_TYPE_ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 
 
+@with_config(extra="forbid")  # an export that a newer Imagekiln has begun may have further ones
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
     """How images are put into files. `file_bytes` is the most that one has, `columns` all if None.

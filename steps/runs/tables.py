@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, Missing, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, NewerVersion, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.runs.sidecar import to_values
@@ -112,7 +112,8 @@ DICTIONARY_COLUMNS = (
     "part",
 )
 # Raise it when an older Imagekiln would misread tables of a run, and write it to their metadata:
-# those without it are of version 1. What `aggregate` writes may be newer than the plan.
+# those without it are of version 1. What `aggregate` writes may be newer than the plan. A new
+# status needs no new version: see UnknownStatus.
 TABLE_SCHEMA_VERSION = 1
 SCHEMA_VERSION_METADATA = b"imagekiln.schema_version"
 FieldTypes = Mapping[str, pa.DataType]
@@ -383,8 +384,17 @@ def _require_version(parquet: pq.ParquetFile, where: str) -> None:
         raise newer_version_error(where, number, TABLE_SCHEMA_VERSION)
 
 
+class UnknownStatus(ValueError):
+    """A table has a status that this Imagekiln does not know: a newer one may have it."""
+
+
 def damage_error(where: str, error: Exception) -> BadInput:
     """The error for an object of a run that cannot be read back."""
+    if isinstance(error, UnknownStatus):
+        return NewerVersion(
+            f"{where}: has a status that this Imagekiln does not know ({error_reason(error)}). "
+            "If a newer one wrote it, update Imagekiln, also in the images of pods; or restore it."
+        )
     return BadInput(f"{where}: is damaged ({error_reason(error)}). Restore or delete it.")
 
 

@@ -32,8 +32,9 @@ from imagekiln.steps.runs.keys import (
     part_key,
     stats_key,
 )
+from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.rewriting import Rewriting
-from imagekiln.steps.runs.rounds import open_run
+from imagekiln.steps.runs.rounds import iter_rounds, open_run
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import jobs
@@ -142,10 +143,18 @@ def test_saved_run_is_retried_and_aggregated(any_run: str) -> None:
     retry_round = plan_next_round(run.store, run.plan)
     assert retry_round is not None
     left = CANDIDATES[run.plan.run_id]
-    assert (retry_round.plan.round, retry_round.plan.counts.images) == (2, left)
+    assert (retry_round.plan.round, retry_round.plan.counts.images) == (3, left)
     summary = aggregate(any_run)
     assert (summary.ok, summary.outscored) == (len(PROMPTS) - 1, (left - 1) * (len(PROMPTS) - 1))
-    assert (summary.images, summary.rounds) == (planned_images(any_run), 2)
+    assert (summary.images, summary.rounds) == (planned_images(any_run), 3)
+
+
+def test_saved_round_that_was_superseded_is_not_resumed(any_run: str) -> None:
+    run = open_run(any_run)
+    superseded, last = iter_rounds(run.store, run.plan)
+    assert (superseded.is_superseded, superseded.is_finished) == (True, False)
+    assert (last.is_superseded, last.is_finished) == (False, True)
+    assert not has_parts_to_make(superseded.store, superseded.plan, [0])
 
 
 def test_saved_runs_are_listed_and_left_by_garbage_collection(
@@ -180,6 +189,30 @@ def test_manifest_of_a_newer_version_is_refused_in_a_sentence(name: str, saved_r
 def test_part_of_a_newer_version_is_refused_in_a_sentence(name: str, saved_run: str) -> None:
     raise_version(saved_run, part_key(0, 1))
     with pytest.raises(NewerVersion, match=r"00000-0001\.parquet: was written by a newer"):
+        COMMANDS[name](saved_run)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("diff", manifest_key(0)),
+        ("dataset", manifest_key(0)),
+        ("aggregate", part_key(0, 1)),
+        ("verify", part_key(0, 1)),
+    ],
+)
+def test_status_that_only_a_newer_version_has_is_no_damage(
+    name: str, key: str, saved_run: str
+) -> None:
+    path = Path(saved_run) / key
+    table = pq.read_table(path)
+    statuses = pa.array(["recalled", *table["status"].to_pylist()[1:]])
+    place = table.schema.get_field_index("status")
+    metadata = pq.read_metadata(path).metadata
+    with pq.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table.set_column(place, table.schema.field(place), statuses))
+        writer.add_key_value_metadata(metadata)
+    with pytest.raises(NewerVersion, match=r"does not know \(recalled\)\. If a newer one wrote it"):
         COMMANDS[name](saved_run)
 
 

@@ -40,7 +40,7 @@ class Memory:
         return {key: value for key, value in stored.items() if key not in ("apiVersion", "kind")}
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """The objects that a selector of `key=value` and `!key` matches."""
+        """The objects that a selector of `key=value`, `key!=value` and `!key` matches."""
         selectors = labels.split(",")
         return [
             stored
@@ -103,4 +103,6 @@ def _matches(stored: Json, selector: str) -> bool:
     if selector.startswith("!"):
         return selector.removeprefix("!") not in labels
     key, _, value = selector.partition("=")
+    if key.endswith("!"):
+        return labels.get(key.removesuffix("!")) != value
     return labels.get(key) == value

@@ -20,6 +20,7 @@ from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.model_downloads import check_downloads
 from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
+    find_running_twin,
     require_no_running_twin,
     resubmit_workflow,
     start_retry,
@@ -70,10 +71,11 @@ def submit(
 
     A job that is submitted twice runs once: while its workflow runs or once it has succeeded, the
     second call gives its status; if it has failed, the second call resubmits it; while it is being
-    stopped, the second call is refused. With `retry`, a
-    new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
-    `report` is called with what is rewritten first, with how long the job takes, and with what its
-    pods download again and again.
+    stopped, the second call is refused. So it is while a schedule's workflow does the same work, or
+    one that another version of Imagekiln has named otherwise. With `retry`, a new workflow makes
+    again what ended failed, blank or missing in the job's run, one at a time. `report` is called
+    with what is rewritten first, with how long the job takes, and with what its pods download again
+    and again.
 
     Raises BadInput, also where the job cannot end within the profile's `days`, where a model does
     not fit on the disk of a pod, and where the registered template is of another profile or
@@ -99,6 +101,9 @@ def submit(
 
     is_new = register_template(job, argo)
     if not retry:
+        twin = find_running_twin(workflow, argo)
+        if twin is not None:
+            return read_available_status(twin)
         return await_template(partial(_start, workflow, argo), is_new)
 
     def build_retry(number: int) -> Json:

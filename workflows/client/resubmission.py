@@ -38,6 +38,7 @@ MAX_JOB_RETRIES = 100
 RESUBMIT_INFIX = "-again-"
 LONGEST_SUFFIX = f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}"
 ARGO_PREFIX = "workflows.argoproj.io/"
+NOT_COMPLETED = f"{ARGO_PREFIX}completed!=true"  # what has ended is large, and much of it
 # A workflow that a CronWorkflow made has its date in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"
 # The other labels and annotations of Argo's hold the state of the workflow that has ended.
@@ -80,22 +81,33 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     return status
 
 
-def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
-    """Raise BadInput while another workflow does the same work.
+def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
+    """Another workflow that does the same work, and has not ended.
 
-    That is the job's own workflow, a resubmission of it, or the same date fired by a schedule.
+    That is the job's own workflow, a resubmission of it, the same date fired by a schedule, or one
+    that another version of Imagekiln named. Raises BadInput where it is being stopped.
     """
     _, namespace, _ = object_identity(workflow)
     labels = get_texts(workflow, "metadata", "labels")
     parameters = _normalized_parameters(workflow)
-    for other in argo.list_objects("Workflow", namespace, f"{JOB_LABEL}={labels[JOB_LABEL]}"):
+    selector = f"{JOB_LABEL}={labels[JOB_LABEL]},{NOT_COMPLETED}"
+    for other in argo.list_objects("Workflow", namespace, selector):
         if not has_ended(other) and _normalized_parameters(other) == parameters:
             require_not_stopping(other)
-            name = str(object_metadata(other)["name"])
-            raise BadInput(
-                f"{name}: is still running. Wait for it, or stop it, before you retry: "
-                f"{next_command('stop', name, namespace)}."
-            )
+            return other
+    return None
+
+
+def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
+    """Raise BadInput while another workflow does the same work."""
+    twin = find_running_twin(workflow, argo)
+    if twin is not None:
+        _, namespace, _ = object_identity(workflow)
+        name = str(object_metadata(twin)["name"])
+        raise BadInput(
+            f"{name}: is still running. Wait for it, or stop it, before you retry: "
+            f"{next_command('stop', name, namespace)}."
+        )
 
 
 def start_retry(build_retry: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:

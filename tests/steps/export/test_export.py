@@ -21,7 +21,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import MAX_FOLDER_FILES, data_key, manifest_chunk_key
-from imagekiln.steps.export.plan import load_export_plan
+from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
@@ -238,6 +238,29 @@ def test_a_plan_without_runs_or_files_is_none(output: str, tmp_path: Path, name:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {name: []}))
     with pytest.raises(BadInput, match="is not the plan of an export"):
         imagekiln.export(output, target)
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        (99, "was written by a newer Imagekiln"),
+        (EXPORT_VERSION, r"does not know \(settings\.unheard_of\)"),
+    ],
+)
+def test_an_export_that_a_newer_version_has_begun_is_not_completed_by_another(
+    output: str, tmp_path: Path, version: int, error: str
+) -> None:
+    target = tmp_path / "export"
+    imagekiln.export(output, target)
+    (target / SUCCESS_KEY).unlink()
+    path = target / "export.json"
+    plan = json.loads(path.read_bytes())
+    plan["settings"]["unheard_of"] = 1
+    path.write_text(json.dumps({**plan, "schema_version": version}))
+    with pytest.raises(BadInput, match=error) as info:
+        imagekiln.export(output, target)
+    assert "pdate Imagekiln" in str(info.value)
+    assert not (target / SUCCESS_KEY).exists()
 
 
 def test_an_export_that_wakes_up_while_images_are_removed_does_not_call_it_complete(

@@ -73,6 +73,22 @@ def test_date_is_one_workflow_however_it_is_written(argo: Memory) -> None:
     assert submit(postcards(), dates[0], "UTC", argo).name not in names
 
 
+@pytest.mark.parametrize("name", ["postcards-by-an-older-one", "imagekiln-postcards-1764120600"])
+def test_job_that_runs_under_another_name_is_not_started_a_second_time(
+    argo: Memory, name: str
+) -> None:
+    own = submit(postcards(), "2025-11-26T01:30", "UTC", argo).name
+    workflow = argo.objects.pop(("Workflow", NAMESPACE, own))
+    argo.create(workflow | {"metadata": object_metadata(workflow) | {"name": name}})
+
+    assert submit(postcards(), "2025-11-26T01:30Z", "UTC", argo).name == name
+    assert argo.workflows() == [name]
+    for other in (postcards(name="others"), postcards(output="s3://other/images")):
+        assert submit(other, "2025-11-26T01:30", "UTC", argo).name != name
+    argo.end(name, "Succeeded")
+    assert submit(postcards(), "2025-11-26T01:30", "UTC", argo).name == own
+
+
 @pytest.mark.parametrize("refusals", [0, 1, 4])
 def test_template_that_argo_s_server_does_not_know_yet_is_waited_for(refusals: int) -> None:
     answers = [Missing('workflowtemplates.argoproj.io "imagekiln-gpu" not found.')] * refusals
