@@ -17,10 +17,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import imagekiln
-from imagekiln import BadInput, Missing, NotInstalled
+from imagekiln import BadInput, Missing, NotInstalled, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import manifest_key
 from tests.runs import Rows, encoded, fill, not_ok, planned, retried
 
@@ -142,6 +143,19 @@ def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> 
     part.write_bytes(content)
     with pytest.raises(BadInput, match="has other bytes than the manifest says"):
         list(dataset.to_batches())
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_images_that_are_taken_down_while_they_are_read_are_no_damage(
+    tmp_path: Path, format_name: str
+) -> None:
+    rows = [{"prompt": f"number {index}", "id": f"row-{index}"} for index in range(4)]
+    make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run", format=format_name)
+    batches = imagekiln.dataset(str(tmp_path / "out" / "run")).to_batches(1)
+    next(batches)
+    forget(str(tmp_path / "out" / "run"), ForgetSelection(ids=("row-3",)), remove=True)
+    with pytest.raises(TryAgain, match="was changed while it was read"):
+        list(batches)
 
 
 def test_hugging_face_gets_decoded_images(
