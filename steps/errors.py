@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import ClassVar, ParamSpec, TypeVar
 
-from imagekiln.steps.runtime.sanitize import redact_urls, sanitize_line, truncate_text
+from imagekiln.steps.runtime.sanitize import redact_urls, sanitize_line
 
 MAX_LINE_CHARS = 200
 MAX_NAME_CHARS = 80
@@ -18,7 +18,8 @@ class KilnError(Exception):
     """A failure that is explained to the user: each argument is one sentence, shown on one line.
 
     Whatever a sentence quotes, it stays one line of bounded length, without control characters or
-    credentials in URLs.
+    credentials in URLs. Of a longer one, the middle is left out, and what to do is at its end: so
+    it is of the traceback that PyTorch makes the sentence of an error in a worker.
     """
 
     exit_code: ClassVar[int] = 1
@@ -117,10 +118,15 @@ def in_setting(setting: str) -> Iterator[None]:
 
 
 def _safe_sentence(text: str) -> str:
+    if len(text) <= MAX_SENTENCE_CHARS:
+        return sanitize_line(redact_urls(text))
     # A URL that is cut is none that can be redacted; and not all of a text without end is searched.
     searched = 2 * MAX_SENTENCE_CHARS
-    redacted = redact_urls(text[:searched]) + text[searched:]
-    return sanitize_line(truncate_text(redacted, MAX_SENTENCE_CHARS))
+    head = redact_urls(text[:searched])
+    tail = redact_urls(text[-searched:].partition(" ")[2])
+    half = MAX_SENTENCE_CHARS // 2
+    omitted = len(text) - 2 * half
+    return sanitize_line(f"{head[:half]}… {omitted:,} characters …{tail[-half:]}")
 
 
 def first_line(message: str) -> str:

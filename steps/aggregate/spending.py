@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from imagekiln.steps.job.prices import Prices
 from imagekiln.steps.runs.account import Spent
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, mean_busy_share
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    largest_by_number,
+    mean_busy_share,
+)
 
 SECONDS_PER_HOUR = 3600
 
@@ -122,8 +127,9 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseAmounts:
     seconds = sum((shard.seconds for shard in stats), StageSeconds())
     working = max(0.0, seconds.total - seconds.load)
     total = max(spent.seconds, seconds.total)
-    loading = max(min(spent.loading, spent.useful), seconds.load)
     dropped = max(0.0, spent.seconds - spent.useful)
+    # Shards also count what attempts loaded that ended before their first part: it is dropped.
+    loading = max(min(spent.loading, spent.useful), seconds.load - dropped)
     useful = max(0.0, total - dropped - loading)
 
     # What no shard's statistics have is idle where all processes ended well: several share a pod,
@@ -220,14 +226,13 @@ def _price_uses(gpu_seconds: UseAmounts, used: Sequence[DevicePrice]) -> UseAmou
 
 
 def _shard_costs(stats: Sequence[ShardStats]) -> ShardCosts | None:
-    by_shard: dict[int, float] = defaultdict(float)
-    for shard in stats:
-        by_shard[shard.shard] += shard.seconds.total
-    if not by_shard:
+    shards = largest_by_number(stats)
+    if not shards:
         return None
-    ordered = sorted(by_shard.values())
-    highest = max(by_shard, key=lambda number: by_shard[number])
-    return ShardCosts(ordered[len(ordered) // 2], by_shard[highest], highest)
+    ordered = sorted(shards, key=lambda shard: shard.seconds.total)
+    median = ordered[len(ordered) // 2]
+    highest = ordered[-1]
+    return ShardCosts(median.seconds.total, highest.seconds.total, highest.shard)
 
 
 def _energy(stats: Sequence[ShardStats]) -> float | None:

@@ -139,7 +139,8 @@ class Summary:
     @property
     def too_many_failed(self) -> bool:
         """Whether a larger share of images is not ok than is accepted."""
-        return self.not_ok > self.failed_share * self.images
+        # By quotients: 0.29 * 100 is less than 29 to a computer, and 29 / 100 is 0.29.
+        return bool(self.images) and self.not_ok / self.images > self.failed_share
 
     @property
     def share_to_accept(self) -> float:
@@ -273,7 +274,7 @@ class SummaryBuilder:
             spent,
             Prices(policy.price_per_hour, policy.prices),
             drawn=max(generated, made),
-            ok=statuses["ok"] + statuses[OUTSCORED_STATUS],
+            ok=statuses["ok"] + statuses[OUTSCORED_STATUS] + statuses[FORGOTTEN_STATUS],
         )
         return Summary(
             run_id=plan.run_id,

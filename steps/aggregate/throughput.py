@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagekiln.steps.runs.start_times import StartSeconds
-from imagekiln.steps.runs.stats import ShardStats, max_peak_memory, mean_busy_share
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    largest_by_number,
+    max_peak_memory,
+    mean_busy_share,
+)
 
 MAX_SLOWEST = 10
 SLOW_RATIO = 0.8  # of the median rate: slower shards are worth a look
@@ -61,7 +66,7 @@ class DeviceUsage:
 
 def summarize_throughput(shards: int, stats: Sequence[ShardStats]) -> Throughput:
     """The rates of a run of so many shards."""
-    measured = [shard for shard in _unique_shards(stats) if shard.images_per_second > 0]
+    measured = [shard for shard in largest_by_number(stats) if shard.images_per_second > 0]
     if not measured:
         return Throughput()
 
@@ -94,14 +99,6 @@ def summarize_starts(stats: Sequence[ShardStats]) -> Starts | None:
 def summarize_usage(stats: Sequence[ShardStats]) -> DeviceUsage:
     """The usage of all shards' devices, each shard weighted by its time."""
     return DeviceUsage(mean_busy_share(stats), max_peak_memory(stats))
-
-
-def _unique_shards(stats: Sequence[ShardStats]) -> list[ShardStats]:
-    """One entry for each shard number: of several rounds, the one with the most images."""
-    largest: dict[int, ShardStats] = {}
-    for shard in sorted(stats, key=lambda shard: shard.images):
-        largest[shard.shard] = shard
-    return list(largest.values())
 
 
 def _shard_time(stats: ShardStats) -> ShardTime:

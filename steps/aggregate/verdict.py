@@ -47,7 +47,7 @@ class GateResult:
         """What the count means for the run."""
         if self.allowed_share is None:
             return "any"
-        if self.images <= self.allowed_share * self.total:
+        if self.share <= self.allowed_share:
             return "within"
         return "accepted" if self.accepted else "exceeded"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.image_ranges import read_images
+from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS, read_images
 from imagekiln.steps.dataset.newest_images import (
     ReplacedImages,
     find_replaced_images,
@@ -25,9 +25,10 @@ from imagekiln.steps.dataset.runs import (
     find_runs,
     manifest_slices,
     read_run_manifest,
+    require_not_suspended,
     unite_columns,
 )
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.parquet_format import image_column
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
@@ -96,7 +97,7 @@ class Dataset:
         """The images as Arrow batches of at most `batch_size` rows, one after the other.
 
         Raises BadInput where the filter does not fit, or where a run is damaged; TryAgain where
-        storage fails.
+        storage fails, or images are taken down meanwhile.
         """
         return self.read_slices(manifest_slices(self.runs), batch_size)
 
@@ -144,7 +145,12 @@ class Dataset:
                     )
                     for start in range(0, rows.num_rows, batch_size):
                         batch = rows.slice(start, batch_size)
-                        yield self._read_batch(self.runs[run], batch, pool)
+                        try:
+                            images = self._read_batch(self.runs[run], batch, pool)
+                        except BadInput:
+                            self._require_unchanged(run, shard, manifest)
+                            raise
+                        yield images
 
     def read_rows(self, run: int, shard: int) -> pa.Table:
         """The rows of one shard's images, with the columns of this dataset but for `image`."""
@@ -162,6 +168,18 @@ class Dataset:
         chosen = rows.select(list(self.columns))
         (batch,) = chosen.combine_chunks().to_batches()
         return batch
+
+    def _require_unchanged(self, run: int, shard: int, manifest: pa.Table) -> None:
+        """Raise TryAgain where a shard is not what it was when its manifest was read."""
+        uri = self.runs[run].uri
+        require_not_suspended(open_store(uri))
+        now = self._read_manifest(run, shard)
+        columns = list(LOCATION_COLUMNS)
+        if not now.select(columns).equals(manifest.select(columns)):
+            raise TryAgain(
+                f"{uri}: was changed while it was read, as when images of it were taken down. "
+                "Read the dataset from its beginning again."
+            )
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
         """A manifest with the columns of all runs, null where this one lacks them."""

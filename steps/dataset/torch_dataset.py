@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from PIL import Image
 
 from imagekiln.steps.dataset.runs import ManifestSlice
-from imagekiln.steps.errors import NotInstalled
+from imagekiln.steps.errors import BadInput, NotInstalled
 from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 
@@ -33,8 +33,11 @@ class TorchDataset(IterableDataset[Example]):
         """Share the dataset's parts. With `decode`, images are PIL images, or else bytes."""
         self._dataset = dataset
         self._decode = decode
-        # A worker that is spawned, not forked, does not know the process group.
-        self._rank, self._world_size = _distributed_rank()
+        self._group_rank: tuple[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """The state for a worker that is spawned, not forked: it knows no process group."""
+        return {**self.__dict__, "_group_rank": _rank_in_group() or self._group_rank}
 
     def __iter__(self) -> Iterator[Example]:
         """The images of this worker of this rank."""
@@ -47,8 +50,10 @@ class TorchDataset(IterableDataset[Example]):
         worker = get_worker_info()
         workers = 1 if worker is None else worker.num_workers
         number = 0 if worker is None else worker.id
-        share = self._rank * workers + number
-        shares = self._world_size * workers
+        # Not before: a process group may be initialized after the dataset is opened.
+        rank, world_size = _rank_in_group() or self._group_rank or _rank_in_environment()
+        share = rank * workers + number
+        shares = world_size * workers
         slices = self._dataset.slices()
         start = len(slices) * share // shares
         stop = len(slices) * (share + 1) // shares
@@ -66,8 +71,25 @@ class TorchDataset(IterableDataset[Example]):
         return example | {name: content}
 
 
-def _distributed_rank() -> tuple[int, int]:
-    """The rank of this process and the number of ranks: of the process group, or of `torchrun`."""
+def _rank_in_group() -> tuple[int, int] | None:
+    """The rank of this process and the number of ranks, by its process group; None without one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return None
+
+
+def _rank_in_environment() -> tuple[int, int]:
+    """The same by the variables of `torchrun`.
+
+    Raises BadInput where they do not fit together: ranks would read the same images, and others
+    none.
+    """
+    world_size = os.environ.get("WORLD_SIZE") or "1"
+    rank = os.environ.get("RANK") or ("0" if world_size == "1" else "")
+    if rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size):
+        return int(rank), int(world_size)
+    raise BadInput(
+        f"WORLD_SIZE is {world_size} and RANK is {rank or 'not set'}, so it is unknown which "
+        "images this process is to read. Initialize torch.distributed before the dataset is "
+        "iterated, or set both as torchrun does."
+    )

@@ -211,7 +211,7 @@ def _refuse_too_many_rejected(
     rows = _count_rows(inputs.files)
     if not rejected:
         return
-    if rejected < rows and rejected <= inputs.job.limits.rejected_share * rows:
+    if rejected < rows and rejected / rows <= inputs.job.limits.rejected_share:
         return
     listing = ""
     if store_rejected is not None:

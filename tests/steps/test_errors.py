@@ -26,3 +26,9 @@ def test_no_password_is_too_odd_to_be_hidden() -> None:
         assert "word" not in str(BadInput("x" * place + " https://user:word@host/p.csv"))
     for uri in ("http://host:80/a@b", "http://[::1]:80/a@b", "s3://arn:aws:s3:::a/b@c"):
         assert str(BadInput(uri)) == uri
+
+
+def test_of_a_sentence_that_is_too_long_what_to_do_is_kept() -> None:
+    text = str(BadInput(f"a.parquet: {'x' * 10**6} is no name. Choose another one."))
+    assert text.startswith("a.parquet: xxx")
+    assert text.endswith("is no name. Choose another one.")

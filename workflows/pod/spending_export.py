@@ -53,11 +53,8 @@ class Claims:
         """Let a workflow claim what no other one has, and all that it claimed before."""
         earlier = self.by_workflow.get(workflow, {})
         others = {uid: claim for uid, claim in self.by_workflow.items() if uid != workflow}
-        others_sum = _add(self.settled, *others.values())
-        amounts: dict[str, float] = {}
-        for name in SPENT_FIGURES:
-            unclaimed = round(total.get(name, 0.0) - others_sum[name], DECIMALS)
-            amounts[name] = max(earlier.get(name, 0.0), unclaimed, 0.0)
+        unclaimed = _unclaimed(total, _add(self.settled, *others.values()))
+        amounts = {name: max(earlier.get(name, 0.0), unclaimed[name]) for name in SPENT_FIGURES}
         if amounts == earlier or not any(amounts.values()):
             return self
 
@@ -136,6 +133,21 @@ def spending_of(summary: Summary) -> dict[str, float]:
     if not all(-1 <= amount <= MAX_AMOUNT for amount in amounts.values()):
         raise BadInput(f"{summary.run_id}: its summary is damaged. Aggregate the run again.")
     return {name: max(0.0, amount) for name, amount in amounts.items()}
+
+
+def _unclaimed(total: Amounts, claimed: Amounts) -> dict[str, float]:
+    """What of a total is not claimed, by name.
+
+    Time that was claimed for one use may be of another by now, as once a process was lost: that
+    much less of the other uses is left, since a counter takes nothing back.
+    """
+    left = {name: total.get(name, 0.0) - claimed[name] for name in SPENT_FIGURES}
+    gains = {name: max(0.0, amount) for name, amount in left.items()}
+    gained = sum(gains[use] for use in GPU_USES)
+    all_left = max(0.0, sum(left[use] for use in GPU_USES))
+    share = all_left / gained if gained else 0.0
+    by_use = {use: gains[use] * share for use in GPU_USES}
+    return {name: round(amount, DECIMALS) for name, amount in {**gains, **by_use}.items()}
 
 
 def _add(*terms: Amounts) -> dict[str, float]:

@@ -43,6 +43,24 @@ def test_what_a_killed_process_did_after_its_last_part_is_repeated() -> None:
     assert result.gpu_seconds.drawing == pytest.approx(0.9 * (600 + 220))
 
 
+def test_what_a_process_loaded_that_was_stopped_before_its_first_part_counts_once() -> None:
+    stopped = replace(STATS, images=0, parts=0, seconds=StageSeconds(total=90, load=60, denoise=20))
+    dropped = Spent(seconds=100, useful=0, loading=0, attempts=1, ended=1)
+    result = summarize_spending([stopped, STATS], SPENT + dropped, PRICES, drawn=100, ok=100)
+    seconds = result.gpu_seconds
+    assert (seconds.total, seconds.loading, seconds.repeated) == (780, 80, 100)
+    uses = seconds.drawing + seconds.loading + seconds.idle + seconds.repeated
+    assert uses == pytest.approx(seconds.total)
+
+
+def test_a_shard_of_a_round_is_none_of_the_run_that_has_its_number() -> None:
+    long = replace(STATS, shard=1, seconds=replace(SECONDS, total=700))
+    of_round = replace(STATS, images=5)
+    shards = summarize_spending([STATS, long, of_round], SPENT, PRICES, drawn=1, ok=1).shards
+    assert shards is not None
+    assert (shards.highest_shard, shards.highest_seconds) == (1, 700)
+
+
 def test_a_run_that_left_no_statistics_has_a_cost_too() -> None:
     killed = Spent(seconds=400, useful=300, loading=80, attempts=1)
     result = summarize_spending([], killed, PRICES, drawn=0, ok=0)

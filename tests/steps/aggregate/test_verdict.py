@@ -52,6 +52,20 @@ def test_a_run_within_its_limits_is_finished(whole: Summary, plain: Job) -> None
     assert [words[0] for words in _words(result)] == ["verify", "retry"]
 
 
+@pytest.mark.parametrize("share", [29, 57, 58])
+def test_a_share_that_is_just_what_is_accepted_is_accepted(
+    share: int, whole: Summary, plain: Job
+) -> None:
+    run = replace(whole, images=100, statuses={"ok": 100 - share, "failed": share})
+    accepted = replace(run, failed_share=share / 100)
+    assert run.share_to_accept == share / 100
+    assert judge_run(accepted, plain, URI).kind == "finished"
+    gates = {"low_contrast": {"share": share / 100}}
+    strict = plain.model_copy(update={"gates": type(plain.gates).model_validate(gates)})
+    marked = replace(whole, images=100, statuses={"ok": 100}, marks={"low_contrast": share})
+    assert judge_run(marked, strict, URI).kind == "finished"
+
+
 def test_a_run_from_which_images_were_taken_down_counts_them(whole: Summary, plain: Job) -> None:
     one = replace(whole, statuses={"ok": 19, "forgotten": 1})
     expected = "Finished: 19 of 20 images are ok, 1 was taken down."

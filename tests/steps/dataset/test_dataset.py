@@ -1,6 +1,7 @@
 """Runs read back as a dataset: every image that is ok, once, for each kind of reader."""
 
 import hashlib
+import pickle
 import runpy
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import torch.distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import imagekiln
-from imagekiln import BadInput, Missing, NotInstalled
+from imagekiln import BadInput, Missing, NotInstalled, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import manifest_key
 from tests.runs import Rows, encoded, fill, not_ok, planned, retried
 
@@ -141,6 +145,19 @@ def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> 
         list(dataset.to_batches())
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_images_that_are_taken_down_while_they_are_read_are_no_damage(
+    tmp_path: Path, format_name: str
+) -> None:
+    rows = [{"prompt": f"number {index}", "id": f"row-{index}"} for index in range(4)]
+    make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run", format=format_name)
+    batches = imagekiln.dataset(str(tmp_path / "out" / "run")).to_batches(1)
+    next(batches)
+    forget(str(tmp_path / "out" / "run"), ForgetSelection(ids=("row-3",)), remove=True)
+    with pytest.raises(TryAgain, match="was changed while it was read"):
+        list(batches)
+
+
 def test_hugging_face_gets_decoded_images(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +193,50 @@ def test_workers_and_ranks_of_pytorch_share_the_images(
         seen += [(row["run_id"], row["image_id"], row["image"].size) for row in loader]
     expected = [(row["run_id"], row["image_id"], (16, 16)) for row in rows_of(dataset)]
     assert sorted(seen) == sorted(expected)
+
+
+def test_ranks_of_a_process_group_that_is_initialized_late_share_the_images(output: str) -> None:
+    dataset = imagekiln.dataset(output, columns=["image_id", "run_id"])
+    seen = []
+    spawned = []
+    for rank in range(2):
+        images = dataset.to_torch()
+        torch.distributed.init_process_group("fake", rank=rank, world_size=2, store=FakeStore())
+        seen += list(images)
+        pickled = pickle.dumps(images)
+        torch.distributed.destroy_process_group()
+        # A worker that is spawned knows no group.
+        spawned += list(pickle.loads(pickled))  # noqa: S301  # pickled above
+    expected = list(rows_of(dataset))
+    assert seen == spawned == expected
+
+
+def test_ranks_that_the_environment_tells_only_in_part_are_refused(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = imagekiln.dataset(output, columns=["image_id"]).to_torch()
+    for rank, world_size in (("", "2"), ("2", "2"), ("3", ""), ("0", "many")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+        with pytest.raises(BadInput, match=r"Initialize torch\.distributed"):
+            next(iter(images))
+
+
+def test_an_error_in_a_worker_of_pytorch_says_what_to_do(tmp_path: Path) -> None:
+    make_run(tmp_path, str(tmp_path / "out"), [{"prompt": "a"}], run_id="run")
+    (part,) = (tmp_path / "out" / "run" / "images").iterdir()
+    part.write_bytes(bytes(part.stat().st_size))
+    images = imagekiln.dataset(str(tmp_path / "out" / "run")).to_torch()
+    with pytest.raises(BadInput, match="says how to generate it again"):
+        list(DataLoader(images, batch_size=None, num_workers=1))
+
+
+def test_filters_that_read_alike_have_caches_of_their_own(output: str) -> None:
+    others = [f"other {place}" for place in range(20)]  # Arrow shows the first and last of many
+    for prompt in ("number 1", "number 2"):
+        is_chosen = pc.field("prompt").isin([*others, prompt, *others])
+        dataset = imagekiln.dataset(output, columns=["prompt"], filter=is_chosen)
+        assert set(dataset.to_hf()["prompt"]) == {prompt}
 
 
 def test_a_package_that_is_missing_is_named(output: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,15 @@ def test_claims_add_up_to_the_highest_total_whoever_is_first(tmp_path: Path) -> 
     assert _spent(_begin(run, "b", 1).end(_summary_of(run, 131.0))) == pytest.approx(1)
 
 
+def test_time_that_is_of_another_use_by_now_is_exported_once() -> None:
+    claims = Claims().claim("a", {"drawing": 50.0, "idle": 50.0, COST: 10.0})
+    claims = claims.claim("b", {"drawing": 115.0, "idle": 0.0, "repeated": 5.0, COST: 12.0})
+    second = claims.by_workflow["b"]
+    assert sum(second[use] for use in GPU_USES) == pytest.approx(20, abs=0.01)
+    assert (second["idle"], second[COST]) == (0, 2)
+    assert claims.claim("c", {"drawing": 115.0, "repeated": 5.0, COST: 12.0}) == claims
+
+
 def test_no_claim_is_lost_where_many_workflows_claim_at_once(
     tmp_path: Path, store_uri: str
 ) -> None:
