@@ -33,6 +33,7 @@ from imagekiln.workflows.templates.metrics import (
 )
 
 DECIMALS = 3
+MAX_ROUNDED = len(GPU_USES) * 10**-DECIMALS  # what rounding a claim may leave of a total
 MAX_TRIES = 20
 MAX_ENTRY_BYTES = 64 * 2**10
 MAX_WORKFLOWS = 100  # with a claim in an entry, which keeps it well below that size
@@ -144,8 +145,8 @@ def _unclaimed(total: Amounts, claimed: Amounts) -> dict[str, float]:
     left = {name: total.get(name, 0.0) - claimed[name] for name in SPENT_FIGURES}
     gains = {name: max(0.0, amount) for name, amount in left.items()}
     gained = sum(gains[use] for use in GPU_USES)
-    all_left = max(0.0, sum(left[use] for use in GPU_USES))
-    share = all_left / gained if gained else 0.0
+    all_left = sum(left[use] for use in GPU_USES)
+    share = all_left / gained if all_left > MAX_ROUNDED else 0.0
     by_use = {use: gains[use] * share for use in GPU_USES}
     return {name: round(amount, DECIMALS) for name, amount in {**gains, **by_use}.items()}
 

@@ -161,6 +161,13 @@ def test_time_that_is_of_another_use_by_now_is_exported_once() -> None:
     assert claims.claim("c", {"drawing": 115.0, "repeated": 5.0, COST: 12.0}) == claims
 
 
+def test_what_rounding_left_of_a_claim_is_no_time() -> None:
+    first = {"drawing": 4.8262, "loading": 11.7753, "idle": 6.0258, "repeated": 12.7735}
+    later = {"drawing": 18.8211, "loading": 10.7069, "idle": 39.6808, "repeated": 39.9584}
+    claims = Claims().claim("a", first).claim("b", later)
+    assert claims.claim("c", later) == claims
+
+
 def test_no_claim_is_lost_where_many_workflows_claim_at_once(
     tmp_path: Path, store_uri: str
 ) -> None:
