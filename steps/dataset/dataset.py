@@ -237,14 +237,16 @@ def open_dataset(
 
     With `newest_by`, image_id or another column, each image comes from the newest run that holds
     it, and each value of the column: what this takes reads all manifests once. Raises Missing where
-    there are none, Incomplete where one was not aggregated, BadInput where a column is unknown or a
-    run cannot be read, TryAgain.
+    there are none, Incomplete where one was not aggregated, BadInput where a column is unknown, no
+    column is named or a run cannot be read, TryAgain.
     """
     runs = find_runs(uri)
     needed = columns if columns is None or newest_by is None else [*columns, newest_by]
     manifest_columns = unite_columns(runs, needed)
     known = [IMAGE_COLUMN, *manifest_columns.names]
     chosen = known if columns is None else list(columns)
+    if not chosen:  # batches of no column have no rows either
+        raise BadInput(f"{uri}: no column is named. Name those to read, or leave out `columns`.")
     for name in chosen:
         if name not in known:
             raise BadInput(f"{uri}: has no column {name!r}. Its columns are {', '.join(known)}.")

@@ -109,6 +109,8 @@ def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
         imagekiln.dataset(file)
     with pytest.raises(BadInput, match="has no column 'nope'"):
         imagekiln.dataset(output, columns=["nope"])
+    with pytest.raises(BadInput, match="no column is named"):
+        imagekiln.dataset(output, columns=[])
     with pytest.raises(BadInput, match="Correct the filter"):
         imagekiln.dataset(output, filter=pc.field("nope") == 1).count_rows()
     with pytest.raises(imagekiln.Incomplete, match="Run its job to the end first"):
