@@ -12,7 +12,7 @@ from types import FrameType
 GRACE_SECONDS = 15.0
 COMMIT_RESERVE_SECONDS = 2.0  # set aside to encode and write the part
 INTERRUPT_MESSAGE = b"Stopping after the current part. Ctrl-C again stops at once.\n"
-
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -72,22 +72,26 @@ class Stop:
 
 @contextmanager
 def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
-    """A Stop that SIGTERM and Ctrl-C request during the block. A second Ctrl-C raises Stopped.
+    """A Stop that SIGTERM, SIGHUP and Ctrl-C request in the block. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
-    has no effect, since the kubelet and Argo's executor may each send one; it has none after the
-    block either, where it would spoil the exit code of a process about to end.
+    or SIGHUP has no effect, since the kubelet and Argo's executor, or the kernel and the shell of a
+    terminal that is gone, may each send one; it has none after the block either, where it would
+    spoil the exit code of a process about to end. Where SIGHUP is ignored, as nohup has it, it
+    stays so.
     """
     stop = Stop(immediate=at_once)
     interrupts = 0
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = _replaceable_handlers()
     after = dict(before)
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal interrupts
         stop.request()
-        if number == signal.SIGTERM:
-            after[signal.SIGTERM] = signal.SIG_IGN
+        if number in ENDING_SIGNALS:
+            after.update(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN))
+            if stop.has_raised:  # what the first one began, such as removing files, is finished
+                return
         if number == signal.SIGINT:
             interrupts += 1
         if stop.immediate or interrupts > 1:
@@ -103,6 +107,13 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
             yield stop
     finally:
         _replace_handler(handle, after)
+
+
+def _replaceable_handlers() -> dict[signal.Signals, _Handler]:
+    handlers = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
+    if handlers[signal.SIGHUP] == signal.SIG_IGN:
+        del handlers[signal.SIGHUP]
+    return handlers
 
 
 @contextmanager

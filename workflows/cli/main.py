@@ -21,6 +21,7 @@ from imagekiln.workflows.cli import (
     simulate,
     steps,
 )
+from imagekiln.workflows.cli.streams import OutputLost
 from imagekiln.workflows.cli.terminal import print_failure, print_note
 
 SECTIONS = (
@@ -106,6 +107,10 @@ class KilnGroup(cloup.Group):
                 return super().main(*args, **options)
         except Stopped:
             print_failure("Stopped. Run the same command again to resume.", TryAgain.exit_code)
+            sys.exit(TryAgain.exit_code)
+        except OutputLost as lost:
+            if not lost.is_unread:
+                print_failure(str(lost), TryAgain.exit_code)
             sys.exit(TryAgain.exit_code)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -20,12 +20,14 @@ from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
 from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from imagekiln.steps.generate.diffusion.patches import (
+    PYTORCH_CACHE_VARIABLE,
     AnyFunction,
     compile_callbacks,
     compiled_call,
     graph_limit,
     repeated_blocks,
     set_compiled_call,
+    shared_code_folder,
     with_float_timesteps,
 )
 from imagekiln.steps.job.speed import SpeedSettings
@@ -34,6 +36,7 @@ from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
+from imagekiln.steps.storage.local import make_own_folder
 
 CompileMode = Literal["regional", "whole", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
@@ -315,6 +318,15 @@ def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
         log.warning(
             "There is no C compiler with Python's headers to compile the model with, so it runs "
             "uncompiled, slower. Install gcc, or set speed.compile: off."
+        )
+        return False
+    folder = shared_code_folder()
+    if folder is not None and not make_own_folder(folder):
+        log.warning(
+            "%s: is not a folder that you alone can write, and code in it could be that of others, "
+            "so the model runs uncompiled, slower. Remove it, or name a folder of your own in %s.",
+            folder,
+            PYTORCH_CACHE_VARIABLE,
         )
         return False
     return True

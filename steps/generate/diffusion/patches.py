@@ -5,9 +5,11 @@ when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21
 """
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import diffusers
@@ -17,10 +19,12 @@ from diffusers.loaders import SD3IPAdapterMixin
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._dynamo.utils import counters
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.compiler._cache import CacheArtifactManager
 
 Untyped: TypeAlias = Any  # diffusers has no types
 AnyFunction = Callable[..., Any]
+PYTORCH_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 # --- Replacing a method of one object -------------------------------------------------------------
@@ -129,6 +133,17 @@ def compile_cache_misses() -> int:
     """
     graphs = counters["inductor"]["fxgraph_cache_miss"]
     return graphs + counters["aot_autograd"]["autograd_cache_miss"]
+
+
+def shared_code_folder() -> Path | None:
+    """Where PyTorch keeps code under a name that all users of the machine know; None elsewhere.
+
+    It makes the folder where there is none, loads code from one that is there whoever made it, and
+    sets the variable itself then. Source: torch/_inductor/runtime/cache_dir_utils.py, `cache_dir`.
+    """
+    folder = default_cache_dir()
+    chosen = os.environ.get(PYTORCH_CACHE_VARIABLE, folder)
+    return Path(folder) if chosen in (folder, os.path.abspath(folder)) else None  # noqa: PTH100  # as PyTorch
 
 
 def compiled_call(module: torch.nn.Module) -> AnyFunction:

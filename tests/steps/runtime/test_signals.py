@@ -12,7 +12,7 @@ import pytest
 
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop, Stopped, stop_on_signals
 
-SIGNALS = [signal.SIGTERM, signal.SIGINT]
+SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
 class Recorder:
@@ -98,6 +98,34 @@ def test_a_second_sigterm_changes_nothing(before: Recorder) -> None:
     assert before.numbers == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_request_does_not_interrupt_what_the_first_has_cleaned_up(
+    number: signal.Signals, before: Recorder
+) -> None:
+    cleaned_up = []
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+            cleaned_up.append("temporary files")
+
+    with pytest.raises(Stopped), stop_on_signals(at_once=True):
+        work()
+    assert cleaned_up == ["temporary files"]
+    assert before.numbers == []
+
+
+def test_hangup_that_nohup_ignores_stays_ignored(before: Recorder) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_on_signals(at_once=True) as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert stop.requested_at is None
+    assert before.numbers == []
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
 def test_a_second_sigterm_after_the_block_does_not_spoil_the_exit_code(before: Recorder) -> None:
     with stop_on_signals():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -124,7 +152,7 @@ def test_handlers_are_those_of_before_when_the_block_ends(sent: int, before: Rec
 
     with pytest.raises(LookupError):
         fails()
-    assert [signal.getsignal(number) for number in SIGNALS] == [before, before]
+    assert {signal.getsignal(number) for number in SIGNALS} == {before}
 
 
 def test_work_without_a_request_continues_however_long_it_takes() -> None:

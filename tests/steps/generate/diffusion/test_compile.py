@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import logging
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,10 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.kernels import REGIONAL_BLOCKS_VARIABLE
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.patches import (
+    PYTORCH_CACHE_VARIABLE,
+    shared_code_folder,
+)
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
@@ -399,6 +404,20 @@ def test_without_a_compiler_nothing_is_compiled_and_a_sentence_says_so(
     assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "none"
     assert "There is no C compiler with Python's headers" in caplog.text
     assert "Install gcc, or set speed.compile: off." in caplog.text
+
+
+def test_code_that_another_user_of_the_machine_may_have_left_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(PYTORCH_CACHE_VARIABLE, "")
+    monkeypatch.delenv(PYTORCH_CACHE_VARIABLE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = shared_code_folder()
+    assert folder is not None
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "none"
+    assert f"{folder}: is not a folder that you alone can write" in caplog.text
 
 
 def test_a_pipeline_of_no_known_family_runs_as_it_is() -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import diffusers
 import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
+from torch._inductor.runtime import cache_dir_utils
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from imagekiln.steps.generate.diffusion import patches
@@ -160,6 +162,18 @@ def test_code_that_no_cache_has_is_counted_and_code_that_one_has_is_not(
         misses.append(patches.compile_cache_misses() - before)
     assert misses[0] > 0
     assert misses[1] == 0
+
+
+def test_pytorch_keeps_code_where_it_is_looked_for_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(patches.PYTORCH_CACHE_VARIABLE, str(tmp_path / "chosen"))
+    assert patches.shared_code_folder() is None
+    monkeypatch.delenv(patches.PYTORCH_CACHE_VARIABLE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = patches.shared_code_folder()
+    assert folder == Path(cache_dir_utils.cache_dir())  # which sets the variable
+    assert folder == patches.shared_code_folder()
 
 
 def test_models_that_repeat_blocks_name_them() -> None:
