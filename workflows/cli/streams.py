@@ -69,13 +69,21 @@ def secure_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
             os.set_inheritable(descriptor, True)
-    sys.stdout = _open_text(ResultFile(1))
-    sys.stderr = _open_text(NoteFile(2))
+    sys.stdout = _open_text(ResultFile(1), sys.stdout)
+    sys.stderr = _open_text(NoteFile(2), sys.stderr)
 
 
-def _open_text(file: io.FileIO) -> io.TextIOWrapper:
+def _open_text(file: io.FileIO, before: object) -> io.TextIOWrapper:
+    """A stream in place of Python's own, which is None where the descriptor was closed.
+
+    It keeps what PYTHONIOENCODING and PYTHONUNBUFFERED have said.
+    """
+    encoding, is_unbuffered = None, False
+    if isinstance(before, io.TextIOWrapper):
+        encoding, is_unbuffered = before.encoding, before.write_through
     return io.TextIOWrapper(
         io.BufferedWriter(file),
-        errors="backslashreplace",  # of characters that the locale does not have
-        line_buffering=file.isatty() or isinstance(file, NoteFile),
+        encoding=encoding,
+        errors="backslashreplace",  # of characters that the encoding does not have
+        line_buffering=is_unbuffered or file.isatty() or isinstance(file, NoteFile),
     )

@@ -55,6 +55,18 @@ def test_nothing_is_written_into_a_file_that_was_opened_in_the_place_of_a_stream
     assert (done.returncode, path.read_text()) == (0, "False")
 
 
+def test_lines_are_there_at_once_and_in_the_encoding_that_the_environment_asks_for() -> None:
+    # The images set PYTHONUNBUFFERED: a log that comes when the pod has ended helps nobody.
+    print_and_die = (
+        "import os; from imagekiln.workflows.cli.streams import secure_streams; secure_streams(); "
+        "print('un événement ✓'); os._exit(0)"
+    )
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-c", print_and_die]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    assert done.stdout == "un événement \\u2713\n".encode("latin-1")
+
+
 @needs_full_device
 def test_result_on_a_full_disk_exits_75_with_a_sentence() -> None:
     with FULL.open("w") as full:
