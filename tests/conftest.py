@@ -1,9 +1,11 @@
 """Fixtures that every test may ask for."""
 
 import gc
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import botocore.session
 import hypothesis
@@ -53,6 +55,27 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-slow` what is beyond `quick_cases`, before slow tests are deselected.
+
+    Which cases stay depends on the test's name, so that of a parameter that many tests share, such
+    as the family of a model, each value is tried by some of them.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("quick_cases") and not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for test, its_cases in cases.items():
+        marker = its_cases[0].get_closest_marker("quick_cases")
+        assert marker is not None
+        (count,) = marker.args
+        first = crc32(test.encode())
+        for place, case in enumerate(its_cases):
+            if (place - first) % len(its_cases) >= count:
+                case.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)

@@ -158,6 +158,7 @@ def describe_run(run: Run) -> RunOverview:
             committed=_count_committed(run),
         )
     is_finished = run.is_finished
+    device_hours, cost = _find_spent(run, summary)
     return RunOverview(
         uri=run.store.uri,
         run_id=plan.run_id,
@@ -167,8 +168,8 @@ def describe_run(run: Run) -> RunOverview:
         images=summary.images,
         ok=summary.ok,
         elapsed_seconds=summary.elapsed_seconds,
-        device_hours=summary.device_hours,
-        cost=summary.cost,
+        device_hours=device_hours,
+        cost=cost,
         exceeded_gates=() if is_finished else _exceeded_gates(plan.job, summary),
     )
 
@@ -181,6 +182,20 @@ def _count_committed(run: Run) -> int | None:
 def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:
     results = gate_results(job, summary)
     return tuple(result.gate for result in results if result.status == "exceeded")
+
+
+def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:
+    """The device hours and the cost of an aggregated run.
+
+    An incomplete one may have been resumed since, at another price too.
+    """
+    if not run.is_finished:
+        spent = _read_account(run.store)
+
+        if spent.gpu_hours > summary.device_hours:
+            return spent.gpu_hours, spent.complete_cost
+
+    return summary.device_hours, summary.cost
 
 
 def _read_account(store: Store) -> Spent:

@@ -100,6 +100,7 @@ def test_every_choice_of_kernels_has_a_switch(monkeypatch: pytest.MonkeyPatch) -
     assert {*usual} - switched == {"decode_images"}
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_is_provoked(tmp_path: Path) -> None:
     work = replace(tiny_work(tmp_path, 2), part=4)
     half = replace(work, batch=work.batch // 2)

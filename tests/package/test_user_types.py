@@ -65,6 +65,7 @@ def test_job_in_python_passes_mypy_without_a_plugin(output: str) -> None:
     assert "script.py" not in output
 
 
+@pytest.mark.slow
 def test_setting_that_does_not_exist_is_an_error(output: str) -> None:
     assert 'mistake.py:4: error: Unexpected keyword argument "steps"' in output
     assert "Found 1 error in 1 file" in output

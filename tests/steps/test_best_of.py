@@ -222,6 +222,7 @@ def test_a_round_without_a_winner_leaves_the_losers_as_they_were(tmp_path: Path)
     assert aggregate(plan.uri).statuses == {"failed": 1, "outscored": 19}
 
 
+@pytest.mark.slow
 def test_a_candidate_that_was_taken_down_wins_no_later_round(tmp_path: Path) -> None:
     prompt = PROMPTS[0]
     prompts = write_prompts(tmp_path / "p.parquet", [prompt])
@@ -287,6 +288,7 @@ def test_a_canary_has_whole_groups(tmp_path: Path) -> None:
     assert rows["image_index"].to_pylist() == [*range(4)] * 2
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "format_name", ["parquet", "files", pytest.param("webdataset", marks=pytest.mark.slow)]
 )

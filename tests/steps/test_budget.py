@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, BudgetSpent, TryAgain
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput, BudgetSpent, Incomplete, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.prices import SPOT_VARIABLE
@@ -21,7 +22,7 @@ from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import IMAGES, fill, job, write_prompts, write_rate
+from tests.runs import IMAGES, fill, job, not_ok, planned, write_prompts, write_rate
 
 NEXT_TO_NOTHING = {"gpu_hours": 1e-9}
 
@@ -65,6 +66,19 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_larger_one(
     assert again.time_source == f"measured by run {summary.run_id}, 20 images, on cpu"
     assert again.gpu_hours == pytest.approx((seconds.total - seconds.repeated) / 3600)
     assert again.cost == pytest.approx(2 * (again.gpu_hours or 0))
+
+
+def test_an_incomplete_run_that_was_resumed_since_is_listed_with_what_it_has_spent_by_now(
+    tmp_path: Path,
+) -> None:
+    output = str(tmp_path / "out")
+    result = planned(tmp_path, output, price_per_hour=2.0)
+    fill(result, {3: not_ok(3)})
+    with pytest.raises(Incomplete):
+        aggregate(result.uri)
+    Account(open_store(result.uri)).add(Spent(seconds=7200, cost=5, priced=7200))
+    (overview,) = list_runs(output)
+    assert (overview.state, overview.device_hours, overview.cost) == ("incomplete", 2, 5)
 
 
 def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path: Path) -> None:

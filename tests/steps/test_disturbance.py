@@ -121,6 +121,7 @@ def test_prompts_in_a_bucket_are_read_as_they_are_over_a_network_that_spoils_ans
         assert network.faults
 
 
+@pytest.mark.slow
 def test_part_is_made_again_over_a_network_that_spoils_answers(
     finished: PlanResult, network: Disturbance
 ) -> None:
@@ -137,6 +138,7 @@ def test_part_is_made_again_over_a_network_that_spoils_answers(
     assert verify(finished.uri).ok == len(PROMPTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

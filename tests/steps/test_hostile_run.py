@@ -47,6 +47,7 @@ ODD_VALUES = {
 QUICK = ("zone", "view")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "name",
     [

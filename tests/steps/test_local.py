@@ -67,6 +67,7 @@ def prompts(tmp_path: Path) -> Path:
     return write_prompts(tmp_path / "prompts.parquet", ROWS)
 
 
+@pytest.mark.quick_cases(1)
 def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) -> None:
     progress = RecordedProgress()
     plans: list[tuple[PlanResult, int]] = []

@@ -67,6 +67,7 @@ def job_with(scratch: Path, **changes: object) -> Job:
     return job(prompts, str(scratch / "out"), **{"passes": ALL, **changes})
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", ["parquet", "files", "webdataset"])
 def test_what_is_stored_is_what_passes_made(tmp_path: Path, format_name: str) -> None:
     result = run(job_with(tmp_path, format=format_name), NoProgress(), Stop())
@@ -110,6 +111,7 @@ def test_the_drawn_image_has_the_seed_of_a_job_without_passes(tmp_path: Path) ->
     assert "passes" not in plan_to_json(without.plan).decode()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_made_in_pieces_is_the_same(tmp_path: Path) -> None:
     whole = make_plan(job_with(tmp_path / "whole"))
     make(whole)
@@ -141,6 +143,7 @@ def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_pa
     assert again.equal in ("bytes", "pixels")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(DIFFUSERS_WARNS)
 def test_a_separate_pass_by_another_model_gives_the_same_without_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -61,6 +61,7 @@ def content_of(uri: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -165,6 +166,7 @@ def drawn_keys(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "drawn").glob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_stage_killed_before_any_access_is_made_up_for(
     tmp_path: Path, drawn_run: Path, torn: bool

@@ -252,6 +252,7 @@ def test_saved_run_is_exported_shown_and_compared(any_run: str, tmp_path: Path) 
     assert diff(any_run, any_run, str(tmp_path / "diff")).both == planned_images(any_run)
 
 
+@pytest.mark.quick_cases(1)
 def test_images_of_a_saved_run_are_skipped_and_forgotten(
     any_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,15 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 import cloup
 
-from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.sanitize import redact_secrets
@@ -121,7 +124,7 @@ class KilnGroup(cloup.Group):
     def _invoke(self, ctx: click.Context) -> object:
         try:
             _note_ignored_variables()
-            with stop_on_signals(at_once=True) as ctx.obj:
+            with _explain_lost_folder(), stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
             from imagekiln.workflows.pod.outcome import (
@@ -134,6 +137,22 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
+
+
+@contextmanager
+def _explain_lost_folder() -> Iterator[None]:
+    """Raise BadInput for what fails because the working directory was deleted."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            raise BadInput(
+                "the folder in which this command was started was deleted. Change to another one, "
+                "and run it again."
+            ) from error
+        raise
 
 
 def _note_ignored_variables() -> None:

@@ -88,6 +88,7 @@ def test_a_check_that_does_not_import_ends_the_run_before_anything_is_drawn(tmp_
     assert not list(tmp_path.glob("out/*/images/*"))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("share", [0.5, 1, None])
 def test_a_share_that_is_not_exceeded_lets_the_run_pass(
     share: float | None, tmp_path: Path
@@ -139,6 +140,7 @@ def test_a_gate_that_the_job_does_not_have_cannot_be_accepted(tmp_path: Path) ->
         aggregate(planned_run.uri, accept=["evn"])
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("gate", "status"), [("blank", "blank"), ("safety", "filtered")])
 @pytest.mark.parametrize(("share", "passes"), [(0.1, False), (0.25, True), (None, True)])
 def test_statuses_have_a_share_too(

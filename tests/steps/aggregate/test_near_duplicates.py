@@ -252,6 +252,7 @@ def test_aggregating_again_gives_the_same_manifests(tmp_path: Path) -> None:
     assert [store.read(manifest_key(number)) for number in range(3)] == before
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("column", ["marks", "near_duplicate_of", "contrast"])
 def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path), ALIKE)

@@ -70,6 +70,7 @@ def test_a_run_that_is_unfinished_again_is_in_the_card_no_more(tmp_path: Path) -
     assert config["data_files"] == [{"split": "train", "path": ["second/images/*.parquet"]}]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("format_name", ["webdataset", "files"])
 def test_nights_of_other_formats_load_too(tmp_path: Path, format_name: str) -> None:
     output = tmp_path / "nights"
@@ -92,6 +93,7 @@ def test_runs_that_do_not_fit_are_configurations_of_their_own(tmp_path: Path) ->
 FORMATS = ("parquet", "webdataset", "files")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("newest", FORMATS)
 def test_runs_of_every_format_load_as_the_card_says(tmp_path: Path, newest: str) -> None:
     output = tmp_path / "mixed"

@@ -119,6 +119,7 @@ def _aggregate(run: PlanResult, disk: Disk) -> None:
     aggregate_run(Run(disk, run.plan))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "fault",
     [("open", part_key(1, 0)), ("read", "shards/00001.parquet"), ("read nothing", SUMMARY_KEY)],
@@ -129,6 +130,7 @@ def test_fault_that_passes_is_no_damage(fault: tuple[str, str], mended_run: Plan
     assert verify(mended_run.uri).ok == 20
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -206,6 +208,7 @@ FURTHER_COMMANDS: dict[str, Callable[[PlanResult], object]] = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("command", FURTHER_COMMANDS.values(), ids=FURTHER_COMMANDS)
 def test_suspension_of_a_finished_run_ends_with_the_next_command(
     command: Callable[[PlanResult], object], tmp_path: Path
@@ -290,6 +293,7 @@ def test_process_that_wakes_after_others_finished_the_run_leaves_it_finished(
     assert verify(run.uri).ok == 20
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "asleep_at", [f"read {manifest_key(0)}", f"read {image_ids_key(0)}", CARD_KEY]
 )

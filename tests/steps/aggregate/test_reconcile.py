@@ -128,6 +128,7 @@ def _other_list(store: Store) -> None:
     store.replace(shard_key(0), to_parquet(pa.table({"image_id": ["a"]})))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [

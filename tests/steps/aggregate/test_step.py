@@ -58,6 +58,7 @@ def test_rows_that_failed_may_carry_times_that_python_lacks(tmp_path: Path) -> N
     assert cause.examples[0].carried == {"day": "<value out of range: 2147483647>"}
 
 
+@pytest.mark.quick_cases(1)
 def test_a_whole_run_gets_manifest_summary_report_and_success(
     tmp_path: Path, store_uri: str
 ) -> None:

@@ -42,6 +42,7 @@ def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
     )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("took", "estimated", "error"),
     [(59, 20, None), (61, 20, 61 / 20 - 1), (20, 80, 20 / 80 - 1), (80, 0, None)],
@@ -173,6 +174,7 @@ def test_a_price_changes_neither_the_run_nor_its_plan(tmp_path: Path) -> None:
     assert (again.uri, again.adopted) == (first.uri, True)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("count", [-1, 10**400])
 def test_summary_with_a_count_that_no_run_has_costs_its_own_run_alone(
     tmp_path: Path, count: int

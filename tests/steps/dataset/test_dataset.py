@@ -67,6 +67,7 @@ def rows_of(dataset: Dataset) -> Iterator[dict[str, object]]:
         yield from batch.to_pylist()
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_a_run_gives_each_image_that_is_ok_once(output: str, format_name: str) -> None:
     dataset = imagekiln.dataset(f"{output}/night-{format_name}")
@@ -126,6 +127,7 @@ def test_a_column_whose_type_differs_has_to_be_left_out(tmp_path: Path) -> None:
     assert imagekiln.dataset(tmp_path / "out", columns=["prompt"]).count_rows() == 2
 
 
+@pytest.mark.quick_cases(1)
 def test_images_are_read_from_disk_and_bucket(store_uri: str, tmp_path: Path) -> None:
     uri = retried_run(tmp_path, store_uri, "parquet")
     (batch, *_) = imagekiln.dataset(uri, columns=["image", "sha256"]).to_batches(1)
@@ -147,6 +149,7 @@ def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> 
         list(dataset.to_batches())
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_images_that_are_taken_down_while_they_are_read_are_no_damage(
     tmp_path: Path, format_name: str
@@ -268,6 +271,7 @@ def test_images_come_in_batches_of_the_given_size(output: str) -> None:
         next(dataset.to_batches(0))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("part", ["../secret", "/etc/passwd", "images/../../secret", "plan.json"])
 def test_manifest_that_names_another_file_than_the_runs_images_is_refused(
     tmp_path: Path, part: str

@@ -130,6 +130,7 @@ def read_manifest(destination: str) -> list[dict[str, object]]:
     return [row for key in keys for row in pq.read_table(io.BytesIO(store.read(key))).to_pylist()]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
 @pytest.mark.usefixtures("small_files")
 def test_an_export_has_each_image_that_is_ok_once(
@@ -208,6 +209,7 @@ def undisturbed(output: str, tmp_path: Path, small_files: None) -> dict[str, byt
     return History(output, tmp_path / "undisturbed").objects()
 
 
+@pytest.mark.slow
 def test_an_export_killed_before_any_access_resumes(
     output: str, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

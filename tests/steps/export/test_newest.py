@@ -79,6 +79,7 @@ def select_newest(rows: list[Row], column: str) -> list[Row]:
     return [row for row in rows if row[column] is None or newest[row[column]] == row["run_id"]]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("column", ["image_id", "id", "group"])
 def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
     output: str, tmp_path: Path, column: str

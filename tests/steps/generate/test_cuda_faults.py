@@ -110,6 +110,7 @@ def test_pixels_are_those_of_a_device_that_does_one_thing_at_a_time(
     assert cuda.races == []
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_wherever_memory_runs_out_all_images_are_made_with_the_same_pixels(
     moment: float,
@@ -127,6 +128,7 @@ def test_wherever_memory_runs_out_all_images_are_made_with_the_same_pixels(
     assert cuda.races == []
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", [DeviceLost, DeviceLostUnnoticed, LibraryLosesDevice])
 def test_wherever_the_device_is_lost_the_shard_is_to_be_tried_again_and_what_is_made_is_right(

@@ -101,6 +101,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [row["pixels_sha256"] for row, _ in files(plain)]
 
 
+@pytest.mark.quick_cases(2)
 def test_the_text_of_every_image_reads_back_as_its_row(finished: tuple[Encoding, str]) -> None:
     for row, content in files(finished[1]):
         found = parse(read(content).parameters or "")
@@ -143,12 +144,14 @@ def test_files_are_named_for_what_they_are(finished: tuple[Encoding, str]) -> No
     assert all(path == name + file_suffix(encoding) for name, path in names)
 
 
+@pytest.mark.quick_cases(2)
 def test_pixels_are_hashed_as_they_were_drawn_whatever_the_encoding(
     finished: tuple[Encoding, str], drawn: list[str]
 ) -> None:
     assert [row["pixels_sha256"] for row, _ in files(finished[1])] == drawn
 
 
+@pytest.mark.quick_cases(2)
 def test_the_same_job_gives_the_same_bytes(finished: tuple[Encoding, str], tmp_path: Path) -> None:
     again = made(tmp_path, finished[0])
     assert [row["sha256"] for row, _ in files(again)] == [
@@ -171,6 +174,7 @@ def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) 
     assert (nothing.parameters, nothing.xmp) == (None, None)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("encoding", [Png(), Jpeg()], ids=encoding_label)
 @pytest.mark.parametrize("metadata", ["mark", "none"])
 def test_the_switch_holds_for_every_image_of_a_job(
@@ -199,6 +203,7 @@ def test_in_a_jpeg_a_prompt_too_long_is_cut_and_in_others_it_is_whole() -> None:
         )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_a_job_with_a_certificate_signs_every_image(encoding: Encoding, tmp_path: Path) -> None:
     uri = made(tmp_path / "job", encoding, c2pa=certificates.write(tmp_path / "certificates"))

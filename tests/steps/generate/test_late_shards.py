@@ -94,6 +94,7 @@ def _undisturbed(folder: Path) -> dict[str, bytes]:
     return _parts(alone)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_is_late_the_parts_are_the_same(seed: int, run: PlanResult, tmp_path: Path) -> None:
     dice = chance(seed)
@@ -267,6 +268,7 @@ class Counting:
         return self._store.read(key)
 
 
+@pytest.mark.slow
 def test_looking_for_late_shards_asks_for_a_bounded_number_of_objects(tmp_path: Path) -> None:
     rows = [{"prompt": f"circle {number}"} for number in range(1200)]
     one = {"images": 1}

@@ -92,6 +92,7 @@ def test_an_image_is_the_same_whatever_its_neighbors(
     assert len(set(together)) == COUNT
 
 
+@pytest.mark.slow
 def test_an_image_is_the_same_whatever_was_drawn_before(
     run_passes: Callable[..., list[bytes]], denoiser: Denoiser
 ) -> None:

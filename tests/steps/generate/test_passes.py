@@ -71,6 +71,7 @@ def pixels(images: Sequence[DrawnImage]) -> list[bytes]:
     return [image.rgb.tobytes() for image in images if image.rgb is not None]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("names", [("big",), ("detail",), ("words",), ("big", "detail", "words")])
 def test_an_image_comes_out_the_same_whatever_its_neighbors(
     names: tuple[str, ...], passes_of: Callable[..., ImagePasses]

@@ -95,6 +95,7 @@ def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(
             assert np.array_equal(decode_image(image["bytes"]), drawn.rgb)  # type: ignore[arg-type]  # there, as it is ok
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("gone", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
 def test_only_missing_parts_are_made_wherever_the_gaps_are(
     gone: list[int], there: PlanResult

@@ -86,6 +86,7 @@ def test_an_encoding_that_is_not_a_group_is_reported_with_its_settings() -> None
         validate_job({**SMALLEST, "encoding": 3})
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "values", [{}, {"level": 9}, {"kind": "png"}, {"kind": "jpeg"}, {"kind": "webp", "method": 1}]
 )
@@ -93,6 +94,7 @@ def test_the_schema_accepts_what_the_job_accepts(values: dict[str, object]) -> N
     jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "values", [{"kind": "gif"}, {"quality": 9}, {"kind": "jpeg", "level": 1}, {"level": 10}]
 )

@@ -95,6 +95,7 @@ def require_gone(uri: str, before: dict[str, bytes]) -> None:
     imagekiln.verify(uri)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("format_name", "place"),
     [
@@ -196,6 +197,7 @@ def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path)
     require_gone(uri, before)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("looks", [1, 2])
 def test_removal_frozen_when_all_was_done_ends_no_suspension_by_another(
     tmp_path: Path, looks: int
@@ -263,6 +265,7 @@ def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
     require_gone(uri, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file_format", ["parquet", pytest.param("webdataset", marks=pytest.mark.slow)]
 )
@@ -304,6 +307,7 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
     assert (again.written, again.images, again.bytes) == (0, IMAGES - 2, sum(sizes))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_removal_frozen_while_another_removes_more_brings_nothing_back(
     tmp_path: Path, format_name: str
@@ -370,6 +374,7 @@ def test_manifest_of_a_part_as_it_was_before_a_removal_is_made_again(tmp_path: P
     require_gone(uri, before)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
 def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing_back(
     tmp_path: Path, file_format: str

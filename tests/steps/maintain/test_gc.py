@@ -100,6 +100,7 @@ def test_an_old_unfinished_run_is_listed_and_removed_only_on_request(tmp_path: P
     assert gc(str(tmp_path / "out")).found == ()
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("key", [PLAN_KEY, part_key(2, 0), shard_key(0)])
 def test_a_run_to_which_anything_was_written_recently_stays(key: str, tmp_path: Path) -> None:
     planned_run = finished_run(tmp_path, "half", done=False)
@@ -178,6 +179,7 @@ def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> N
     assert verify(planned_run.uri).ok == 20
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("first", ["round", "late part"])
 def test_image_that_a_round_and_a_late_pod_made_keeps_its_copy_and_both_stay(
     first: str, tmp_path: Path
@@ -314,6 +316,7 @@ class Dying(LocalStore):
             self._then()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("resumes", [False, True], ids=["removed again", "planned again"])
 def test_an_interrupted_removal_is_resumed_and_so_is_the_run(
     resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -344,6 +347,7 @@ def _begin_removal(run: PlanResult, removals: int) -> None:
         remove_garbage(Run(Dying(run.uri, removals), run.plan), garbage, time.time())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("removals", [1, 4])
 def test_half_removed_run_is_planned_by_what_it_had_chosen_whatever_was_finished_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
@@ -370,6 +374,7 @@ def test_half_removed_run_is_not_planned_otherwise(
     assert files(Path(half.uri)).keys() - before.keys() <= {TERMS_KEY}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_run_whose_removal_was_killed_among_its_turns_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
@@ -388,6 +393,7 @@ def test_run_whose_removal_was_killed_among_its_turns_is_made_again(
     finished_run(tmp_path, "half")
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("steps_left", range(1, 13))
 def test_removal_frozen_before_its_last_steps_leaves_a_run_that_was_made_since(
     tmp_path: Path, steps_left: int
@@ -453,6 +459,7 @@ def test_run_in_use_stays_where_this_machines_clock_is_far_ahead_of_the_stores(
     assert not Path(half.uri).exists()
 
 
+@pytest.mark.slow
 def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
     out = f"{s3_bucket}/out"
     good = planned(tmp_path, out, run_id="good")
@@ -506,6 +513,7 @@ def test_a_plan_that_names_a_folder_elsewhere_is_skipped(tmp_path: Path) -> None
     assert store.exists(PLAN_KEY)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("image_format", ["parquet", "webdataset", "files"])
 def test_all_that_a_run_writes_is_known_by_its_key(tmp_path: Path, image_format: str) -> None:
     run = planned(

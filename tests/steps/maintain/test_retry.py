@@ -336,6 +336,7 @@ def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(faile
     assert store.exists(SUCCESS_KEY)
 
 
+@pytest.mark.slow
 @S3_AMONG_SLOW
 def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
     with failing(TEXTS[9]), pytest.raises(Incomplete):
@@ -392,6 +393,7 @@ def test_a_round_leaves_what_another_try_cannot_mend(tmp_path: Path) -> None:
     assert ids == ["row-90", "row-91"]
 
 
+@pytest.mark.slow
 def test_where_no_try_can_mend_anything_there_is_no_round_unless_asked_for(
     tmp_path: Path,
 ) -> None:
@@ -412,6 +414,7 @@ def test_where_no_try_can_mend_anything_there_is_no_round_unless_asked_for(
     assert retry_round.plan.counts.images == 2
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("places", "offers_retry"), [({3: PERMANENT}, False), ({3: PERMANENT, 4: "Lost: it"}, True)]
 )
@@ -507,6 +510,7 @@ def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None
     assert verify(store.uri).ok == 20
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("is_written", [False, True])
 def test_what_a_round_has_begun_is_left_to_rounds_where_its_end_was_killed(
     is_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -548,6 +552,7 @@ def test_what_a_superseded_round_has_made_is_known_before_it_is_aggregated(tmp_p
     assert verify(store.uri).ok == 20
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("is_of_round", [False, True])
 def test_what_lacks_only_its_commit_is_made_by_nobody_else(
     is_of_round: bool, tmp_path: Path

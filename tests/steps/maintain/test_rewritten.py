@@ -89,6 +89,7 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     assert make_plan(job_to_come).plan.counts.images == len(PROMPTS)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kept", range(3))
 def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int

@@ -81,6 +81,7 @@ def test_a_good_run_reads_back_as_planned(store: Store) -> None:
     assert result.bytes == sum(sum(each) for each in sizes)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("image_format", ["parquet", "webdataset", "files"])
 def test_carried_numbers_that_are_none_and_dictionaries_read_back_as_planned(
     tmp_path: Path, image_format: str
@@ -337,6 +338,7 @@ def test_summary_of_an_older_version_may_lack_numbers(store: Store) -> None:
     assert verify(store.uri).ok == 20
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -437,6 +439,7 @@ def test_a_flipped_bit_in_an_image_of_a_round_is_found(tmp_path: Path) -> None:
         verify(retry_round.store.uri)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("sources", [(0, 1), (1, 2), (2, 2)], ids=str)
 def test_round_that_claims_other_shards_than_it_has_images_of_is_found(
     sources: tuple[int, int], tmp_path: Path

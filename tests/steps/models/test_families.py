@@ -98,6 +98,7 @@ def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
     return np.asarray(drawn.images[0])
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_are_those_of_diffusers_own_call(kind: str) -> None:
     pipe = families.pipe(kind)
@@ -118,6 +119,7 @@ def test_a_text_alone_is_not_padded() -> None:
     assert np.array_equal(_ours(pipe, [row], 1)[0], _diffusers(pipe, row, 1))
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_depends_on_neither_its_place_nor_its_neighbours_texts(kind: str) -> None:
     pipe = families.pipe(kind)
@@ -128,6 +130,7 @@ def test_an_image_depends_on_neither_its_place_nor_its_neighbours_texts(kind: st
     assert np.array_equal(_ours(pipe, [*others, first], 4)[-1], alone)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_prompts_negative_prompts_and_guidance_tell(kind: str) -> None:
     pipe = families.pipe(kind)
@@ -159,6 +162,7 @@ def test_few_steps_without_guidance_draw(kind: str, steps: int) -> None:
     assert drawn.std() > 1
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_job_runs(kind: str, tmp_path: Path) -> None:
     side = families.SIDES.get(kind, SIDE)
@@ -189,6 +193,7 @@ def test_the_table_says_how_the_denoiser_compiles(kind: str) -> None:
     )
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_family_draws_in_bfloat16(kind: str) -> None:
     assert _ours(families.pipe(kind, torch.bfloat16), _rows(kind, 1), 1)[0].std() > 1

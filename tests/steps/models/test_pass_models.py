@@ -98,6 +98,7 @@ def test_a_pass_without_a_model_is_written_as_before(tmp_path: Path) -> None:
     assert "passes" not in json.loads(written)
 
 
+@pytest.mark.slow
 def test_a_commit_is_frozen_where_a_pass_names_a_branch(server: Hub, tmp_path: Path) -> None:
     detail = refine({"id": MODEL, "dtype": "float32"})
     result = plan_of(tmp_path, [{"prompt": "x"}], passes={"detail": detail}, run_id="night")

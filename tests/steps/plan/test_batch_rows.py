@@ -52,6 +52,7 @@ def test_long_rows_among_short_ones_come_in_short_batches(tmp_path: Path) -> Non
     assert rows <= 256
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("long_rows", [1, 6])
 def test_only_the_row_group_with_long_values_is_read_in_short_batches(
     tmp_path: Path, long_rows: int

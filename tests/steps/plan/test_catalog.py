@@ -189,6 +189,7 @@ def test_rows_that_differ_in_any_setting_are_no_duplicates(tmp_path: Path) -> No
     assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (len(changes), 0)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "change",
     [

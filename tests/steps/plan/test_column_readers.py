@@ -276,6 +276,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("kind", "value"), KINDS, ids=lambda value: str(value)[:30])
 def test_carried_column_keeps_type_and_values(
     tmp_path: Path, kind: pa.DataType, value: object

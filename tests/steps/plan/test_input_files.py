@@ -120,6 +120,7 @@ def test_numbers_written_by_pandas_with_gaps_are_taken(tmp_path: Path) -> None:
     assert rows[0]["seed"] == 7
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "kind",
     [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
@@ -139,6 +140,7 @@ def test_text_of_every_kind_plans_the_same_images(tmp_path: Path, kind: pa.DataT
     assert image_rows(plan(tmp_path / "other", columns)) == expected
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -231,6 +233,7 @@ def test_only_named_columns_must_exist_after_a_job_was_written_and_read(tmp_path
     assert image_rows(planned)["seed"].to_pylist() == [3]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", ["Prompt", "text", "Text", "CAPTION"])
 def test_column_whose_name_says_that_it_holds_prompts_is_taken(tmp_path: Path, name: str) -> None:
     planned = plan(tmp_path, {name: ["a"], "title": ["b"]})

@@ -42,6 +42,7 @@ def _write_feather(path: Path, table: pa.Table) -> None:
     feather.write_feather(table.drop_columns(["view"]), str(path), compression="zstd")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", ["p.arrow", "p.feather", "p.ipc", "prompts"])
 @pytest.mark.parametrize("writer", [_write_stream, _write_file, _write_feather])
 def test_arrow_plans_the_images_of_the_same_parquet(
@@ -70,6 +71,7 @@ def _refused(folder: Path, name: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("writer", [_write_stream, _write_file, _write_feather])
 def test_damaged_arrow_never_ends_in_a_traceback(tmp_path: Path, writer: Writer) -> None:
     path = tmp_path / "p.arrow"

@@ -105,6 +105,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("which", HOSTILE)
 def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(
     tmp_path: Path, which: str
@@ -211,6 +212,7 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
     assert stored_keys == [input_image_key(_hash(GOOD))]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -231,6 +233,7 @@ def test_no_place_is_asked_but_files_and_object_stores(tmp_path: Path, name: str
     assert refused["reason"] == "is outside the locations this table may reference"
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "name",
     [

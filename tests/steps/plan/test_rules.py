@@ -58,6 +58,7 @@ def test_rule_refuses_its_row_with_column_and_reason(
     assert image_rows(planned)["prompt"].to_pylist() == ["fine", "also fine"]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -84,6 +85,7 @@ def test_value_at_its_bound_is_taken(tmp_path: Path, column: str, value: object)
         assert image_rows(planned)[column].to_pylist() == [value]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [

@@ -135,6 +135,7 @@ def test_image_that_failed_is_made_again_the_next_night(tmp_path: Path) -> None:
     assert prompts_of(second) == texts([*PROMPTS[1:3], PROMPTS[4]])
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("left", ["planned", "made", "undone"])
 def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
     output = str(tmp_path / "out")
@@ -157,6 +158,7 @@ def test_run_that_is_whole_again_counts_again(tmp_path: Path) -> None:
     assert read_registry(output) == [RunEntry(first.plan.run_id, "tiny")]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "change", [{"model": jobs.SHAPES}, {"defaults": {"steps": 3, "guidance": 3.0, "seed": 7}}]
 )

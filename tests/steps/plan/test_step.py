@@ -186,6 +186,7 @@ def test_output_written_otherwise_adopts_all_the_same(
         assert plan(tmp_path, {"prompt": ["a"]}, run_id="x", output=output).plan == one.plan
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("settings", "key"),
     [

@@ -106,6 +106,7 @@ TEMPLATES = st.lists(PIECES, min_size=1, max_size=3).map("".join)
 GENERATED = {"f": "f1\nf2\n", "ag": "g1\n{g2|g3}\n", "bg": "__f__ g4\n"}
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(TEMPLATES, TEMPLATES | st.none(), st.sampled_from(["all", 1, 3]))
 def test_as_many_prompts_are_made_as_were_counted(
@@ -133,6 +134,7 @@ CITIES = [("1", "Rome"), ("2", "Oslo"), ("3", "Paris"), ("4", "Bonn")]
 LINES = ["red", "2::blue", "green"]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.permutations(LINES),

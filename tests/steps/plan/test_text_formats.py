@@ -48,6 +48,7 @@ def _expected(folder: Path, columns: Columns) -> pa.Table:
     return image_rows(plan(folder / "parquet", columns, limits={"rejected_share": 0.5}))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("start", ["", "\ufeff"], ids=["plain", "BOM"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
 @pytest.mark.parametrize(("name", "delimiter"), [("p.csv", ","), ("P.TSV", "\t")])
@@ -323,6 +324,7 @@ def test_integers_that_no_float_has_stay_as_they_are(tmp_path: Path) -> None:
     assert rows["n"].to_pylist() == ["9007199254740993", "0.5"]
 
 
+@pytest.mark.slow
 def test_wide_rows_come_in_short_batches(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("prompt" + "," * 999 + "\n" + ("a" + "," * 999 + "\n") * 5000)
     with text_formats.open_delimited(tmp_path / "p.csv", "p.csv", ",") as rows:
@@ -335,6 +337,7 @@ def test_wide_rows_come_in_short_batches(tmp_path: Path) -> None:
         assert max(batch.num_rows for batch in rows.batches) < 4200
 
 
+@pytest.mark.slow
 def test_long_lines_of_json_come_in_short_batches_whatever_is_long_in_them(tmp_path: Path) -> None:
     nested = {"prompt": "a", "n": [0] * 2**19}
     named = {"prompt": "a", "n" * 2**20: 0}

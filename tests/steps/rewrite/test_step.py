@@ -66,6 +66,7 @@ def _texts(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["gpt2", "t5", "chat"])
 def test_the_model_s_text_is_the_prompt_and_the_row_says_of_what(
     tmp_path: Path, kind: Kind
@@ -83,6 +84,7 @@ def test_the_model_s_text_is_the_prompt_and_the_row_says_of_what(
     assert (tmp_path / "out" / plan.rewrite.folder).is_dir()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_no_size_of_batches_changes_a_text(tmp_path: Path, kind: Kind) -> None:
     rows = []
@@ -252,6 +254,7 @@ def test_two_writers_with_other_tables_leave_one_text_of_each_prompt(
     assert rows[0] | rows[1] == alone
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("pods", [2, 3, 7])
 def test_pods_divide_the_parts_and_write_what_one_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: int

@@ -126,6 +126,7 @@ def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_
             )
 
 
+@pytest.mark.quick_cases(1)
 @S3_AMONG_SLOW
 @pytest.mark.parametrize("format_name", INDEXED_FORMATS)
 def test_whole_job_in_each_format_makes_the_images_that_parquet_has(
@@ -190,6 +191,7 @@ def test_commit_comes_last(tmp_path: Path, format_name: str) -> None:
         assert suffixes == [".png"] * 3 + [".json"] * 4 + [".parquet"]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("others", [IMAGES, OTHER_IMAGES], ids=["equal bytes", "other bytes"])
 def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
     tmp_path: Path, format_name: str, others: list[EncodedImage]
@@ -329,6 +331,7 @@ def test_objects_of_another_plan_are_refused(tmp_path: Path, format_name: str) -
         commit(mixed, IMAGES)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("format_name", "key", "position"),
     [

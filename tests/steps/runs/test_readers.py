@@ -97,6 +97,7 @@ def test_hugging_face_datasets_streams_the_images(run: Path) -> None:
     assert (first["image"].size, first["image"].mode, first["id"]) == ((16, 16), "RGB", "row-0")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_hugging_face_datasets_loads_the_folder_as_its_card_says(
     runs: dict[str, Path], format_name: str, tmp_path: Path

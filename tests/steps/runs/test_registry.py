@@ -63,6 +63,7 @@ def test_entries_are_never_changed(store_uri: str) -> None:
     assert open_store(store_uri).read(registry_key(0)) == first
 
 
+@pytest.mark.quick_cases(1)
 def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
     nights = [entry(number) for number in range(6)]
     together = Barrier(2 * len(nights))

@@ -156,6 +156,7 @@ def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) ->
     assert created_at.replace(tzinfo=UTC) == result.plan.created_at
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("column", "value"),
     [

@@ -137,6 +137,7 @@ def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[s
     )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -348,6 +349,7 @@ def test_host_of_prompts_that_is_down_is_worth_another_try() -> None:
     assert sentence.endswith("). Run the command again.")
 
 
+@pytest.mark.slow
 def test_hub_of_prompts_that_is_down_is_worth_another_try() -> None:
     name = "hf://datasets/org/name/*.parquet"
     with hub(SHAPES) as server:
@@ -469,6 +471,7 @@ def test_pickled_weights() -> None:
     )
 
 
+@pytest.mark.slow
 def test_revision_that_does_not_exist(tmp_path_factory: pytest.TempPathFactory) -> None:
     with hub(SHAPES) as there:
         environment = {

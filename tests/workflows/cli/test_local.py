@@ -196,6 +196,7 @@ def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(
     assert "cost 7.00, where budget.cost is 1.00" in kiln("plan", job, *in_job).stderr
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("command", ["plan", "run", "preview"])
 def test_planning_says_where_the_images_may_not_fit_on_the_outputs_disk(
     command: str, job: str, monkeypatch: pytest.MonkeyPatch

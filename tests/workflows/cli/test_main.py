@@ -207,3 +207,15 @@ def test_ctrl_c_while_a_command_starts_ends_in_a_sentence(tmp_path: Path) -> Non
         check=False,
     )
     assert (done.returncode, done.stderr) == (75, "Stopped. Run the same command again.\n")
+
+
+def test_a_command_whose_folder_was_deleted_says_so(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    done = kiln("plan", job, "--set", "prompts=prompts.csv")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "the folder in which this command was started was deleted. Change to" in done.stderr

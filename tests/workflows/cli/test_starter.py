@@ -48,6 +48,7 @@ def test_init_says_which_extra_the_prompts_need(
     assert "gs://bucket/p.csv: gs:// needs an extra: pip install 'imagekiln[gcs]'" in done.stderr
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
 def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Path) -> None:
     values = ["u1", "a cat", "pets", "5"]
@@ -84,6 +85,7 @@ def test_init_suggests_an_id_where_prompts_repeat(suffix: str, tmp_path: Path) -
         assert "such as id" not in done.stderr
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "names",
     [

@@ -260,6 +260,7 @@ def _with_failures(tmp_path: Path, *bad: int) -> str:
     return run
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("by", ["option", "parameter"])
 def test_retry_plans_a_round_of_the_run_and_hands_it_out_as_the_run(
     by: str, tmp_path: Path

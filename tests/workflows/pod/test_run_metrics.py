@@ -195,6 +195,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
 def test_damaged_claims_stop_no_aggregation(tmp_path: Path, content: bytes) -> None:
     run = _generated(tmp_path)

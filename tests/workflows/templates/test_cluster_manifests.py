@@ -23,6 +23,7 @@ CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
 CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("overlay", ["whole-cluster", "own-namespace"])
 def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_path: Path) -> None:
     kubectl = shutil.which("kubectl")

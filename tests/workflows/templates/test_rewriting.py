@@ -47,6 +47,7 @@ def test_template_fits_argos_schema(name: str) -> None:
     assert mistakes(_template(load_profile(name))) == []
 
 
+@pytest.mark.quick_cases(4)
 @EVERY_PROFILE
 def test_pods_are_such_as_kubernetes_takes(name: str) -> None:
     for pod in dict(pods(_template(load_profile(name)))).values():

@@ -41,6 +41,7 @@ def test_schemas_refuse_a_field_that_argo_does_not_know() -> None:
     assert len(mistakes(template)) == 1
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_every_pod_that_argo_makes_is_one_that_kubernetes_takes(name: str) -> None:
     for pod in _pods(name).values():

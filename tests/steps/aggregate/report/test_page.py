@@ -150,6 +150,7 @@ def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None
         assert (Path(hostile.uri) / "report" / link).is_file()
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
 def test_a_thumbnail_leads_to_the_image_as_it_is_stored(format_name: str, tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], format=format_name)

@@ -103,6 +103,7 @@ def _with(
     return LazyDenoiser(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("kind", "pictures"), CASES, ids=lambda each: each if isinstance(each, str) else "+".join(each)
 )
@@ -124,6 +125,7 @@ def _changed(row: ImageRow, **changes: object) -> ImageRow:
     return replace(row, parameters=replace(row.parameters, **changes))  # type: ignore[arg-type]  # the caller's names
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_without_pictures_is_drawn_as_by_the_model_alone(
     tmp_path: Path, kind: Kind
@@ -155,6 +157,7 @@ def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("model", "more"),
     [
@@ -219,6 +222,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
     assert np.abs(ours.astype(int) - np.asarray(theirs)).max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flux", pytest.param("sd3", marks=pytest.mark.slow)])
 def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(
     tmp_path: Path, kind: Controlled

@@ -359,6 +359,7 @@ def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> Non
     assert all(map(np.array_equal, drawn, plain))
 
 
+@pytest.mark.slow
 def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
     pipe = _one_block()
     denoiser = Denoiser(pipe, ON)

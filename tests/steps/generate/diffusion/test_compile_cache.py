@@ -89,6 +89,7 @@ def _kept(store: Store) -> list[str]:
     return sorted(each.key for each in store.list_folder("_compiled"))
 
 
+@pytest.mark.quick_cases(1)
 def test_what_one_pod_compiled_the_next_one_loads(store_uri: str, pod: Pod) -> None:
     store = open_store(store_uri)
     made = _run(_code(store))
@@ -114,6 +115,7 @@ def test_another_model_or_shape_has_code_of_its_own(tmp_path: Path, pod: Pod) ->
     assert _hits() == 0
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("spoilt", ["cut", "flipped", "alien", "sealed"])
 def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     spoilt: str, tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
@@ -427,6 +429,7 @@ def _looked_for(planned: PlanResult, store: Empty) -> frozenset[str]:
     return frozenset(store.keys)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "library", ["imagekiln", "diffusers", "peft", "torchao", "triton", "torch", "ours"]
 )

@@ -101,6 +101,7 @@ def _equal(ones: Sequence[RGB], others: Sequence[RGB]) -> bool:
     return len(ones) == len(others) and all(map(np.array_equal, ones, others))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_are_those_of_diffusers_own_call(kind: Kind) -> None:
     rows = _rows(kind)
@@ -117,6 +118,7 @@ def test_encoding_texts_one_by_one_changes_no_colour_by_more_than_its_rounding(k
     assert all(np.abs(ours.astype(int) - theirs).max() <= 1 for ours, theirs in pairs)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("guidance", [1.5, 7.5])
 @pytest.mark.parametrize("kind", ["shapes", "sdxl", "sd3"])
 def test_negative_prompts_are_those_of_diffusers_own_call(kind: Kind, guidance: float) -> None:
@@ -126,6 +128,7 @@ def test_negative_prompts_are_those_of_diffusers_own_call(kind: Kind, guidance: 
     assert not _equal(drawn, _ours(kind, _rows(kind, guidance=guidance)))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("guidance", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["shapes", "sdxl", "sd3"])
 def test_images_without_guidance_are_those_of_diffusers_own_call(
@@ -135,6 +138,7 @@ def test_images_without_guidance_are_those_of_diffusers_own_call(
     assert _equal(_ours(kind, rows), _diffusers(kind, rows))
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])
 def test_every_sampler_draws_what_it_draws_in_diffusers(kind: Kind, sampler: str) -> None:
@@ -167,6 +171,7 @@ def test_a_sampler_leaves_no_trace_in_the_images_after_it() -> None:
     assert _equal([_rgb(each) for each in denoiser.draw(rows, 4, lambda: None)], first)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("size", [4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_is_the_same_alone_first_and_last(kind: Kind, size: int) -> None:
@@ -196,6 +201,7 @@ def test_the_denoiser_always_gets_a_batch_of_the_full_size(count: int) -> None:
     assert seen == [8, 8]  # two steps, each with and without the prompt
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("sampler", ["ddpm", "dpmpp_2m_sde", "euler_a", "lcm"])
 def test_noise_drawn_at_each_step_is_an_image_s_own(sampler: str) -> None:
     rows = _rows("sd", sampler=sampler, steps=4)

@@ -79,6 +79,7 @@ def _like(row: ImageRow, **changes: object) -> ImageRow:
     return image_row(row.parameters.prompt, **{**same, **changes})
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "beside", [[], ["source_image"], ["source_image", "mask_image"]], ids="+".join
@@ -107,6 +108,7 @@ def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(
     assert bytes_of(denoiser, plain, 4) == bytes_of(Denoiser(models.pipe(kind)), plain, 4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -> None:
     model = {**_model(kind), "loras": {"style": {"id": str(loras.folder(kind))}}}
@@ -128,6 +130,7 @@ def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -
     assert not {*drawn} & {*bytes_of(denoiser, without, 2)}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("kind", "guidance"), [("flux", 3.0), ("sd3", 3.0), ("sd3", 1.0)])
 def test_an_ip_adapter_draws_what_it_draws_in_diffusers(
     tmp_path: Path, kind: Transformer, guidance: float
@@ -166,6 +169,7 @@ def test_a_reference_is_encoded_once_and_no_black_picture_ever(
     assert len(counted) == len(rows)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer) -> None:
     rows = [*_rows("reference_image")[:2], *_rows("reference_image", "source_image")[2:], PLAIN]
@@ -177,6 +181,7 @@ def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.filterwarnings(models.FLUX_WARNS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(
@@ -279,6 +284,7 @@ def test_an_adapter_that_is_cut_off_is_refused_at_planning(tmp_path: Path) -> No
         )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("kind", "lacks", "told"),
     [
@@ -322,6 +328,7 @@ def test_an_adapter_that_reads_what_another_image_encoder_sees_ends_the_shard(
         _opened(tmp_path, "flux", _rows("reference_image"), folder)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_encoder_may_be_half_of_what_reads_texts_too(
     tmp_path: Path, kind: Transformer

@@ -75,6 +75,7 @@ def _diffusers(pipe: Untyped, rows: Sequence[ImageRow]) -> Untyped:
     return [np.asarray(image) for image in drawn.images]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) -> None:
     pipe = models.pipe(kind)
@@ -94,6 +95,7 @@ def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) 
     assert len({image[0].tobytes() for image in own.values()}) == len(own)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("kind", "size"), [("sd", 2), ("sdxl", 4), ("sd3", 2), ("flux", 4)])
 def test_an_image_depends_on_neither_its_place_nor_the_loras_before_it(
     kind: Kind, size: int
@@ -146,6 +148,7 @@ def test_a_loras_dropout_is_off() -> None:
     assert np.array_equal(once, again)
 
 
+@pytest.mark.slow
 def test_a_lora_is_loaded_once_however_often_it_is_switched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,6 +192,7 @@ def _settings(kind: Kind) -> dict[str, object]:
     }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "kind",
     ["sd", "flux", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sdxl", "sd3"))],
@@ -224,6 +228,7 @@ def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_pa
     }
 
 
+@pytest.mark.slow
 def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
     rows = [{"prompt": "a red circle", "loras": text} for text in (None, "style:0.8", BOTH)]
     there = runs.planned(

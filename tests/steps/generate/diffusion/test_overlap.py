@@ -16,6 +16,7 @@ from tests.runs import image_row
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("kind", "sampler"),
     [

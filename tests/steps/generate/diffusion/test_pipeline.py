@@ -46,6 +46,7 @@ def _copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_weight_is_of_the_plan_s_dtype_and_no_layer_is_in_training(
     dtype: str, tmp_path: Path

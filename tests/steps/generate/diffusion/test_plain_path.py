@@ -26,6 +26,7 @@ KINDS = sorted(plain.MAKE)
 SIDE = 32  # pixels
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_are_those_of_diffusers_own_call_whatever_was_drawn_before(kind: str) -> None:
     pipe = plain.pipe(kind)
@@ -51,6 +52,7 @@ def test_images_are_those_of_diffusers_own_call_whatever_was_drawn_before(kind: 
     assert not np.array_equal(ours, before)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_job_of_two_shapes_runs(kind: str, tmp_path: Path) -> None:
     sizes = {"width": SIDE, "height": SIDE}, {"width": 2 * SIDE, "height": SIDE}

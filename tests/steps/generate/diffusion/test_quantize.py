@@ -101,6 +101,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     eighths.emulate(monkeypatch)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("size", "wide"), [(2, 1), (4, 2)])
 @pytest.mark.parametrize("kind", ["sdxl", "flux"])

@@ -132,6 +132,7 @@ def _same(ones: Sequence[DrawnImage], others: Sequence[DrawnImage]) -> bool:
     return all(np.array_equal(one.rgb, other.rgb) for one, other in pairs if one.rgb is not None)  # type: ignore[arg-type]  # there, as the others' is
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["sd", "sdxl", "flux"])
 @pytest.mark.usefixtures("helps")
 def test_texts_of_the_batch_to_come_are_encoded_beside_this_one_and_pictures_stay_the_same(
@@ -189,6 +190,7 @@ def _index(part: Path) -> list[dict[str, object]]:
     return list(pq.read_table(part, columns=["prompt", "status", "error"]).to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("helps")
 def test_nothing_is_encoded_beside_a_batch_that_is_being_compiled(
     monkeypatch: pytest.MonkeyPatch,

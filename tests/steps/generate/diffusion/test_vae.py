@@ -77,6 +77,7 @@ def test_a_way_that_was_asked_for_stays() -> None:
     assert asked.vae_decoder.mode == "slices"
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("room", "way"),
     [
@@ -201,6 +202,7 @@ def _planned(images: int) -> PlannedSize:
     return planned_size
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("kind", "batch_size"),
     [("sd", 1), ("sd", 3), ("sd", 16), ("sdxl", 16), ("sd3", 16), ("flux", 16)],

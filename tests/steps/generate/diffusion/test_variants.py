@@ -79,6 +79,7 @@ def _drawn(pipe: models.Untyped, store: Store, rows: Sequence[ImageRow], size: i
     return [each.rgb for each in pictures if each.rgb is not None]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, 4])
 def test_an_image_from_a_picture_has_the_same_bytes_in_every_slot(
@@ -94,6 +95,7 @@ def test_an_image_from_a_picture_has_the_same_bytes_in_every_slot(
     assert not np.array_equal(whole[0], whole[1])
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", INPAINT)
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_an_image_within_a_mask_has_the_same_bytes_in_every_slot(
@@ -138,6 +140,7 @@ def test_images_from_pictures_are_those_of_diffusers_own_call(tmp_path: Path, ki
     assert np.array_equal(ours, np.asarray(theirs))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kind: str) -> None:
     side = _side(kind)
@@ -207,6 +210,7 @@ def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
     assert picture.status == "ok"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("change", ["gone", "other"])
 def test_a_picture_that_is_gone_or_changed_is_found_by_verify_and_not_drawn_from(
     tmp_path: Path, change: str
