@@ -49,6 +49,7 @@ def test_every_prompt_is_another() -> None:
     assert len(set(prompts(5000))) == 5000
 
 
+@pytest.mark.slow
 def test_quick_sections_of_the_gpu_benchmark_run_without_a_gpu(tmp_path: Path) -> None:
     path = tmp_path / "figures.jsonl"
     arguments = [*QUICK_SECTIONS, *TINY, "--json", str(path)]

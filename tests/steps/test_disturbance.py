@@ -86,6 +86,7 @@ def test_step_whose_first_answer_to_each_request_is_spoiled_ends_as_ever(
             assert content(store) == undisturbed, (fault, name)
 
 
+@pytest.mark.slow
 def test_images_are_read_as_they_are_over_a_network_that_spoils_answers(
     finished: PlanResult, network: Disturbance
 ) -> None:

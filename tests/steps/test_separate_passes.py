@@ -236,6 +236,7 @@ def test_what_is_not_drawn_is_said_and_can_be_tried_again(tmp_path: Path, drawn_
     assert drawn_keys(run) == []
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_not_drawn_keeps_no_other_from_its_passes(tmp_path: Path) -> None:
     settings = {"shard": {"images": 2}, "part": {"images": 2}, "device": "cpu", "threads": 1}
     captioned = job_with(tmp_path, passes={"words": WORDS}, separate_passes=True, **settings)
@@ -306,6 +307,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_damaged_is_said_and_gives_no_image(
     tmp_path: Path, drawn_run: Path, damage: str

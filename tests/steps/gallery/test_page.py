@@ -72,6 +72,7 @@ def tab(browser: Tab, url: str) -> Tab:
     return browser
 
 
+@pytest.mark.quick_cases(1)
 def test_people_search_look_and_step_with_the_keyboard_on_a_phone(tab: Tab, client: Client) -> None:
     assert tab.evaluate("$('count').textContent") == f"{2 * IMAGES} images"
     assert tab.wait_for(f"{TILES}[0].querySelector('img').naturalWidth > 0")

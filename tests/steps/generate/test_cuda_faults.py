@@ -151,6 +151,7 @@ def test_wherever_the_device_is_lost_the_shard_is_to_be_tried_again_and_what_is_
     assert _pixels(run) == pixels
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("moment", [0.2, 0.6])
 def test_row_alone_in_its_batch_and_part_is_not_blamed_for_a_device_that_a_library_lost(
     moment: float,

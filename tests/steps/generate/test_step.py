@@ -344,6 +344,7 @@ def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Pl
     assert [store.exists(key) for key in KEYS] == [True, False, False]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "fault",
     [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("MPS backend out of memory")],

@@ -431,6 +431,7 @@ def test_the_verdict_offers_a_retry_only_where_it_can_help(
     assert "To accept them: imagekiln aggregate" in message
 
 
+@pytest.mark.slow
 def test_round_that_another_process_planned_meanwhile_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,6 +495,7 @@ def test_what_a_round_has_made_is_not_made_by_the_job(tmp_path: Path) -> None:
     assert (retry(store.uri).images, verify(store.uri).ok) == (1, 20)
 
 
+@pytest.mark.slow
 def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None:
     store, plan = lacking_parts(tmp_path, (0, 0), (1, 0), failed=5)
     begun = begin(store, plan)  # in parts of 0 to 3; of 5, 8, 9 and 10; of 11

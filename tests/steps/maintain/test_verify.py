@@ -270,6 +270,7 @@ def test_a_shard_of_other_rows_is_found(store: Store) -> None:
         verify(store.uri)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY, SUMMARY_KEY, REPORT_KEY])
 def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store: Store) -> None:
     content = store.read(key)
@@ -304,6 +305,7 @@ def test_list_of_rows_that_the_input_does_not_have_is_found(key: str, tmp_path: 
         verify(run.uri)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

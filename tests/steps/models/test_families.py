@@ -150,6 +150,7 @@ def test_prompts_negative_prompts_and_guidance_tell(kind: str) -> None:
     assert not np.array_equal(_ours(pipe, [another], 1)[0], drawn)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_steps_without_guidance_draw(kind: str, steps: int) -> None:

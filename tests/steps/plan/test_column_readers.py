@@ -362,6 +362,7 @@ def test_value_that_cannot_be_carried_is_refused_in_a_sentence(
         plan(tmp_path, {"prompt": ["a"], "x": values}, carry=["x"])
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -53,6 +53,7 @@ def existing_numbers(
     return [int(number) for number in numbers]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("bucket", "piece"), [(10_000, 10_000), (100, 10_000), (10_000, 50), (100, 70)]
 )

@@ -100,6 +100,7 @@ def test_hostile_text_goes_through_planning_unchanged(tmp_path: Path) -> None:
     assert {name: rows[name].to_pylist() for name in columns} == columns
 
 
+@pytest.mark.slow
 def test_hostile_default_goes_through_planning_unchanged(tmp_path: Path) -> None:
     for place, text in enumerate(HOSTILE):
         planned = plan(tmp_path / str(place), {"prompt": ["a"]}, defaults={"negative_prompt": text})
@@ -543,6 +544,7 @@ def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) ->
     assert fingerprint("a", "b") != before
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", ["none.parquet", "*.txt", "none/*.parquet"])
 def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, name: str) -> None:
     with pytest.raises(Missing, match="no such file"):

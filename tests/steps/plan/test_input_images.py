@@ -121,6 +121,7 @@ def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), None]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "picture",
     [
@@ -142,6 +143,7 @@ def test_every_mode_of_the_formats_is_taken(tmp_path: Path, picture: bytes) -> N
     assert open_store(planned.uri).read(input_image_key(_hash(picture))) == picture
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "kind",
     [

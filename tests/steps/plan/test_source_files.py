@@ -23,6 +23,7 @@ def _names_in(folder: str, pattern: str = "") -> list[str]:
     return [name.removeprefix(f"{folder}/") for name in expand_pattern(f"{folder}{pattern}")]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("end", ["", "/"])
 def test_folder_is_all_files_of_data_below_it(store_uri: str, end: str) -> None:
     _put(store_uri, "in/b.csv", "in/a/z.parquet", "in/a.jsonl", "in/deep/er/x.TSV", "other.csv")

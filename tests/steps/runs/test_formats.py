@@ -242,6 +242,7 @@ def test_part_that_lacks_only_its_index_is_committed_without_drawing(
     assert objects_of(planned_run) == before
 
 
+@pytest.mark.quick_cases(1)
 def test_part_that_lacks_only_its_index_is_accounted_for_and_not_retried(
     tmp_path: Path, format_name: str
 ) -> None:

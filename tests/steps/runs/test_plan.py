@@ -109,6 +109,7 @@ def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
     assert "job.defaults.steps" in refusal(content.replace(b'"steps": 30', b'"steps": 0'))
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -147,6 +147,7 @@ def test_a_secret_in_a_text_is_not_shown(text: str, shown: str) -> None:
     assert redact_secrets(text) == shown
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("end", ["", "@", "?", "="])
 @pytest.mark.parametrize(
     "piece", ["token", "https://", "a://", "1a", "s3://a:", "https://a:80/", "x@https://a:"]

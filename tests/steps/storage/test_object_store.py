@@ -395,6 +395,7 @@ def network(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Di
         yield proxy
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", PASSING_FAULTS)
 def test_answer_that_is_spoiled_once_passes_for_nothing(
     s3_bucket: str, network: Disturbance, name: str

@@ -257,6 +257,7 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damaged_parquet(damage: str) -> None:
     content = DAMAGED[damage]()
@@ -410,6 +411,7 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_prompts_that_cannot_be_used(name: str) -> None:
     columns, told = REFUSED[name]

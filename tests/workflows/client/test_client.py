@@ -73,6 +73,7 @@ def test_date_is_one_workflow_however_it_is_written(argo: Memory) -> None:
     assert submit(postcards(), dates[0], "UTC", argo).name not in names
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["postcards-by-an-older-one", "imagekiln-postcards-1764120600"])
 def test_job_that_runs_under_another_name_is_not_started_a_second_time(
     argo: Memory, name: str

@@ -100,6 +100,7 @@ def test_backfill_without_a_schedule_is_rejected(argo: Memory) -> None:
         backfill(postcards(), *WEEKEND, argo)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC"])
 def test_backfill_makes_no_night_again_that_the_schedule_made_at_another_time(
     argo: Memory, zone: str
@@ -227,6 +228,7 @@ def test_a_schedule_says_when_it_last_started_a_workflow(argo: Memory) -> None:
     assert (status.last_started, status.running) == ("2025-11-26T01:30:00Z", (f"{name}-1",))
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("spec", "status"),
     [

@@ -84,6 +84,7 @@ def test_controller_without_a_ready_pod_is_wrong(kube: Kube) -> None:
     assert check_controller(kube.view()).verdict == "wrong"
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("args", "namespace", "verdict"),
     [

@@ -144,6 +144,7 @@ MISTAKES: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(("settings", "says"), MISTAKES.values(), ids=MISTAKES)
 def test_column_that_the_prompts_lack_is_wrong_in_the_words_of_plan(
     s3_bucket: str, tmp_path: Path, settings: dict[str, object], says: str
@@ -186,6 +187,7 @@ REFUSED_FILES = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(("name", "text", "always"), REFUSED_FILES.values(), ids=REFUSED_FILES)
 def test_short_text_is_judged_by_its_rows_in_the_words_of_plan(
     s3_bucket: str, tmp_path: Path, name: str, text: str, always: bool

@@ -70,6 +70,7 @@ def test_limits_come_in_the_order_in_which_a_growing_run_meets_them() -> None:
     assert limits(simulation)["size of a workflow"] < 1
 
 
+@pytest.mark.slow
 def test_disk_that_is_made_larger_is_no_limit_any_more() -> None:
     assert _share_of_planning_disk(2.0) > 1
     assert _share_of_planning_disk(10.0) < 1
@@ -83,6 +84,7 @@ def _share_of_planning_disk(gigabytes: float) -> float:
     return limits(simulate(job, profile, 6_000_000, conditions))["disk of planning"]
 
 
+@pytest.mark.slow
 def test_more_shards_than_a_plan_holds_are_refused_as_planning_refuses_them() -> None:
     with pytest.raises(BadInput, match="at most 100000 fit"):
         simulated(300_000_000)

@@ -42,6 +42,7 @@ def _job(**changes: object) -> Job:
     return Job.model_validate(values | {"rewrite": {"model": {"id": "kiln/writer"}}} | changes)
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_template_fits_argos_schema(name: str) -> None:
     assert mistakes(_template(load_profile(name))) == []
@@ -56,6 +57,7 @@ def test_pods_are_such_as_kubernetes_takes(name: str) -> None:
         kubernetes_validate.validate(manifest, "1.34", strict=True)
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_everything_but_the_step_before_planning_is_as_in_the_profile_s_own_template(
     name: str,
@@ -72,6 +74,7 @@ def test_everything_but_the_step_before_planning_is_as_in_the_profile_s_own_temp
     assert parts["further-one"]["resource"]["manifest"] == further.replace(own, f"{own}-rewrite")
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_pods_that_rewrite_are_like_those_that_generate_with_one_gpu(name: str) -> None:
     profile = load_profile(name)

@@ -30,6 +30,7 @@ EVERY_PROFILE = pytest.mark.parametrize("name", bundled_profiles())
 NODE_LABELS = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_every_profiles_template_fits_argos_schema(name: str) -> None:
     assert mistakes(_template(name)) == []
@@ -50,6 +51,7 @@ def test_every_pod_that_argo_makes_is_one_that_kubernetes_takes(name: str) -> No
         kubernetes_validate.validate(manifest, "1.34", strict=True)
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
     for pod in _all_pods(name).values():
@@ -58,6 +60,7 @@ def test_every_container_passes_pod_security_restricted_with_a_read_only_root(na
             assert container["securityContext"] == RESTRICTED
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_only_argos_own_containers_have_a_token_of_kubernetes(name: str) -> None:
     for step, pod in _all_pods(name).items():
@@ -77,6 +80,7 @@ def test_only_argos_own_containers_have_a_token_of_kubernetes(name: str) -> None
         assert token["serviceAccountToken"]["expirationSeconds"] <= 3600
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_patches_name_only_containers_that_the_pod_has(name: str) -> None:
     for step, pod in _pods(name).items():
@@ -85,6 +89,7 @@ def test_patches_name_only_containers_that_the_pod_has(name: str) -> None:
         assert all("image" in container for container in containers(pod).values())
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_every_container_has_a_memory_limit_and_every_step_a_request_of_cpu(name: str) -> None:
     for pod in _pods(name).values():
@@ -108,6 +113,7 @@ def test_exit_handler_finds_a_node_where_the_other_steps_find_none() -> None:
         assert limits["ephemeral-storage"] == "2048Mi"
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_every_step_has_its_home_and_a_scratch_folder_that_it_may_write(name: str) -> None:
     for step, pod in _pods(name).items():
@@ -123,6 +129,7 @@ def test_every_step_has_its_home_and_a_scratch_folder_that_it_may_write(name: st
 COMMON = {"HOME": "/home", "HF_HOME": "/hub", "IMAGEKILN_LOG": "text"}
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("of_generate", [{}, {"HF_HOME": "/hub"}, COMMON])
 @pytest.mark.parametrize("of_steps", [{}, {"IMAGEKILN_LOG": "text"}, COMMON])
 @pytest.mark.parametrize("name", ["gpu", "cached-claim", "cached-node"])
@@ -145,6 +152,7 @@ def test_every_variable_has_one_value_and_that_of_the_profile(
         assert by_name.items() >= expected.items()
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
     # Argo evaluates them in the text of the patch, and reads that as YAML afterwards.
@@ -157,6 +165,7 @@ def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -
         assert f"'{by_name['main']['resources']['limits']['memory']}'" in patch
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_images_are_plain_names_that_kustomize_and_policies_find(name: str) -> None:
     profile = load_profile(name)
@@ -196,6 +205,7 @@ def test_disk_is_requested_and_limits_the_scratch_folder(disk: float | None) -> 
         assert limits["ephemeral-storage"] == "31744Mi"  # with a log, and Argo's own program
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_only_pods_are_retried_never_a_whole_dag(name: str) -> None:
     spec = _template(name)["spec"]
@@ -228,6 +238,7 @@ def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
         assert "tolerations" not in pod
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_generate_runs_where_its_profile_puts_it_and_never_where_cpu_steps_do(name: str) -> None:
     profile = load_profile(name)
@@ -257,6 +268,7 @@ def test_settings_of_the_cpu_steps_stay_theirs() -> None:
     assert containers(plan)["main"]["resources"]["requests"]["cpu"] == "3000m"
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
     storage = {"s3-credentials"}
@@ -275,12 +287,14 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
         assert _secrets(pod) == secrets[step]
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name: str) -> None:
     node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     assert node in containers(_pods(name)["generate"])["main"]["env"]
 
 
+@pytest.mark.quick_cases(6)
 @EVERY_PROFILE
 def test_pods_that_count_money_know_whether_images_are_generated_on_spot_nodes(name: str) -> None:
     variable = {"name": SPOT_VARIABLE, "value": "true"}

@@ -15,12 +15,14 @@ from imagekiln.workflows.templates.yaml import (
 from tests.workflows.goldens import NAMESPACE
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("name", bundled_profiles())
 def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
     template = build_workflow_template(load_profile(name), NAMESPACE)
     assert yaml.safe_load(to_yaml(template)) == template
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("name", bundled_profiles())
 def test_comments_change_nothing(name: str) -> None:
     template = build_workflow_template(load_profile(name), NAMESPACE)

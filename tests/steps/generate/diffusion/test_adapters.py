@@ -272,6 +272,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -452,6 +452,7 @@ def test_after_an_upgrade_code_is_compiled_and_kept_anew(
     assert not before & _looked_for(planned, empty)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

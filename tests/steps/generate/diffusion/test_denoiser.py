@@ -187,6 +187,7 @@ def _side(kind: Kind) -> dict[str, object]:
     return {"width": 64, "height": 64} if kind == "shapes" else {}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["shapes", "sdxl"])
 def test_a_batch_that_is_not_full_gives_the_bytes_of_a_full_one(kind: Kind) -> None:
     rows = _rows(kind)
@@ -231,6 +232,7 @@ def test_images_come_in_the_order_of_their_rows_and_know_their_places() -> None:
     ] == [7, 3, 5]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
 def test_whoever_wants_to_stop_is_asked_after_every_step(kind: Kind) -> None:
     asked = []

@@ -98,6 +98,7 @@ def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_reference
     assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(
     tmp_path: Path, kind: Transformer
@@ -157,6 +158,7 @@ def test_an_ip_adapter_draws_what_it_draws_in_diffusers(
     ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reference_is_encoded_once_and_no_black_picture_ever(
     tmp_path: Path, kind: Transformer

@@ -252,6 +252,7 @@ def test_a_lora_in_another_precision_takes_that_of_the_model() -> None:
     } == {torch.bfloat16}
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("kind", "other"), [("sd", "sdxl"), ("sdxl", "sd"), ("sd3", "flux"), ("sd", "flux")]
 )

@@ -17,6 +17,7 @@ from tests.runs import image_row
 ROWS = [image_row(f"number {place}", place) for place in range(4)]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", ["sd", "flux", "z-image", "bria"])
 def test_text_denoising_decoding_and_copying_are_told_apart(kind: str) -> None:
     denoiser = Denoiser(plain.pipe(kind) if kind in plain.MAKE else families.pipe(kind))

@@ -69,6 +69,7 @@ def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
         generate(there.uri, 0)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", sorted({*families.MAKE} - ODD))
 def test_only_layers_of_the_repeated_blocks_that_float8_can_hold_are_changed(kind: str) -> None:
     denoiser = denoiser_network(families.pipe(kind))

@@ -241,6 +241,7 @@ def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
     assert shapes == {torch.Size((CHOICES.decode_images, 4, LATENTS, LATENTS))}
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("batch_size", "count", "chunks"),
     [(1, 1, [1]), (2, 2, [2]), (3, 3, [4]), (4, 1, [4]), (9, 8, [8]), (None, 1, [1])],
