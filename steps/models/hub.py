@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
@@ -34,6 +35,9 @@ BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
 FIRST_WAIT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
+INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
+# Of httpx, where a request is made up: what reads answers is elsewhere.
+CLIENT_MODULE = re.compile(r"httpx2?\._client")
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
 FETCH_MODELS = "imagekiln fetch RUN"
@@ -206,14 +210,16 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
         )
         return kind(f"{name}: {explained}")
     if isinstance(error, errors.HfHubHTTPError):
-        status = error.response.status_code
-        if status in ACCESS_DENIED_STATUSES:
-            return BadInput(f"{name}: the hub refused access ({status}). Check HF_TOKEN.")
-        if status == RATE_LIMIT_STATUS:
-            return TryAgain(
-                f"{name}: the hub has too many requests from here (429). Run again later. "
-                "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
-            )
+        refusal = _explain_status(name, error.response.status_code)
+        if refusal is not None:
+            return refusal
+    if _is_of_client_setting(error):
+        # Its message may quote a part of a password, but for a library that is not installed.
+        reason = f" ({error_reason(error)})" if isinstance(error, ImportError) else ""
+        return BadInput(
+            f"{name}: the hub's client cannot use its settings{reason}. Correct HF_TOKEN, "
+            "HF_ENDPOINT or the variables of the proxy."
+        )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
     unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
@@ -223,6 +229,17 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
         )
     if isinstance(error, OSError):
         return BadInput(f"{name}: {error_reason(error)}. Choose another model.")
+    return None
+
+
+def _explain_status(name: str, status: int) -> KilnError | None:
+    if status in ACCESS_DENIED_STATUSES:
+        return BadInput(f"{name}: the hub refused access ({status}). Check HF_TOKEN.")
+    if status == RATE_LIMIT_STATUS:
+        return TryAgain(
+            f"{name}: the hub has too many requests from here (429). Run again later. "
+            "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
+        )
     return None
 
 
@@ -244,6 +261,16 @@ def _hub_cause(error: Exception) -> Exception:
     if is_diffusers_own and isinstance(cause, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):
         return cause
     return error
+
+
+def _is_of_client_setting(error: Exception) -> bool:
+    """Whether the client could make no request, for what the environment says."""
+    if _is_network_error(error) and type(error).__name__ in INVALID_ADDRESS_ERRORS:
+        return True
+    if not isinstance(error, ImportError | ValueError):
+        return False
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return any(re.fullmatch(CLIENT_MODULE, module) for module in modules)
 
 
 def _is_network_error(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Literal
 
 from imagekiln.steps.errors import (
@@ -44,6 +45,7 @@ EXPIRED_CREDENTIALS_CODES = {
     "TokenRefreshRequired",
 }
 ACCESS_DENIED_CODE = "AccessDenied"
+NO_BUCKET_CODE = "NoSuchBucket"
 SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # What botocore raises before it sends a request with them, by name as below.
 EXPIRED_CREDENTIALS_ERRORS = {
@@ -61,6 +63,29 @@ CLIENT_SETTING_ERRORS = {
     "ParamValidationError": "the bucket or key is not a valid name; correct the URI",
     "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
 }
+# Of settings that botocore cannot use: by name, or by the name of what they are a kind of.
+INVALID_SETTING_ERRORS = {
+    "ConfigParseError",
+    "EndpointProviderError",
+    "InvalidChecksumConfigError",
+    "InvalidConfigError",
+    "InvalidDefaultsMode",
+    "InvalidEndpointConfigurationError",
+    "InvalidIMDSEndpointError",
+    "InvalidIMDSEndpointModeError",
+    "InvalidProxiesConfigError",
+    "InvalidRetryConfigurationError",
+    "InvalidS3AddressingStyleError",
+    "UnknownCredentialError",
+    "UnsupportedS3ConfigurationError",
+    "UnsupportedSignatureVersionError",
+}
+# Where botocore reads settings and credentials, before any request to the store.
+SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"}
+INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
+# aiobotocore's wrapper of any error that is none of a connection.
+UNEXPECTED_ERROR = "HTTPClientError"
+CERTIFICATE_FILE_LIBRARIES = ("PEM", "X509")  # of OpenSSL, for errors of reading such a file
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
 # What these libraries raise where no connection was made: by name, for the same reason.
 CONNECTION_ERRORS = {
@@ -114,21 +139,56 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
             f"{where}: the server sends less than 4 kB a second. Run the command again, or copy "
             "the file to a disk or a bucket first."
         )
+    if _is_of_client_setting(error):
+        return _explain_client_setting(where, error)
     if isinstance(error, OSError):
         return _explain_os_error(where, error)
     if isinstance(error, MemoryError):
         return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
 
-    name = type(error).__name__
-    if name in CLIENT_SETTING_ERRORS:
-        return StorageRefused(f"{where}: {CLIENT_SETTING_ERRORS[name]}.")
     if is_expiry(error):
         return _expired_credentials(where)
-    if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
-        return StorageRefused(
-            f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL."
-        )
     return _explain_library_error(where, error) if is_client_library_error(error) else None
+
+
+def _is_of_client_setting(error: Exception) -> bool:
+    """Whether no request could be made, for what the environment says of the store."""
+    if _is_setting_error(error):
+        return True
+    if isinstance(error, ValueError) and str(error).startswith(INVALID_ENDPOINT):
+        return True
+    if isinstance(error, ValueError | FileNotFoundError | PermissionError):
+        frames = walk_tb(error.__traceback__)
+        return any(frame.f_globals.get("__name__") in SETTING_MODULES for frame, _ in frames)
+    if type(error).__name__ != UNEXPECTED_ERROR:
+        return False
+    # A file of certificates, a header with a key, the URL of a proxy; not what a server answers.
+    cause = error.__cause__ or error.__context__
+    if cause is not None and _is_setting_error(cause):
+        return True
+    if isinstance(cause, ValueError):
+        return not isinstance(cause, UnicodeDecodeError) and not is_client_library_error(cause)
+    is_file = isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError)
+    return is_file or getattr(cause, "library", None) in CERTIFICATE_FILE_LIBRARIES
+
+
+def _is_setting_error(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & (CLIENT_SETTING_ERRORS.keys() | INVALID_SETTING_ERRORS))
+
+
+def _explain_client_setting(where: str, error: Exception) -> StorageRefused:
+    if sentence := CLIENT_SETTING_ERRORS.get(type(error).__name__):
+        return StorageRefused(f"{where}: {sentence}.")
+    reason = error_reason(error)
+    if reason.startswith(INVALID_ENDPOINT):
+        return StorageRefused(
+            f"{where}: the endpoint is not a URL ({reason}). Correct AWS_ENDPOINT_URL."
+        )
+    return StorageRefused(
+        f"{where}: the S3 client cannot use its settings ({reason}). Correct the AWS_ variables, "
+        "those of the proxy, or the client's configuration file."
+    )
 
 
 def _explain_library_error(where: str, error: Exception) -> KilnError:
@@ -236,8 +296,13 @@ def _expired_credentials(where: str) -> TryAgain:
     return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
 
 
+def is_object_absent(error: FileNotFoundError) -> bool:
+    """Whether an object store has no such object: the bucket is there, and it was asked."""
+    return error_code(error) != NO_BUCKET_CODE and not _is_of_client_setting(error)
+
+
 def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
-    if error_code(error) == "NoSuchBucket":
+    if error_code(error) == NO_BUCKET_CODE:
         return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
     if error_code(error) == "NoSuchUpload":
         return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")

@@ -14,7 +14,12 @@ from typing import Any, BinaryIO, cast
 from fsspec import AbstractFileSystem
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.storage.failures import error_code, is_expiry, translate_errors
+from imagekiln.steps.storage.failures import (
+    error_code,
+    is_expiry,
+    is_object_absent,
+    translate_errors,
+)
 from imagekiln.steps.storage.filesystem import READ_TIMEOUT_SECONDS, modification_time
 from imagekiln.steps.storage.s3_reader import (
     ByteRange,
@@ -84,7 +89,7 @@ class ObjectStore:
             try:
                 self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
             except FileNotFoundError as error:
-                if error_code(error) == "NoSuchBucket":
+                if not is_object_absent(error):
                     raise
                 return False
             return True
@@ -145,7 +150,7 @@ class ObjectStore:
             try:
                 entries = self._list_entries(path)
             except FileNotFoundError as error:
-                if self._s3_reader is not None or error_code(error) == "NoSuchBucket":
+                if self._s3_reader is not None or not is_object_absent(error):
                     raise  # S3 lists nothing of a folder that is absent
                 return
 
@@ -224,7 +229,7 @@ class ObjectStore:
                 one_byte = ByteRange(end=1)
                 etag = reader.read(self._path_of(key), one_byte, CALL_TIMEOUT_SECONDS).etag
             except FileNotFoundError as error:
-                if error_code(error) == "NoSuchBucket":
+                if not is_object_absent(error):
                     raise
                 return {"IfNoneMatch": "*"}
             return {"IfMatch": f'"{etag}"'} if etag else {}

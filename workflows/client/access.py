@@ -1,11 +1,13 @@
 """Where the cluster's API is, and the credentials for it: from the environment or kubeconfig."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.workflows.client.failures import root_cause_message
 from imagekiln.workflows.client.http import ApiAccess
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
 
     def token() -> str | None:
         # Called for each request: the Kubernetes client renews a token that is about to expire.
-        bearer = configuration.auth_settings().get("BearerToken")
+        with _translate_kubeconfig_errors():
+            bearer = configuration.auth_settings().get("BearerToken")
         return None if bearer is None else bearer["value"]
 
     return ApiAccess(
@@ -109,19 +112,39 @@ def _load_configuration(context: str | None) -> "Configuration":
     # Configuration takes HTTPS_PROXY without NO_PROXY. Kubeconfig may still name a proxy.
     configuration.proxy = None
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
-    try:
+    with _translate_kubeconfig_errors():
         if in_pod:
             config.load_incluster_config(client_configuration=configuration)
         else:
             _require_context(context)
             config.load_kube_config(context=context, client_configuration=configuration)
-    except (config.ConfigException, OSError, TypeError, ValueError) as error:
-        reason = str(error).strip().rstrip(".") or "the file is not a kubeconfig"
+    return configuration
+
+
+@contextmanager
+def _translate_kubeconfig_errors() -> Iterator[None]:
+    """Turn errors of reading a kubeconfig, or of the login that it describes, into sentences.
+
+    The Kubernetes client checks next to nothing of the file: what it holds decides what is raised.
+    """
+    from requests import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except KilnError:
+        raise
+    except (HTTPError, RequestException) as error:
+        raise TryAgain(
+            f"kubeconfig: its login could not be renewed ({root_cause_message(error)}). "
+            "Check the network, then run again."
+        ) from error
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".") or "the file is not a kubeconfig"
         remedy = "Set KUBECONFIG"
         if not server_from_environment():
             remedy = f"{remedy}, or {SERVER_VARIABLE}"
         raise BadInput(f"kubeconfig: names no cluster ({reason}). {remedy}.") from error
-    return configuration
 
 
 def _require_context(name: str | None) -> None:

@@ -4,9 +4,11 @@ import json
 from urllib.parse import urljoin
 
 import requests
+from urllib3.exceptions import LocationParseError
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 from imagekiln.steps.runtime.sanitize import redact_uri
+from imagekiln.steps.storage.failures import error_reason
 
 TRANSIENT_STATUSES = (429, 500, 502, 503, 504)
 PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
@@ -20,6 +22,7 @@ NO_NAMESPACE = 'namespaces "'  # and then: NAME" not found
 ANONYMOUS_USER = '"system:anonymous"'
 TOKEN_ERRORS = (requests.exceptions.InvalidHeader, UnicodeError)
 ADDRESS_ERRORS = (
+    LocationParseError,
     requests.exceptions.InvalidURL,  # also of a proxy
     requests.exceptions.InvalidSchema,
     requests.exceptions.MissingSchema,
@@ -73,6 +76,8 @@ def response_error(response: requests.Response, content: bytes, url: str) -> Kil
 
 def connection_error(error: Exception, url: str) -> KilnError:
     """The error that a request without a response stands for."""
+    if type(error) is OSError:  # of requests, for a file of certificates that does not exist
+        return BadInput(f"{url}: {error_reason(error)}. {TRUST_ADVICE}")
     if isinstance(error, requests.exceptions.SSLError):
         return _tls_error(error, url)
     if isinstance(error, TOKEN_ERRORS):

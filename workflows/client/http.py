@@ -146,7 +146,7 @@ class ApiConnection:
                 stream=True,
                 allow_redirects=False,  # followed, most requests would become another: a GET
             )
-        except (requests.RequestException, UnicodeError) as error:
+        except (OSError, HTTPError, UnicodeError) as error:
             # The cause of a token's error quotes the token.
             cause = None if isinstance(error, TOKEN_ERRORS) else error
             raise connection_error(error, self.where) from cause

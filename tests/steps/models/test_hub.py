@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock, Timeout
+from huggingface_hub import close_session
 from huggingface_hub.utils._fixes import WeakFileLock
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
@@ -159,6 +160,29 @@ def test_model_that_may_not_be_fetched_is_not_worth_another_try(
         f"{MODEL}: is not in this machine's cache, and HF_HUB_OFFLINE is set. "
         "Fill the model cache: `imagekiln fetch RUN`. Or unset it."
     )
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "hf_hu\u00e4sh"),
+        ("ALL_PROXY", "socks5://user:hush@proxy.example:1080"),
+        ("ALL_PROXY", "ftp://user:hush@proxy.example"),
+        ("ALL_PROXY", "http://user:hush/#@proxy.example:3128"),
+    ],
+)
+def test_setting_that_the_client_cannot_use_is_no_reason_to_try_again(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    close_session()
+    try:
+        message = _error_message(BadInput, MODEL, REVISION)
+    finally:
+        close_session()
+    assert message.startswith(f"{MODEL}: the hub's client cannot use its settings")
+    assert "hush" not in message
 
 
 def test_hub_that_does_not_answer_is_worth_another_try(

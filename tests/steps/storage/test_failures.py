@@ -2,6 +2,7 @@
 
 import errno
 import os
+import ssl
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +23,7 @@ from imagekiln.steps.storage.failures import (
     CLIENT_SETTING_ERRORS,
     EXPIRED_CREDENTIALS_CODES,
     EXPIRED_CREDENTIALS_ERRORS,
+    INVALID_SETTING_ERRORS,
     error_code,
     error_reason,
     explain_storage_error,
@@ -113,9 +115,18 @@ def test_failure_of_storage_says_whether_to_try_again(
     assert "\n" not in str(explained)
 
 
-@pytest.mark.parametrize("name", sorted(CLIENT_SETTING_ERRORS))
+@pytest.mark.parametrize("name", sorted({*CLIENT_SETTING_ERRORS, *INVALID_SETTING_ERRORS}))
 def test_setting_errors_are_recognized_by_names_that_botocore_has(name: str) -> None:
     assert issubclass(getattr(botocore.exceptions, name), botocore.exceptions.BotoCoreError)
+
+
+@pytest.mark.parametrize(
+    "cause", [aiohttp.ClientError("the server says"), ssl.SSLError(1, "the server says")]
+)
+def test_what_a_server_answers_is_no_setting_of_the_client(cause: Exception) -> None:
+    error = botocore.exceptions.HTTPClientError(error=cause)
+    error.__context__ = cause
+    assert type(explain_storage_error(WHERE, error)) is TryAgain
 
 
 def test_other_errors_pass_unchanged() -> None:

@@ -152,6 +152,58 @@ def test_endpoint_that_is_not_a_url_is_bad_input(
     assert "AWS_ENDPOINT_URL" in str(raised)
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"AWS_ENDPOINT_URL": "ftp://store.example"},
+        {"AWS_CONFIG_FILE": "damaged"},
+        {"AWS_REQUEST_CHECKSUM_CALCULATION": "sometimes"},
+        {"AWS_SESSION_TOKEN": "two\nlines"},
+        {"AWS_CA_BUNDLE": "missing"},
+        {"AWS_CA_BUNDLE": "damaged"},
+        {"http_proxy": "http://user:hu/#sh@proxy.example:3128", "no_proxy": ""},
+    ],
+    ids=str,
+)
+def test_setting_that_the_client_cannot_use_is_no_reason_to_try_again(
+    settings: dict[str, str], s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("damaged").write_text("[default\n")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    forget_connections()
+    raised = failure(open_store(s3_bucket).read, "a")
+    assert type(raised) is StorageRefused
+    assert "the S3 client cannot use its settings (" in str(raised)
+    assert "sh@" not in str(raised)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"AWS_WEB_IDENTITY_TOKEN_FILE": "missing", "AWS_ROLE_ARN": "arn:aws:iam::1:role/writer"},
+        {"AWS_CONFIG_FILE": "config"},
+        {"AWS_METADATA_SERVICE_TIMEOUT": "soon"},
+    ],
+    ids=str,
+)
+def test_credentials_that_cannot_be_read_make_no_object_absent(
+    settings: dict[str, str], s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config").write_text("[default]\ncredential_process = echo no JSON\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    forget_connections()
+    store = open_store(s3_bucket)
+    for request in (store.exists, store.read):
+        assert type(failure(request, "a")) is StorageRefused
+
+
 @pytest.mark.parametrize("uri", ["nonsense://bucket/run", "s3:///run", "s3://"])
 def test_uri_of_no_store_is_bad_input(uri: str) -> None:
     assert isinstance(failure(lambda: open_store(uri).read("a")), BadInput)

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes.client import Configuration
 from kubernetes.config import kube_config
+from urllib3 import HTTPConnectionPool
+from urllib3.exceptions import MaxRetryError
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows.client.access import (
     argo_server_access,
     kubernetes_access,
@@ -81,6 +84,43 @@ def test_unknown_context_is_refused_with_those_that_exist() -> None:
     assert str(raised.value) == (
         "kubeconfig: has no context 'nope'; there are: one, two. Choose one of them."
     )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{a: [b",
+        "a:\n\t- b",
+        "\0",
+        "name",
+        "",
+        "current-context: 1\ncontexts: [1]",
+        "contexts: [{name: one, context: {cluster: one}}]\ncurrent-context: one\n"
+        "clusters: [{name: one, cluster: {server: 5}}]",
+    ],
+)
+def test_damaged_kubeconfig_is_refused_in_a_sentence(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(content)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+    for context in (None, "one"):
+        with pytest.raises(BadInput, match=r"kubeconfig: names no cluster \(.+\)\. Set KUBECONFIG"):
+            kubernetes_access(context)
+
+
+@pytest.mark.usefixtures("two_contexts")
+def test_login_that_cannot_be_renewed_for_the_network_means_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def renew(_: Configuration) -> None:
+        raise MaxRetryError(HTTPConnectionPool("login.example.com"), "/token")
+
+    access = kubernetes_access()
+    monkeypatch.setattr(Configuration, "auth_settings", renew)
+    with pytest.raises(TryAgain, match="its login could not be renewed"):
+        access.token()
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,18 @@ def test_what_comes_with_a_failure_that_is_retried_is_not_read_to_its_end() -> N
     assert sent_whole == [False, True]
 
 
+def test_file_of_certificates_that_is_missing_is_named() -> None:
+    access = ApiAccess("https://argo.invalid:2746", lambda: None, verify="/missing/ca.pem")
+    with pytest.raises(BadInput, match=r"/missing/ca\.pem\. Set REQUESTS_CA_BUNDLE"):
+        ApiConnection(access).request("GET", "version")
+
+
+def test_host_of_a_proxy_that_is_no_name_is_refused() -> None:
+    access = ApiAccess("https://argo.invalid:2746", lambda: None, proxy="http://\u00e4..b:1")
+    with pytest.raises(BadInput, match="its proxy's is not"):
+        ApiConnection(access).request("GET", "version")
+
+
 def test_lines_of_a_log_are_those_that_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "PIECE_BYTES", 7)
     log = "drawn 1\r\n\n10%\r20%\r\ndrawn \N{SNOWMAN}\nlast".encode()
