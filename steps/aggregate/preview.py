@@ -96,7 +96,7 @@ def _reasons(summary: Summary, job: Job) -> list[str]:
     elif summary.too_many_failed:
         causes = "; ".join(
             f"{cause.images} {cause.status} ({cause.error})"
-            for cause in summary.failures[:MAX_CAUSES]
+            for cause in summary.causes_not_ok[:MAX_CAUSES]
         )
         not_ok = pluralize(summary.not_ok, "image is", "images are")
         allowed = format_percent(summary.failed_share)

@@ -121,6 +121,11 @@ class Summary:
         return self.images - self.ok - self.outscored - self.forgotten
 
     @property
+    def causes_not_ok(self) -> tuple[FailureCause, ...]:
+        """Their causes. A candidate that failed and lost has one, too, and is none of them."""
+        return tuple(cause for cause in self.failures if cause.status != OUTSCORED_STATUS)
+
+    @property
     def outscored(self) -> int:
         """Candidates that another one of their prompt has beaten."""
         return self.statuses.get(OUTSCORED_STATUS, 0)

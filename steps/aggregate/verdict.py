@@ -203,7 +203,7 @@ def _shards_to_run(summary: Summary) -> list[int]:
 def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
     causes = "; ".join(
         f"{cause.images} {cause.status} ({cause.error})"
-        for cause in summary.failures[:MAX_IN_ERROR]
+        for cause in summary.causes_not_ok[:MAX_IN_ERROR]
     )
     retry = format_command("retry", uri)
     accept = _accept_command(summary, job, uri)

@@ -6,6 +6,8 @@ from dataclasses import replace
 import click
 import pytest
 
+from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.preview import Preview, judge_preview
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run, require_finished
 from imagekiln.steps.errors import Incomplete
@@ -75,6 +77,21 @@ def test_a_run_from_which_images_were_taken_down_counts_them(whole: Summary, pla
         "Finished: 4 of 20 images are ok, the best candidates of their prompts, 2 were taken down."
     )
     assert judge_run(best, plain, URI).headline == expected
+
+
+def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
+    whole: Summary, plain: Job
+) -> None:
+    best = replace(
+        whole,
+        statuses={"failed": 4, "ok": 4, "outscored": 12},
+        failures=(FailureCause("outscored", "a fault", 9), FailureCause("failed", "a fault", 4)),
+    )
+    preview = Preview(URI, "page", 100, best)
+    for result in (judge_run(best, plain, URI), judge_preview(preview, plain)):
+        assert result.error is not None
+        assert ": 4 failed (a fault)" in result.error
+        assert "outscored" not in result.error
 
 
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:

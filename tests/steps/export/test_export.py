@@ -54,10 +54,15 @@ def make_run(scratch: Path, output: str, format_name: str = "parquet") -> str:
 
 
 class CalledBack(NoProgress):
-    """Calls back once images are copied."""
+    """Calls back once images are copied, or `before` the first is."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[], None], *, before: bool = False) -> None:
         self._then = then
+        self._before = before
+
+    def start(self, total: int) -> None:  # noqa: ARG002  # however many
+        if self._before:
+            self._then()
 
     def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many
         self._then()
@@ -294,6 +299,30 @@ def test_an_export_that_was_killed_is_not_completed_with_an_image_taken_down_sin
         export(nights, str(target))
     assert not (target / SUCCESS_KEY).exists()
     assert image_id not in contents_by_id(nights)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_an_export_resumes_after_an_image_that_it_leaves_out_was_taken_down(
+    tmp_path: Path, format_name: str
+) -> None:
+    nights = str(tmp_path / "nights")
+    older = make_run(tmp_path / "older", nights, format_name)
+    others = [{"prompt": f"number {place} of {format_name}"} for place in (0, 6)]
+    newer = planned(tmp_path / "newer", nights, others, run_id="newer")
+    fill(newer)
+    aggregate(newer.uri)
+    whole = imagekiln.export(nights, tmp_path / "whole")
+    assert whole.duplicates == 2
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(nights, str(tmp_path / "killed"), progress=CalledBack(end, before=True))
+    left_out = contents_by_id(newer.uri).keys()
+    imagekiln.forget(older, ids=list(left_out), remove=True)  # others of its parts move
+    assert imagekiln.export(nights, tmp_path / "killed").images == whole.images
+    assert read_files(str(tmp_path / "killed")) == read_files(str(tmp_path / "whole"))
 
 
 def test_a_complete_export_is_not_taken_for_that_of_another_source(
