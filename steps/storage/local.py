@@ -70,7 +70,11 @@ class LocalStore:
     def exists(self, key: str) -> bool:
         """Whether the object exists."""
         with translate_errors(self.uri_of(key), "read"):
-            return self._path_of(key).exists()
+            try:
+                self._path_of(key).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True  # Path.exists is False, too, for what cannot be asked about
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""

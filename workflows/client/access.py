@@ -118,6 +118,10 @@ def _load_configuration(context: str | None) -> "Configuration":
         else:
             _require_context(context)
             config.load_kube_config(context=context, client_configuration=configuration)
+        for name in ("proxy", "tls_server_name"):
+            value = getattr(configuration, name)
+            if not isinstance(value, str | None):
+                raise TypeError(f"{value!r} is no {name.replace('_', ' ')}")
     return configuration
 
 

@@ -175,6 +175,14 @@ def test_file_where_a_folder_should_be_is_bad_input(tmp_path: Path) -> None:
             action()
 
 
+def test_what_cannot_be_asked_about_is_not_taken_for_absent(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    store = open_store(str(tmp_path))
+    with pytest.raises(BadInput, match=r"loop/plan\.json"):
+        store.exists("loop/plan.json")
+    assert not store.exists("none/plan.json")
+
+
 def test_folder_where_a_file_should_be_is_bad_input(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.create("plan.json/a", b"x")

@@ -97,6 +97,10 @@ def test_unknown_context_is_refused_with_those_that_exist() -> None:
         "current-context: 1\ncontexts: [1]",
         "contexts: [{name: one, context: {cluster: one}}]\ncurrent-context: one\n"
         "clusters: [{name: one, cluster: {server: 5}}]",
+        "contexts: [{name: one, context: {cluster: one}}]\ncurrent-context: one\n"
+        "clusters: [{name: one, cluster: {server: 'https://a.example', proxy-url: 5}}]",
+        "contexts: [{name: one, context: {cluster: one}}]\ncurrent-context: one\n"
+        "clusters: [{name: one, cluster: {server: 'https://a.example', tls-server-name: 5}}]",
     ],
 )
 def test_damaged_kubeconfig_is_refused_in_a_sentence(
