@@ -17,6 +17,8 @@ TOOLS_LOCK := requirements/tools.txt
 COMPILE_TOOLS := --group release --output-file $(TOOLS_LOCK)
 SHIPPED := steps workflows datasets
 TESTS := tests/steps tests/workflows tests/package
+# Workers that start together would each compile the libraries, and take a minute longer than one process and they.
+COLLECT := env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/pytest --collect-only --quiet $(TESTS)
 # What a release would lack or have too much: where files ship, also those that git ignores.
 UNCOMMITTED := git status --short; git ls-files --others --ignored --exclude-standard $(SHIPPED) | grep -v '[.]pyc$$'
 
@@ -41,14 +43,10 @@ test: lint ## Lint, types, API reference and every test but the slow ones: what 
 	@# Types and reference are checked beside the tests; what they print comes after. Processes that tests start
 	@# import the libraries again and again: their bytecode is kept. Idle workers take over what others have to do.
 	@$(MAKE) --no-print-directory types docs >build/checks.txt 2>&1 & checks=$$!; \
-	$(MAKE) --no-print-directory build/bytecode; \
+	test build/bytecode -nt $(VENV)/dev || $(COLLECT) >build/bytecode 2>&1; \
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist worksteal $(TESTS); \
 	tests=$$?; wait $$checks; checks=$$?; cat build/checks.txt; \
 	test $$tests -eq 0 && test $$checks -eq 0
-
-# Workers that start together would each compile the libraries, and take a minute longer than one process and they.
-build/bytecode: $(VENV)/dev | build/linked
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only --quiet $(TESTS) >$@ 2>&1 || true
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest -o faulthandler_timeout=3600 -m slow $(TESTS); further=$$?; \
