@@ -7,7 +7,13 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary, SummaryBuilder
-from imagekiln.steps.aggregate.verdict import GateResult, RunVerdict, gate_results, require_finished
+from imagekiln.steps.aggregate.verdict import (
+    GateResult,
+    RunVerdict,
+    gate_results,
+    list_causes,
+    require_finished,
+)
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY, SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
@@ -94,10 +100,7 @@ def _reasons(summary: Summary, job: Job) -> list[str]:
     if summary.missing:
         reasons.append(f"{pluralize(summary.missing, 'image is', 'images are')} missing")
     elif summary.too_many_failed:
-        causes = "; ".join(
-            f"{cause.images} {cause.status} ({cause.error})"
-            for cause in summary.causes_not_ok[:MAX_CAUSES]
-        )
+        causes = list_causes(summary, MAX_CAUSES)
         not_ok = pluralize(summary.not_ok, "image is", "images are")
         allowed = format_percent(summary.failed_share)
         reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")

@@ -200,11 +200,15 @@ def _shards_to_run(summary: Summary) -> list[int]:
     return sorted(shards)
 
 
-def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
-    causes = "; ".join(
-        f"{cause.images} {cause.status} ({cause.error})"
-        for cause in summary.causes_not_ok[:MAX_IN_ERROR]
+def list_causes(summary: Summary, most: int) -> str:
+    """The most frequent causes of images that are not ok, in a line."""
+    return "; ".join(
+        f"{cause.images} {cause.status} ({cause.error})" for cause in summary.causes_not_ok[:most]
     )
+
+
+def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
+    causes = list_causes(summary, MAX_IN_ERROR)
     retry = format_command("retry", uri)
     accept = _accept_command(summary, job, uri)
     not_ok_share = format_percent(summary.not_ok / summary.images)

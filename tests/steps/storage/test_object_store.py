@@ -152,6 +152,13 @@ def test_endpoint_that_is_not_a_url_is_bad_input(
     assert "AWS_ENDPOINT_URL" in str(raised)
 
 
+def connect_anew(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next request read the environment again, with these variables."""
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    forget_connections()
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "settings",
@@ -171,9 +178,7 @@ def test_setting_that_the_client_cannot_use_is_no_reason_to_try_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("damaged").write_text("[default\n")
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    forget_connections()
+    connect_anew(settings, monkeypatch)
     raised = failure(open_store(s3_bucket).read, "a")
     assert type(raised) is StorageRefused
     assert "the S3 client cannot use its settings (" in str(raised)
@@ -196,9 +201,7 @@ def test_credentials_that_cannot_be_read_make_no_object_absent(
     Path("config").write_text("[default]\ncredential_process = echo no JSON\n")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    forget_connections()
+    connect_anew(settings, monkeypatch)
     store = open_store(s3_bucket)
     for request in (store.exists, store.read):
         assert type(failure(request, "a")) is StorageRefused
