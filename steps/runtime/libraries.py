@@ -6,6 +6,7 @@ import warnings
 
 VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
 GCSFS_DEBUG_VARIABLE = "GCSFS_DEBUG"
+RENEWAL_LOGGERS = ("aiobotocore.credentials", "aiobotocore.tokens")
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 WAIT_POLICY_VARIABLE = "OMP_WAIT_POLICY"
 SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
@@ -26,6 +27,8 @@ def silence_libraries() -> None:
     if GCSFS_DEBUG_VARIABLE not in os.environ:
         # It logs the traceback of each failed request, which we explain in a sentence.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    for name in RENEWAL_LOGGERS:  # the same, of credentials that cannot be renewed
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def limit_spinning() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import cloup
@@ -95,6 +96,8 @@ SECTIONS = (
         ),
     ),
 )
+# What Python makes of bytes that are not UTF-8.
+SURROGATES = {chr(number) for number in range(0xD800, 0xE000)}
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug in Imagekiln; 2 input to correct; 3 incomplete; 75 try again."
 )
@@ -177,3 +180,21 @@ def _note_ignored_variables() -> None:
 def main() -> None:
     """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()
+    _refuse_unusable_variables()
+
+
+def _refuse_unusable_variables() -> None:
+    """Raise BadInput for what no client of S3 or of the hub, which diffusers imports, can bear.
+
+    Values are in no message: they may be secrets.
+    """
+    for name, value in os.environ.items():
+        if name.startswith("AWS_") and any(character in SURROGATES for character in value):
+            raise BadInput(f"{name}: contains bytes that are not UTF-8. Set it again.")
+    try:
+        parts = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+        _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadInput(
+            "HF_ENDPOINT: is not the URL of a hub. Write https://host, or unset it."
+        ) from error

@@ -77,7 +77,7 @@ def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
     try:
         status, answer = _post(webhook, body)
     except ValueError:  # from requests, or from urllib3 below it
-        raise BadInput(f"the webhook's URL is not valid. {ADVICE}") from None
+        raise BadInput(f"the webhook's URL is not valid, or its proxy's is not. {ADVICE}") from None
     except requests.RequestException as error:
         cause = root_cause_message(error)
         raise TryAgain(f"the webhook did not answer ({cause}). {ADVICE}") from error

@@ -649,6 +649,44 @@ def test_job_of_refused_rows_leaves_their_list_alone(s3_bucket: str) -> None:
     assert len(_objects(s3_bucket)) == 1
 
 
+@pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "AWS_SECRET_ACCESS_KEY"])
+def test_variables_of_s3_that_are_not_utf8(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, os.fsdecode(b"secret\xff"))
+    told = f"{name}: contains bytes that are not UTF-8. Set it again."
+    assert _refused("verify", "s3://bucket/run") == told
+
+
+# It gives a key that has expired, and no other.
+LOGIN = """#!/bin/sh
+mkdir once || exit 1
+echo '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00Z"}'
+"""
+
+
+def test_key_that_its_program_cannot_renew_is_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    login = Path("login.sh")
+    login.write_text(LOGIN)
+    login.chmod(0o755)
+    Path("config").write_text(f"[default]\ncredential_process = {login.absolute()}\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    done = _process("verify", "s3://bucket/run", AWS_CONFIG_FILE="config")
+    told = _sentence(done.returncode, done.stdout, done.stderr, 75)
+    assert told.startswith("s3://bucket/run/plan.json: ")
+    assert "Error when retrieving credentials from custom-process" in told
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://[zz]/", "http://hub:99999"])
+def test_hub_that_is_no_url(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    # diffusers could not be imported with it, whichever model is drawn with.
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    assert _refused("run", _job(PROMPTS)) == (
+        "HF_ENDPOINT: is not the URL of a hub. Write https://host, or unset it."
+    )
+
+
 def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
     once = {
         "connect_timeout": 1,
