@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.gallery.columns import ID_COLUMN, IndexColumn, index_columns, manifest_columns
 from imagekiln.steps.gallery.runs import GalleryRun, GalleryRuns
+from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.row_checks import IMAGE_ID_PATTERN
-from imagekiln.steps.runs.tables import damage_error
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 

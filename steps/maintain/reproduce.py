@@ -18,6 +18,7 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.performance import limit_batch_pixels
+from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     DrawnImage,
@@ -33,7 +34,7 @@ from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runs.row_checks import check_loras
 from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.stats import ShardStats, load_stats
-from imagekiln.steps.runs.tables import damage_error, read_column
+from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command

@@ -23,6 +23,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
 from imagekiln.steps.runs.added_columns import outcome_schema
+from imagekiln.steps.runs.damage import CONTENT_ERRORS, DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import IMAGES_PREFIX, folder_metadata_key, image_key, index_key
@@ -40,13 +41,7 @@ from imagekiln.steps.runs.parts import (
 )
 from imagekiln.steps.runs.row_checks import check_outcomes
 from imagekiln.steps.runs.sidecar import sidecar_lines
-from imagekiln.steps.runs.tables import (
-    CONTENT_ERRORS,
-    DAMAGE_ERRORS,
-    LOCATION_SCHEMA,
-    NEAR_DUPLICATE_SCHEMA,
-    damage_error,
-)
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA
 from imagekiln.steps.storage.store import Store
 
 IO_THREADS = 8

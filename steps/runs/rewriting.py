@@ -18,9 +18,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from imagekiln.steps.errors import BadInput, Missing, TryAgain, newer_version_error
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.keys import rewrite_key
 from imagekiln.steps.runs.schema_version import read_schema_version
-from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
+from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, read_small, require_conditional_writes
 

@@ -19,9 +19,9 @@ from imagekiln.steps.job.columns import (
 )
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.models.loras import parse_loras
+from imagekiln.steps.runs.damage import UnknownStatus
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import IMAGE_OBJECT_PATTERN
-from imagekiln.steps.runs.tables import UnknownStatus
 
 STATUSES = (
     "ok",

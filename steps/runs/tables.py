@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, Missing, NewerVersion, newer_version_error
+from imagekiln.steps.errors import Missing, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
+from imagekiln.steps.runs.damage import CONTENT_ERRORS, damage_error
 from imagekiln.steps.runs.sidecar import to_values
-from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
+from imagekiln.steps.storage.failures import is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store, confirm_damage
 
 COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
@@ -136,9 +137,6 @@ MAX_TABLE_ROWS = 2**20
 MAX_TABLE_BYTES = 2**30
 COMPARED_ROWS = 4096  # at once, where their values are compared in Python
 MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
-DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
-# What reading the content of an object may raise, beside what storage raises.
-CONTENT_ERRORS = (*DAMAGE_ERRORS, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, object]:
@@ -382,20 +380,6 @@ def _require_version(parquet: pq.ParquetFile, where: str) -> None:
     if version is not None and version != b"%d" % TABLE_SCHEMA_VERSION:
         number = version.decode(errors="replace")
         raise newer_version_error(where, number, TABLE_SCHEMA_VERSION)
-
-
-class UnknownStatus(ValueError):
-    """A table has a status that this Imagekiln does not know: a newer one may have it."""
-
-
-def damage_error(where: str, error: Exception) -> BadInput:
-    """The error for an object of a run that cannot be read back."""
-    if isinstance(error, UnknownStatus):
-        return NewerVersion(
-            f"{where}: has a status that this Imagekiln does not know ({error_reason(error)}). "
-            "If a newer one wrote it, update Imagekiln, also in the images of pods; or restore it."
-        )
-    return BadInput(f"{where}: is damaged ({error_reason(error)}). Restore or delete it.")
 
 
 def _row_groups(

@@ -1,0 +1,24 @@
+"""Objects of a run whose content cannot be read back: what that raises, and how it is told."""
+
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput, NewerVersion
+from imagekiln.steps.storage.failures import error_reason
+
+DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
+# What reading the content of an object may raise, beside what storage raises.
+CONTENT_ERRORS = (*DAMAGE_ERRORS, KeyError, TypeError, OverflowError, RecursionError)
+
+
+class UnknownStatus(ValueError):
+    """A table has a status that this Imagekiln does not know: a newer one may have it."""
+
+
+def damage_error(where: str, error: Exception) -> BadInput:
+    """The error for an object of a run that cannot be read back."""
+    if isinstance(error, UnknownStatus):
+        return NewerVersion(
+            f"{where}: has a status that this Imagekiln does not know ({error_reason(error)}). "
+            "If a newer one wrote it, update Imagekiln, also in the images of pods; or restore it."
+        )
+    return BadInput(f"{where}: is damaged ({error_reason(error)}). Restore or delete it.")
