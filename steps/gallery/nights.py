@@ -4,10 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from imagekiln.steps.gallery.runs import GalleryRuns
-from imagekiln.steps.maintain.run_list import RunOverview, describe_run
-from imagekiln.steps.runtime.concurrency import map_ordered
-
-READERS = 16
+from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +25,9 @@ class NightFigures:
 
 
 def read_nights(runs: GalleryRuns) -> list[NightFigures]:
-    """The figures of all runs, oldest first. Raises BadInput where one has none, TryAgain."""
-    oldest_first = runs.runs[::-1]
-
-    def describe(index: int) -> NightFigures:
-        return _figures(describe_run(oldest_first[index].run))
-
-    return list(map_ordered(describe, len(oldest_first), READERS))
+    """The figures of all runs that have some, oldest first. Raises TryAgain."""
+    oldest_first = [run.run for run in runs.runs[::-1]]
+    return list(map(_figures, describe_runs(oldest_first)))
 
 
 def _figures(run: RunOverview) -> NightFigures:

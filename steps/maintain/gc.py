@@ -5,6 +5,7 @@ folders whose plan bears the folder's name. There, only objects with the key of 
 writes are removed: what somebody else put beside them stays, with its folder.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,8 @@ from itertools import chain, islice
 from typing import Literal
 
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
-from imagekiln.steps.errors import Missing
-from imagekiln.steps.maintain.run_list import READERS, iter_runs, require_output
+from imagekiln.steps.errors import BadInput, Missing, NewerVersion
+from imagekiln.steps.maintain.run_list import READERS, FoundRuns, find_runs, require_output
 from imagekiln.steps.runs.keys import (
     DRAWN_FOLDER,
     DRAWN_KEY_PATTERN,
@@ -31,6 +32,7 @@ from imagekiln.steps.runs.keys import (
     shard_key,
 )
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.registry import read_entries
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.runs.turns import TurnStore
@@ -38,6 +40,7 @@ from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import ObjectInfo, Store
 
+log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400.0
 DEFAULT_AGE_DAYS = 7.0
 REMOVE_THREADS = 8
@@ -86,27 +89,25 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     """Find garbage under `output` to which nothing was written for `older_than` days.
 
     With `remove`, it is removed. A run loses its plan after its other objects, so that the rest of
-    an interrupted removal is found again. Raises Missing where there is no such folder, BadInput
-    where it is not the output of any job, NewerVersion where a run may need others in ways that are
-    unknown here, TryAgain where storage fails.
+    an interrupted removal is found again. A run that cannot be read stays, with a warning. Raises
+    Missing where there is no such folder, BadInput where it is not the output of any job,
+    NewerVersion where a run may need others in ways that are unknown here, TryAgain.
     """
     store = open_store(output)
     now = time.time()
     cutoff = now - older_than * DAY_SECONDS
-    runs = list(iter_runs(store))
+    folders = find_runs(store)
+    runs = folders.runs
     if not runs:
         require_output(store)
-
-    # Later runs skipped the images of these, which may be the only copies: whatever their state.
-    # Others are finished but for what was interrupted while it replaced their objects.
-    needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
+    needed_ids = _needed_ids(store, folders)
 
     def find_garbage(index: int) -> Garbage | None:
-        run = runs[index]
-        finished = run.is_finished
-        if not finished and (run.plan.run_id in needed_ids or run.is_suspended):
+        try:
+            return _find_garbage(runs[index], needed_ids, now, cutoff)
+        except BadInput as error:
+            log.warning("%s Nothing of its run is removed.", error)
             return None
-        return _find_garbage(run, finished, now, cutoff)
 
     found: list[Garbage] = []
     recent_runs = 0
@@ -122,8 +123,23 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
                 recent_runs += 1
                 continue
             found.append(garbage)
-    found += _collect_rewrites(store, runs, now, cutoff, remove=remove)
+    found += _collect_rewrites(store, folders, now, cutoff, remove=remove)
     return GcResult(store.uri, tuple(found), remove, recent_runs)
+
+
+def _needed_ids(store: Store, folders: FoundRuns) -> set[str]:
+    """The runs whose images later runs skipped: they may be the only copies, whatever their state.
+
+    What a plan that cannot be read has skipped is among what ever succeeded. Raises NewerVersion.
+    """
+    needed_ids = {run_id for run in folders.runs for run_id in run.plan.existing_runs}
+    for error in folders.unreadable:
+        if isinstance(error, NewerVersion):
+            raise error
+        log.warning("%s Whatever its run may need stays.", error)
+    if folders.unreadable:
+        needed_ids.update(entry.run_id for entry in read_entries(store.uri))
+    return needed_ids
 
 
 def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> bool:
@@ -176,10 +192,15 @@ def _clock_lead(store: Store) -> float:
 
 
 def _collect_rewrites(
-    store: Store, runs: Iterable[Run], now: float, cutoff: float, *, remove: bool
+    store: Store, folders: FoundRuns, now: float, cutoff: float, *, remove: bool
 ) -> Iterator[Garbage]:
-    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`."""
-    rewrites = [run.plan.rewrite for run in runs]
+    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`.
+
+    None where a plan cannot be read, which may name any of them.
+    """
+    if folders.unreadable:
+        return
+    rewrites = [run.plan.rewrite for run in folders.runs]
     named = {rewrite.folder for rewrite in rewrites if rewrite is not None}
     entries = list(store.list_folder(REWRITES_FOLDER))
     for entry in entries:
@@ -250,11 +271,15 @@ def walk_objects(store: Store) -> Iterator[ObjectInfo]:
                 yield entry
 
 
-def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbage | None:
+def _find_garbage(run: Run, needed_ids: set[str], now: float, cutoff: float) -> Garbage | None:
     """The garbage of one run: of a finished one, where it is old enough.
 
-    Where a store does not tell how old an object is, the object counts as new.
+    A suspended one is finished but for what was interrupted while it replaced its objects. Where a
+    store does not tell how old an object is, the object counts as new.
     """
+    finished = run.is_finished
+    if not finished and (run.plan.run_id in needed_ids or run.is_suspended):
+        return None
     objects = _objects_before(_leftovers(run), cutoff) if finished else _run_objects(run.store)
     count = 0
     size = 0

@@ -1,7 +1,7 @@
 """The runs under one output: which there are, and how each ended."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,68 +54,79 @@ class RunOverview:
     committed: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """The runs under an output, and why the plans of other folders there cannot be read."""
+
+    runs: list[Run]
+    unreadable: list[BadInput]
+
+
 def list_runs(output: str) -> list[RunOverview]:
     """The runs under a job's `output`, oldest first.
 
     Raises Missing where there is no such folder, BadInput where it is not the output of any job,
     TryAgain where storage fails.
     """
-    store = open_store(output)
-    runs = list(iter_runs(store, skips_unreadable=True))
-    if not runs:
-        require_output(store)
-    overviews = map_ordered(lambda index: describe_run(runs[index]), len(runs), READERS)
-    return sorted(overviews, key=lambda run: (run.created_at, run.run_id))
+    runs = open_runs_of_output(open_store(output), skips_unreadable=True)
+    return sorted(describe_runs(runs), key=lambda run: (run.created_at, run.run_id))
 
 
 def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
     """The run at `uri`, whole where that is one of its rounds, or the runs under an output.
 
-    Raises as `iter_runs` and `require_output` do.
+    Raises as `open_runs_of_output` does.
     """
     run_uri, _ = resolve_run(uri.rstrip("/") or uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return [Run(store, load_plan(store))]
-    runs = list(iter_runs(store, skips_unreadable=skips_unreadable))
-    if not runs:
-        require_output(store)
-    return runs
+    return open_runs_of_output(store, skips_unreadable=skips_unreadable)
 
 
-def iter_runs(store: Store, *, skips_unreadable: bool = False) -> Iterator[Run]:
-    """The runs under an output. Folders of others are skipped.
+def open_runs_of_output(store: Store, *, skips_unreadable: bool = False) -> list[Run]:
+    """The runs under an output.
 
-    With `skips_unreadable`, runs of a newer version or with a damaged plan are skipped with a
-    warning; else the former raise NewerVersion.
+    One of a newer version, or whose plan cannot be read, is skipped with a warning if
+    `skips_unreadable`; else it raises BadInput. Raises also as `require_output` does.
     """
+    found = find_runs(store)
+    for error in found.unreadable:
+        if not skips_unreadable:
+            raise error
+        log.warning("%s It is not listed.", error)
+    if not found.runs:
+        require_output(store)
+    return found.runs
+
+
+def find_runs(store: Store) -> FoundRuns:
+    """The runs under an output. Folders of others are skipped."""
     names = [entry.key for entry in store.list_folder("") if entry.is_folder]
 
-    def open_folder(index: int) -> Run | None:
-        return _open_run_or_none(store, names[index], skips_unreadable=skips_unreadable)
+    def open_folder(index: int) -> Run | BadInput | None:
+        return _open_run(store, names[index])
 
-    for run in map_ordered(open_folder, len(names), READERS):
-        if run is not None:
-            yield run
+    found = list(map_ordered(open_folder, len(names), READERS))
+    return FoundRuns(
+        runs=[run for run in found if isinstance(run, Run)],
+        unreadable=[error for error in found if isinstance(error, BadInput)],
+    )
 
 
-def _open_run_or_none(store: Store, name: str, *, skips_unreadable: bool) -> Run | None:
+def _open_run(store: Store, name: str) -> Run | BadInput | None:
+    """The run in a folder, or why its plan cannot be read; None where the folder is no run's."""
     folder = open_store(f"{store.uri}/{name}")
-    if not folder.exists(PLAN_KEY):
-        return None
     try:
-        plan = load_plan(folder)
-    except NewerVersion as error:
-        if not _is_named_like_its_run(folder, name):
+        if not folder.exists(PLAN_KEY):
             return None
-        if not skips_unreadable:
-            raise
-        log.warning("%s It is not listed.", error)
+        plan = load_plan(folder)
+    except Missing:  # it was removed meanwhile
         return None
+    except NewerVersion as error:
+        return error if _is_named_like_its_run(folder, name) else None
     except BadInput as error:
-        if skips_unreadable:
-            log.warning("%s It is not listed.", error)
-        return None
+        return error
     return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None
 
 
@@ -139,8 +150,20 @@ def require_output(store: Store) -> None:
     )
 
 
-def describe_run(run: Run) -> RunOverview:
-    """A run in a line. Raises BadInput where its summary cannot be read, TryAgain."""
+def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
+    """Each run in a line. One that cannot be read is skipped with a warning. Raises TryAgain."""
+
+    def describe(index: int) -> RunOverview | None:
+        try:
+            return _describe(runs[index])
+        except BadInput as error:
+            log.warning("%s It is not listed.", error)
+            return None
+
+    return list(filter(None, map_ordered(describe, len(runs), READERS)))
+
+
+def _describe(run: Run) -> RunOverview:
     plan = run.plan
     summary = _summary_or_none(run.store)
     is_begun = summary is not None and summary.missing < summary.images

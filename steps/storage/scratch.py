@@ -37,15 +37,16 @@ class Database:
         max_threads: int = MAX_THREADS,
     ) -> None:
         """Open an empty database that spills into `folder`, or has its tables in a file there."""
-        self._connection = duckdb.connect(
-            file if file == ":memory:" else folder / file,
-            config={
-                "memory_limit": memory_limit,
-                "threads": min(max_threads, os.cpu_count() or 1),
-                "temp_directory": str(folder / "spill"),
-                "autoload_known_extensions": False,
-            },
-        )
+        with _translate_duckdb_errors():
+            self._connection = duckdb.connect(
+                file if file == ":memory:" else folder / file,
+                config={
+                    "memory_limit": memory_limit,
+                    "threads": min(max_threads, os.cpu_count() or 1),
+                    "temp_directory": str(folder / "spill"),
+                    "autoload_known_extensions": False,
+                },
+            )
         # In a notebook without ipywidgets, DuckDB can neither draw a bar nor be told not to.
         with suppress(duckdb.InvalidInputException):
             self._connection.execute("SET enable_progress_bar = false")

@@ -11,9 +11,11 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery import static_gallery
+from imagekiln.steps.gallery.nights import read_nights
+from imagekiln.steps.gallery.runs import find_gallery_runs
 from imagekiln.steps.gallery.static_gallery import relative_folder, write_static_gallery
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.keys import SUMMARY_KEY, manifest_key
 from tests.browser import Tab, find_browser, open_tab
 from tests.galleries import (
     HOSTILE,
@@ -259,6 +261,16 @@ def test_a_damaged_image_and_a_damaged_manifest_cost_themselves_alone(
     assert len(write_static_gallery(str(copy), str(tmp_path / "gallery")).problems) == 1
     restored = {path.name for path in (tmp_path / "gallery").glob("thumbnails/*")}
     assert len(restored - thumbnails) == 1
+
+
+def test_a_damaged_summary_costs_the_trends_of_its_run_alone(output: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(output, tmp_path / "out")
+    (copy / "night-1" / SUMMARY_KEY).write_text("{")
+    whole = find_gallery_runs(str(output))
+    runs = find_gallery_runs(str(copy))
+    assert len(runs.runs) == len(whole.runs)
+    assert read_nights(runs) == [night for night in read_nights(whole) if night.run_id != "night-1"]
+    assert write_static_gallery(str(copy), str(tmp_path / "gallery")).runs == len(whole.runs)
 
 
 def test_too_many_images_are_refused_in_a_sentence(

@@ -494,6 +494,16 @@ def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
     assert imagekiln.forget(output, ids=["r1"]).images == 1
 
 
+def test_an_unfinished_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    whole = make_run(tmp_path / "whole", str(output), "parquet")
+    fill(planned(tmp_path / "half", str(output), run_id="half"))
+    (output / "half" / PLAN_KEY).write_text("not a plan")
+    with pytest.raises(BadInput, match="is not a readable plan"):
+        imagekiln.forget(output, ids=["r1"], remove=True)
+    assert "r1" in images_by_row(whole)
+
+
 def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     image_id = str(manifests(uri)[2]["image_id"])

@@ -118,6 +118,35 @@ def test_a_run_whose_images_others_skipped_stays_whatever_its_state(tmp_path: Pa
     assert gc(str(tmp_path / "out"), remove=True).found == ()
 
 
+def test_what_a_run_with_a_damaged_plan_may_need_stays_and_other_garbage_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = tmp_path / "out"
+    first = finished_run(tmp_path, "monday", PROMPTS[:6])
+    second = finished_run(tmp_path, "tuesday", PROMPTS, skip_existing=True)
+    finished_run(tmp_path, "half", done=False)
+    open_store(first.uri).remove(SUCCESS_KEY)
+    Path(second.uri, PLAN_KEY).write_text("{")
+    aged(output, 10)
+    assert reasons(gc(str(output), remove=True).found) == {"half": "unfinished"}
+    assert "is not a readable plan" in caplog.text
+    assert {"monday", "tuesday"} <= {path.name for path in output.iterdir()}
+
+
+@pytest.mark.parametrize("key", [f"retry-1/{PLAN_KEY}", SUCCESS_KEY], ids=["round", "marker"])
+def test_a_run_that_cannot_be_read_is_named_and_hides_no_garbage(
+    key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    finished_run(tmp_path, "half", done=False)
+    unreadable = Path(finished_run(tmp_path, "unreadable").uri, key)
+    unreadable.parent.mkdir(exist_ok=True)
+    unreadable.unlink(missing_ok=True)
+    unreadable.symlink_to(unreadable.name)
+    assert reasons(gc(str(tmp_path / "out"), remove=True).found) == {"half": "unfinished"}
+    assert f"{unreadable}: cannot be used" in caplog.text
+    assert unreadable.is_symlink()
+
+
 def test_a_finished_run_stays_even_where_a_later_one_of_its_name_holds_all_of_it(
     tmp_path: Path,
 ) -> None:

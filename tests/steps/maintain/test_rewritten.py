@@ -78,6 +78,15 @@ def test_rewritten_prompts_go_once_no_plan_names_them(tmp_path: Path) -> None:
     assert _folders(output) == {second.plan.rewrite.folder.rpartition("/")[2], "notes"}
 
 
+def test_rewritten_prompts_stay_while_a_plan_cannot_be_read(tmp_path: Path) -> None:
+    run = Path(_run(tmp_path, "first").uri)
+    (run / "plan.json").write_text("{")
+    _age(tmp_path / "out", 10)
+    before = files(tmp_path / "out")
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
 def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     _run(tmp_path, "first")
     job_to_come = _job(tmp_path, "second", tokens=5)

@@ -74,6 +74,13 @@ def test_a_query_larger_than_memory_and_disk_means_try_again(tmp_path: Path) -> 
         )
 
 
+def test_a_disk_without_room_for_an_empty_database_means_try_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", kibibytes=64) as disk:
+        fill(disk, kibibytes_left=0)
+        with pytest.raises(TryAgain, match=r"ran out of disk or memory .* run the command again\."):
+            Database(disk, file="rows.duckdb")
+
+
 def test_wrong_sql_is_a_bug_not_bad_input(tmp_path: Path) -> None:
     with closing(Database(tmp_path)) as database, pytest.raises(RuntimeError, match="nowhere"):
         database.execute("SELECT * FROM nowhere")

@@ -9,7 +9,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUMMARY_KEY, stats_key
+from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUCCESS_KEY, SUMMARY_KEY, stats_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
@@ -193,6 +193,26 @@ def test_runs_names_a_run_whose_plan_is_damaged(
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
     (warning,) = caplog.messages
     assert f"{damaged.uri}/{PLAN_KEY}: is not a readable plan" in warning
+    assert warning.endswith("It is not listed.")
+
+
+@pytest.mark.parametrize("key", [PLAN_KEY, SUMMARY_KEY, SUCCESS_KEY])
+def test_runs_names_a_run_that_cannot_be_read_and_lists_the_others(
+    key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = tmp_path / "out"
+    for name in ("good", "unreadable"):
+        made = planned(tmp_path, str(output), run_id=name)
+        fill(made)
+        aggregate(made.uri)
+    unreadable = output / "unreadable" / key
+    unreadable.unlink()
+    unreadable.symlink_to(key)
+    done = kiln("runs", str(output))
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
+    (warning,) = caplog.messages
+    assert f"{unreadable}: cannot be used" in warning
     assert warning.endswith("It is not listed.")
 
 
