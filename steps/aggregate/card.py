@@ -1,7 +1,9 @@
 """The dataset card: a README whose front matter lets a hub and `datasets` load the folder as is."""
 
+import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import yaml
@@ -23,6 +25,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store
 
 SIZE_CATEGORIES = (
@@ -55,7 +58,7 @@ def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
     return card_template("card.md.j2").render(
         plan=plan,
         summary=summary,
-        front=yaml.safe_dump(_front_matter(plan.job, schema, summary), sort_keys=False),
+        front=yaml.safe_dump(_front_matter(plan, schema, summary), sort_keys=False),
         name=plan.job.name,
         run_id=plan.run_id,
         model=model_label(plan),  # of a local folder, only the last name
@@ -93,9 +96,12 @@ def _visible_character(character: str) -> str:
     return character
 
 
-def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, object]:
+def _front_matter(plan: Plan, schema: pa.Schema, summary: Summary) -> dict[str, object]:
+    job = plan.job
     # The manifest is no configuration: `datasets` loads all files of a card as one format.
-    data_files = [{"split": "train", "path": run_file_patterns(job, summary)}]
+    configuration = describe_configuration(
+        "default", run_file_patterns(job, summary), summary.ok, content_facts(plan, summary)
+    )
     front: dict[str, object] = {}
     if job.card.license is not None:
         front["license"] = job.card.license
@@ -104,13 +110,36 @@ def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, ob
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
         "size_categories": [size_category(summary.ok)],
-        "configs": [{"config_name": "default", "data_files": data_files}],
+        "configs": [configuration],
     }
     if (
         job.format == "webdataset" and summary.ok
     ):  # files of the other formats have types of their own
         front["dataset_info"] = {"features": sample_features(schema, job.encoding)}
     return front
+
+
+def describe_configuration(
+    name: str, patterns: str | Sequence[str], images: int, facts: Iterable[object]
+) -> dict[str, object]:
+    """A configuration of a card: its files, and a description that is another one with other facts.
+
+    By its card and the folder's name alone, `datasets` takes a dataset for one in its cache.
+    """
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(f"{fact}\n".encode())
+    return {
+        "config_name": name,
+        "description": f"{pluralize(images, 'image')}, {digest.hexdigest()[:16]}",
+        "data_files": [{"split": "train", "path": patterns}],
+    }
+
+
+def content_facts(plan: Plan, summary: Summary) -> list[object]:
+    """What is different wherever the files of a run, or of one of its name, are different."""
+    hashes = [shard.sha256 for shard in plan.shards]
+    return [plan.created_at, summary.statuses, summary.bytes, *hashes]
 
 
 def size_category(images: int) -> str:

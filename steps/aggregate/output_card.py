@@ -13,7 +13,13 @@ from functools import partial
 import pyarrow as pa
 import yaml
 
-from imagekiln.steps.aggregate.card import card_template, run_file_patterns, size_category
+from imagekiln.steps.aggregate.card import (
+    card_template,
+    content_facts,
+    describe_configuration,
+    run_file_patterns,
+    size_category,
+)
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.runs.added_columns import added_fields
@@ -75,6 +81,10 @@ class Configuration:
     def is_mixed(self) -> bool:
         """Whether the runs differ in their columns."""
         return any(run.columns != self.columns for run in self.runs)
+
+    def content_facts(self) -> list[object]:
+        """What is different wherever their files are different."""
+        return [content_facts(run.plan, run.summary) for run in self.runs]
 
     def add(self, run: CardRun) -> bool:
         """Add a run where it fits; False where it does not."""
@@ -224,7 +234,9 @@ def _front_matter(
     if len(licenses) == 1 and None not in licenses:
         front = {"license": licenses.pop()} | front
     front["configs"] = [
-        {"config_name": name, "data_files": [{"split": "train", "path": _files(configuration)}]}
+        describe_configuration(
+            name, _files(configuration), configuration.images, configuration.content_facts()
+        )
         for name, configuration in configurations
     ]
     declared = list(_declared_features(configurations))

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import yaml
 
-from imagekiln.steps.aggregate.card import card_template, size_category
+from imagekiln.steps.aggregate.card import card_template, describe_configuration, size_category
 from imagekiln.steps.export.plan import ExportPlan
 from imagekiln.steps.runs.webdataset_features import column_features
 from imagekiln.steps.runtime.figures import format_bytes
@@ -14,12 +14,17 @@ MAX_LISTED_RUNS = 20
 
 def render_export_card(plan: ExportPlan, columns: pa.Schema, images: int, size: int) -> str:
     """The card, as Markdown, of an export of so many images, of so many bytes in all."""
-    data_files = [{"split": "train", "path": DATA_PATTERNS[plan.settings.format]}]
+    configuration = describe_configuration(
+        "default",
+        DATA_PATTERNS[plan.settings.format],
+        images,
+        [size, *(file.sha256 for file in plan.files)],
+    )
     front: dict[str, object] = {
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
         "size_categories": [size_category(images)],
-        "configs": [{"config_name": "default", "data_files": data_files}],
+        "configs": [configuration],
     }
     suffixes = {run.suffix for run in plan.runs}
     if plan.settings.format == "webdataset" and len(suffixes) == 1:

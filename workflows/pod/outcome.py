@@ -35,8 +35,9 @@ class WorkflowOutcome:
     """How a workflow ended.
 
     `run` is None where it ended before planning finished, and so is `images`, how many were
-    planned; `ok` is None where aggregation did not get that far. `failures` has a line for each
-    failed step, and `cause` is the one that the others follow from.
+    planned; `ok` is None where aggregation did not get that far. Of a round of `retry`, both count
+    all images of its run, and `others` those that are not ok, by status. `failures` has a line for
+    each failed step, and `cause` is the one that the others follow from.
     """
 
     workflow: str
@@ -46,6 +47,7 @@ class WorkflowOutcome:
     cause: str | None = None
     images: str | None = None
     ok: str | None = None
+    others: Mapping[str, int] = field(default_factory=dict)
     links: Links = field(default_factory=Links)
 
     @property
@@ -80,11 +82,14 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
 
 def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
     """The outcome that the exit handler's template puts into the environment, without secrets."""
+    from imagekiln.workflows.pod.run_metrics import count_images
+
     secrets = secret_values(environment)
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
     cause = find_cause(failures)
     workflow = environment.get("IMAGEKILN_WORKFLOW", "")
     run = _output(environment, "IMAGEKILN_RUN")
+    counts = count_images(environment)
     return WorkflowOutcome(
         workflow=workflow,
         status=environment.get("IMAGEKILN_STATUS", ""),
@@ -93,10 +98,19 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
             redact_secrets(_list_failures(failures), secrets), MAX_FAILURES_CHARS
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
-        images=_output(environment, "IMAGEKILN_IMAGES"),
+        images=_count_all(counts) or _output(environment, "IMAGEKILN_IMAGES"),
         ok=_output(environment, "IMAGEKILN_OK"),
+        others={status: images for status, images in counts.items() if status != "ok"},
         links=links_from_environment(environment, workflow, planned=run is not None),
     )
+
+
+def _count_all(counts: Mapping[str, int]) -> str | None:
+    """All images of the run; None where they are not counted by status."""
+    if not counts:
+        return None
+    images = sum(counts.values())
+    return str(images)
 
 
 def _output(environment: Mapping[str, str], variable: str) -> str | None:
@@ -132,7 +146,10 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
     """The outcome as text for the log or a chat."""
     text = f"{outcome.workflow}: {outcome.status}."
     if outcome.ok and outcome.images:
-        text += f" {outcome.ok} of {outcome.images} images are ok."
+        text += f" {outcome.ok} of {outcome.images} images are ok"
+        for status, images in outcome.others.items():
+            text += f", {images} {status}"
+        text += "."
     if outcome.run:
         text += f" Dataset: {outcome.run}."
     if outcome.failures:

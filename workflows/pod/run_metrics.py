@@ -56,6 +56,18 @@ def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, s
     return {JOB_OUTPUT: _job_name(environment), **texts}
 
 
+def count_images(environment: Mapping[str, str]) -> dict[str, int]:
+    """The images of the run by status, those that there are; none where it was not aggregated."""
+    text = environment.get("IMAGEKILN_FIGURES", "")
+    figures = _parse_figures(text)
+    counts: dict[str, int] = {}
+    for status in IMAGE_STATUSES:
+        images = int(figures.get(status, 0))
+        if images:
+            counts[status] = images
+    return counts
+
+
 def _job_name(environment: Mapping[str, str]) -> str:
     """The job's name, by its plan, else by the label of the workflow."""
     name = environment.get("IMAGEKILN_JOB_NAME", "")

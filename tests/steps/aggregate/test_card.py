@@ -46,9 +46,10 @@ def test_the_hub_reads_what_the_dataset_is_and_where_its_images_are(
     front, text = written(done)
     assert front["task_categories"] == ["text-to-image"]
     assert front["size_categories"] == ["n<1K"]
-    assert front["configs"] == [
-        {"config_name": "default", "data_files": [{"split": "train", "path": ["images/*.parquet"]}]}
-    ]
+    (configuration,) = front["configs"]
+    assert configuration["config_name"] == "default"
+    assert configuration["data_files"] == [{"split": "train", "path": ["images/*.parquet"]}]
+    assert configuration["description"].startswith("20 images, ")
     assert "license" not in front
     assert "20 images generated from prompts, of 20" in text
 

@@ -10,6 +10,8 @@ import yaml
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.export.step import export
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.storage import open_store
 from tests.runs import Rows, fill, not_ok, planned
 
@@ -39,6 +41,28 @@ def load(folder: Path, tmp_path: Path, *name: str) -> Any:  # noqa: ANN401  # no
 def front_matter(output: Path) -> Any:  # noqa: ANN401  # YAML
     """The front matter of the output's card."""
     return yaml.safe_load((output / "README.md").read_text().split("---\n")[1])
+
+
+def test_images_load_as_they_are_now_whatever_was_loaded_before(tmp_path: Path) -> None:
+    nights = tmp_path / "a" / "nights"
+    make_night(nights, "first", prompts(5))
+    exported = tmp_path / "a" / "exported"
+    export(str(nights), str(exported))
+    folders = (nights, nights / "first", exported)
+    assert [len(load(folder, tmp_path)) for folder in folders] == [5, 5, 5]
+
+    taken_down = load(nights, tmp_path)[2]["image_id"]
+    forget(str(nights), ForgetSelection(ids=(taken_down,)), [str(exported)], remove=True)
+    for folder in folders:
+        ids = [row["image_id"] for row in load(folder, tmp_path) if row.get("status", "ok") == "ok"]
+        assert len(ids) == 4
+        assert taken_down not in ids
+
+    of_same_name = tmp_path / "b" / "nights"
+    make_night(of_same_name, "first", prompts(2))
+    export(str(of_same_name), str(tmp_path / "b" / "exported"))
+    for folder in (of_same_name, of_same_name / "first", tmp_path / "b" / "exported"):
+        assert len(load(folder, tmp_path)) == 2
 
 
 def test_nights_load_as_one_dataset_with_nulls_for_columns_that_one_lacks(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from imagekiln.workflows.templates.metrics import (
     WORKFLOW_UID_VARIABLE,
     run_outputs,
 )
-from tests.runs import IMAGES, fill, finished, not_ok, planned
+from tests.runs import IMAGES, encoded, fill, finished, not_ok, planned
 
 NOW = 1_800_000_000.0
 ENDED = {
@@ -109,6 +109,18 @@ def test_metrics_of_a_run_are_those_of_its_summary(tmp_path: Path) -> None:
     used = sum(float(values[use]) for use in ("drawing", "loading", "idle", "repeated"))
     assert abs(used - summary.device_seconds) < 0.01
     assert abs(float(values["cost"]) - summary.device_seconds) < 0.01
+
+
+def test_images_by_status_add_up_to_those_that_were_planned(tmp_path: Path) -> None:
+    scores = {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}}
+    best = planned(tmp_path, str(tmp_path / "out"), scores=scores, keep="best 1 of 4 by seeds")
+    winner = replace(encoded(), candidate_rank=1, scores={"seeds": 1.0})
+    losers = {place: not_ok(place, "outscored") for place in range(80) if place % 4}
+    fill(best, losers | dict.fromkeys(range(0, 80, 4), winner))
+    figures = _aggregate(open_store(best.uri))
+    values = _values(ENDED | {"IMAGEKILN_FIGURES": json.dumps(figures)})
+    assert (values["ok"], values["outscored"]) == ("20", "60")
+    assert sum(float(values[status]) for status in IMAGE_STATUSES) == best.plan.counts.images
 
 
 def test_what_another_workflow_exported_is_not_exported_again(tmp_path: Path) -> None:

@@ -162,6 +162,18 @@ def test_message_has_links_and_counts_where_they_are_known() -> None:
     )
 
 
+def test_message_counts_all_images_of_the_run_by_status() -> None:
+    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's.
+    figures = {"ok": 12, "failed": 1, "outscored": 7, "drawing": 3.5}
+    known = {
+        "IMAGEKILN_IMAGES": "2",
+        "IMAGEKILN_OK": "12",
+        "IMAGEKILN_FIGURES": json.dumps(figures),
+    }
+    text = _run_exit_handler(**known).stdout
+    assert "Failed. 12 of 20 images are ok, 1 failed, 7 outscored. Dataset: s3://" in text
+
+
 def test_run_that_was_not_planned_has_neither_counts_nor_a_report() -> None:
     names = ("run", "images", "ok")
     unset = {f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.{name}}}}}" for name in names}
