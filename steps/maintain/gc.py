@@ -7,7 +7,7 @@ writes are removed: what somebody else put beside them stays, with its folder.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from imagekiln.steps.runs.keys import (
     round_folder,
     shard_key,
 )
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import read_entries
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
@@ -100,7 +100,8 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     runs = folders.runs
     if not runs:
         require_output(store)
-    needed_ids = _needed_ids(store, folders)
+    plans = [*(run.plan for run in runs), *_linked_plans(store, folders)]
+    needed_ids = _needed_ids(store, plans, folders.unreadable.values())
 
     def find_garbage(index: int) -> Garbage | None:
         try:
@@ -123,21 +124,31 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
                 recent_runs += 1
                 continue
             found.append(garbage)
-    found += _collect_rewrites(store, folders, now, cutoff, remove=remove)
+    rewrites = _collect_rewrites(store, plans, now, cutoff, remove=remove)
+    found += () if folders.unreadable else rewrites  # which a plan that cannot be read may name
     return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 
-def _needed_ids(store: Store, folders: FoundRuns) -> set[str]:
+def _linked_plans(store: Store, folders: FoundRuns) -> Iterator[Plan]:
+    """The plans of successful runs that were moved elsewhere, and to which a link leads."""
+    listed = {*folders.unreadable, *(run.plan.run_id for run in folders.runs)}
+    for entry in read_entries(store.uri):
+        if entry.run_id not in listed:
+            with suppress(Missing):  # runs may be removed, and their entries stay
+                yield load_plan(open_store(f"{store.uri}/{entry.run_id}"))
+
+
+def _needed_ids(store: Store, plans: Iterable[Plan], unreadable: Collection[BadInput]) -> set[str]:
     """The runs whose images later runs skipped: they may be the only copies, whatever their state.
 
     What a plan that cannot be read has skipped is among what ever succeeded. Raises NewerVersion.
     """
-    needed_ids = {run_id for run in folders.runs for run_id in run.plan.existing_runs}
-    for error in folders.unreadable:
+    needed_ids = {run_id for plan in plans for run_id in plan.existing_runs}
+    for error in unreadable:
         if isinstance(error, NewerVersion):
             raise error
         log.warning("%s Whatever its run may need stays.", error)
-    if folders.unreadable:
+    if unreadable:
         needed_ids.update(entry.run_id for entry in read_entries(store.uri))
     return needed_ids
 
@@ -192,15 +203,10 @@ def _clock_lead(store: Store) -> float:
 
 
 def _collect_rewrites(
-    store: Store, folders: FoundRuns, now: float, cutoff: float, *, remove: bool
+    store: Store, plans: Iterable[Plan], now: float, cutoff: float, *, remove: bool
 ) -> Iterator[Garbage]:
-    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`.
-
-    None where a plan cannot be read, which may name any of them.
-    """
-    if folders.unreadable:
-        return
-    rewrites = [run.plan.rewrite for run in folders.runs]
+    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`."""
+    rewrites = [plan.rewrite for plan in plans]
     named = {rewrite.folder for rewrite in rewrites if rewrite is not None}
     entries = list(store.list_folder(REWRITES_FOLDER))
     for entry in entries:

@@ -56,10 +56,10 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """The runs under an output, and why the plans of other folders there cannot be read."""
+    """The runs under an output, and, by folder, why the plans of others there cannot be read."""
 
     runs: list[Run]
-    unreadable: list[BadInput]
+    unreadable: dict[str, BadInput]
 
 
 def list_runs(output: str) -> list[RunOverview]:
@@ -91,7 +91,7 @@ def open_runs_of_output(store: Store, *, skips_unreadable: bool = False) -> list
     `skips_unreadable`; else it raises BadInput. Raises also as `require_output` does.
     """
     found = find_runs(store)
-    for error in found.unreadable:
+    for error in found.unreadable.values():
         if not skips_unreadable:
             raise error
         log.warning("%s It is not listed.", error)
@@ -107,10 +107,10 @@ def find_runs(store: Store) -> FoundRuns:
     def open_folder(index: int) -> Run | BadInput | None:
         return _open_run(store, names[index])
 
-    found = list(map_ordered(open_folder, len(names), READERS))
+    found = dict(zip(names, map_ordered(open_folder, len(names), READERS), strict=True))
     return FoundRuns(
-        runs=[run for run in found if isinstance(run, Run)],
-        unreadable=[error for error in found if isinstance(error, BadInput)],
+        runs=[run for run in found.values() if isinstance(run, Run)],
+        unreadable={name: error for name, error in found.items() if isinstance(error, BadInput)},
     )
 
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain.recount import Recount
+from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import iter_stored_images
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, MISSING_STATUS
@@ -38,6 +39,7 @@ from imagekiln.steps.runs.keys import (
     input_image_key,
     manifest_key,
     shard_key,
+    turn_key,
 )
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
@@ -72,9 +74,11 @@ class VerifyResult:
 def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyResult:
     """Read every object of the run at `uri`.
 
-    Raises Incomplete with a list where anything is missing or differs.
+    Raises Incomplete with a list where anything is missing or differs, TryAgain where another
+    process changed the run meanwhile.
     """
     run = open_run(uri)
+    turns = count_entries(run.store, turn_key)
     if not run.is_finished:
         raise Incomplete(
             f"{run.store.uri}: has no {SUCCESS_KEY}, so it is not finished. "
@@ -87,8 +91,18 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         recount = Recount(run.plan, rounds, image_ids)
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
+        _require_unchanged(run, turns)
         raise Incomplete(*_describe_errors(checked), _advise(run, reconciler, checked))
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
+
+
+def _require_unchanged(run: Run, turns: int) -> None:
+    """Raise TryAgain where what was read may be of before a change and of after it."""
+    if not run.is_finished or count_entries(run.store, turn_key, turns) != turns:
+        raise TryAgain(
+            f"{run.store.uri}: another process changed it while it was read. Run the command again "
+            "once it has ended."
+        )
 
 
 def _describe_errors(checked: CheckResult) -> list[str]:

@@ -12,6 +12,8 @@ from imagekiln.steps.storage.failures import error_reason
 
 TRANSIENT_STATUSES = (429, 500, 502, 503, 504)
 PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
+# Its names of what is wrong with the client's certificate: a server's refusal, and another key.
+CLIENT_CERTIFICATE_ERRORS = ("_ALERT_", "KEY_VALUES_MISMATCH")
 TRUST_ADVICE = (
     "Set REQUESTS_CA_BUNDLE to the file of its certificate authority; "
     "for an Argo server, ARGO_INSECURE_SKIP_VERIFY=true turns the check off."
@@ -106,10 +108,20 @@ def root_cause_message(error: Exception) -> str:
     return first_line(message) or type(cause).__name__
 
 
-def _tls_error(error: requests.exceptions.SSLError, url: str) -> BadInput:
+def _tls_error(error: requests.exceptions.SSLError, url: str) -> KilnError:
     cause = root_cause_message(error)
+    if "EOF" in cause:
+        return TryAgain(
+            f"{url}: ended the connection before it answered ({cause}). Check the network, and "
+            "that the client's certificate has not expired, then run again."
+        )
     if PLAINTEXT_ERROR in cause:
         return BadInput(f"{url}: does not use TLS. Write http://, or set ARGO_SECURE=false.")
+    if any(name in cause for name in CLIENT_CERTIFICATE_ERRORS):
+        return BadInput(
+            f"{url}: no connection is made with the client's certificate ({cause}). Log in again, "
+            "or renew certificate and key in kubeconfig."
+        )
     return BadInput(f"{url}: the server's certificate is not trusted ({cause}). {TRUST_ADVICE}")
 
 

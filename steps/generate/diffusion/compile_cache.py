@@ -253,7 +253,7 @@ def _cache_folder(plan: Plan, run: str) -> str | None:
 
 def _is_writable(folder: Path) -> bool:
     """Whether the folder can be written, or else created. A volume of an image cannot."""
-    while not folder.exists():
+    while not os.path.exists(folder):  # noqa: PTH110  # Path.exists raises where it may not look
         folder = folder.parent
     return os.access(folder, os.W_OK)
 

@@ -133,6 +133,17 @@ def test_what_a_run_with_a_damaged_plan_may_need_stays_and_other_garbage_goes(
     assert {"monday", "tuesday"} <= {path.name for path in output.iterdir()}
 
 
+def test_what_a_run_that_was_moved_behind_a_link_needs_stays(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    first = finished_run(tmp_path, "monday", PROMPTS[:6])
+    second = finished_run(tmp_path, "tuesday", PROMPTS, skip_existing=True)
+    open_store(first.uri).remove(SUCCESS_KEY)
+    moved = shutil.move(second.uri, tmp_path / "elsewhere")
+    Path(second.uri).symlink_to(moved)
+    aged(output, 10)
+    assert gc(str(output), remove=True).found == ()
+
+
 @pytest.mark.parametrize("key", [f"retry-1/{PLAN_KEY}", SUCCESS_KEY], ids=["round", "marker"])
 def test_a_run_that_cannot_be_read_is_named_and_hides_no_garbage(
     key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

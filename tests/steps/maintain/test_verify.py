@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.errors import Incomplete, Missing, TryAgain
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.output import Png
@@ -45,6 +46,7 @@ from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
+from tests.interleaving import frozen, interleaving
 from tests.models import SIDE
 from tests.runs import (
     PROMPTS,
@@ -511,6 +513,18 @@ def test_an_unfinished_run_is_incomplete(store: Store) -> None:
 def test_where_no_run_is_there_is_nothing_to_verify(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="holds no plan"):
         verify(str(tmp_path / "nowhere"))
+
+
+def test_run_that_is_changed_while_it_is_read_is_not_called_damaged(
+    store: Store, tmp_path: Path
+) -> None:
+    take_down = partial(forget, store.uri, ForgetSelection(ids=("row-1",)), remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        reader = frozen(partial(verify, store.uri), "read", part_key(0, 0))
+        take_down()
+        reader.finish()
+    assert isinstance(reader.error, TryAgain)
+    assert verify(store.uri).ok == len(PROMPTS) - 1
 
 
 def test_verify_changes_nothing(store: Store) -> None:

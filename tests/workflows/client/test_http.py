@@ -1,10 +1,13 @@
 """Requests to an API: JSON, or an error with a sentence and an exit code."""
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import StreamRequestHandler
 
 import pytest
 
@@ -12,6 +15,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.workflows.client import http
 from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
+from tests import certificates
 from tests.servers import running
 
 pytestmark = pytest.mark.usefixtures("retries_at_once")
@@ -219,6 +223,36 @@ def test_file_of_certificates_that_is_missing_is_named() -> None:
     access = ApiAccess("https://argo.invalid:2746", lambda: None, verify="/missing/ca.pem")
     with pytest.raises(BadInput, match=r"/missing/ca\.pem\. Set REQUESTS_CA_BUNDLE"):
         ApiConnection(access).request("GET", "version")
+
+
+def test_certificate_of_the_client_that_does_not_do_is_not_blamed_on_the_server(
+    tmp_path: Path,
+) -> None:
+    own, other = (certificates.write(tmp_path / name) for name in ("own", "other"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(other["certificate"], other["key"])
+    context.verify_mode = ssl.CERT_REQUIRED  # by no authority
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # in later ones, the refusal may get lost
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with running(server) as url:
+        https = url.replace("http:", "https:")
+        for key in (own["key"], other["key"]):
+            pair = (own["certificate"], key)
+            access = ApiAccess(https, lambda: None, verify=False, certificate=pair)
+            with pytest.raises(BadInput, match=r"the client's certificate \(.* in kubeconfig"):
+                ApiConnection(access).request("GET", "version")
+
+
+def test_server_that_ends_a_connection_before_it_is_secure_may_be_tried_again() -> None:
+    class Closing(StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(2**16)
+
+    with running(HTTPServer(("127.0.0.1", 0), Closing)) as url:
+        access = ApiAccess(url.replace("http:", "https:"), lambda: None)
+        with pytest.raises(TryAgain, match="ended the connection before it answered"):
+            ApiConnection(access).request("GET", "version")
 
 
 def test_host_of_a_proxy_that_is_no_name_is_refused() -> None:

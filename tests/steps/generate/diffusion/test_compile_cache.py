@@ -571,3 +571,10 @@ def test_code_is_not_serialized_for_a_folder_that_is_read_only(
     _compile(_planned(tmp_path, "run"))
     assert f"{model_cache.uri}: cannot be written. Compiled code is not kept." in caplog.text
     assert _kept(model_cache) == []
+
+
+def test_folder_for_code_that_cannot_be_asked_about_ends_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CODE_CACHE_VARIABLE, str(tmp_path / ("long" * 100)))
+    assert _open(_planned(tmp_path, "run")) is not None
