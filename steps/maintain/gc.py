@@ -14,27 +14,19 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
-from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.errors import BadInput, Missing, NewerVersion
+from imagekiln.steps.maintain.leftovers import find_leftovers, walk_objects
 from imagekiln.steps.maintain.run_list import READERS, FoundRuns, find_runs, require_output
 from imagekiln.steps.runs.keys import (
-    DRAWN_FOLDER,
-    DRAWN_KEY_PATTERN,
-    IMAGE_KEY_PATTERN,
-    PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
     REWRITE_KEY_PATTERNS,
     REWRITES_FOLDER,
-    RUN_KEY_PATTERN,
     TURNS_FOLDER,
-    manifest_key,
-    round_folder,
     shard_key,
 )
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import read_entries
-from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
-from imagekiln.steps.runs.tables import read_column
+from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -46,9 +38,6 @@ DEFAULT_AGE_DAYS = 7.0
 REMOVE_THREADS = 8
 REMOVE_BATCH = 1000
 CLOCK_TOLERANCE_SECONDS = 60.0  # between this machine and a store, whose times are whole seconds
-
-TEMPORARY_PREFIX = ".writing-"  # of a local disk's temporary files
-
 GarbageReason = Literal["unfinished", "leftovers", "unused"]
 
 
@@ -159,7 +148,7 @@ def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> bool:
     Raises TryAgain where an unfinished run is aggregated meanwhile.
     """
     if garbage.reason == "leftovers":
-        _remove_objects(run.store, _objects_before(_leftovers(run), cutoff))
+        _remove_objects(run.store, _objects_before(find_leftovers(run), cutoff))
         return True
     return _remove_unfinished(run, cutoff)
 
@@ -263,20 +252,6 @@ def _is_last(entry: ObjectInfo) -> bool:
     return entry.key == PLAN_KEY or entry.key.startswith(f"{TURNS_FOLDER}/")
 
 
-def walk_objects(store: Store) -> Iterator[ObjectInfo]:
-    """Every object of the run in a store, and none that somebody else put beside them.
-
-    The names of one folder are in memory, however many there are.
-    """
-    folders = [""]
-    while folders:
-        for entry in store.list_folder(folders.pop()):
-            if entry.is_folder:
-                folders.append(entry.key)
-            elif RUN_KEY_PATTERN.fullmatch(entry.key):
-                yield entry
-
-
 def _find_garbage(run: Run, needed_ids: set[str], now: float, cutoff: float) -> Garbage | None:
     """The garbage of one run: of a finished one, where it is old enough.
 
@@ -286,7 +261,7 @@ def _find_garbage(run: Run, needed_ids: set[str], now: float, cutoff: float) -> 
     finished = run.is_finished
     if not finished and (run.plan.run_id in needed_ids or run.is_suspended):
         return None
-    objects = _objects_before(_leftovers(run), cutoff) if finished else _run_objects(run.store)
+    objects = _objects_before(find_leftovers(run), cutoff) if finished else _run_objects(run.store)
     count = 0
     size = 0
     newest = 0.0
@@ -305,91 +280,6 @@ def _run_objects(store: Store) -> Iterator[ObjectInfo]:
     for entry in walk_objects(store):
         if not entry.key.startswith(f"{TURNS_FOLDER}/"):
             yield entry
-
-
-def _leftovers(run: Run) -> Iterator[ObjectInfo]:
-    return chain(_temporary_objects(run.store), _unreferenced_objects(run))
-
-
-def _temporary_objects(store: Store) -> Iterator[ObjectInfo]:
-    """Files whose writing was interrupted."""
-    for entry in walk_objects(store):
-        if entry.key.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
-            yield entry
-
-
-def _unreferenced_objects(run: Run) -> Iterator[ObjectInfo]:
-    """Parts of a finished run that are in none of its plans, and images that nothing names."""
-    for planned in chain([Round(run.store, run.plan)], iter_rounds(run.store, run.plan)):
-        yield from _unreferenced_of_plan(run.store, planned)
-
-
-def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
-    """The same of the run's own plan or of one of its rounds. `store` is that of the run."""
-    if not planned.has_ended:  # whoever resumes the round commits what lies there
-        return
-    plan = planned.plan
-    prefix = f"{round_folder(plan.round)}/" if plan.round else ""
-    yield from _drawn_objects(store, prefix)
-    for entry in store.list_folder(f"{prefix}images"):
-        if not entry.is_folder:
-            if _is_unplanned_part(entry.key.removeprefix(prefix), plan):
-                yield entry
-            continue
-        shard = _shard_number(entry.key)
-        if shard is not None and shard < len(plan.shards):
-            yield from _unreferenced_images(store, planned, shard, entry.key, prefix)
-
-
-def _drawn_objects(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """What was drawn for passes that have run since: a process that was killed left it."""
-    for entry in store.list_folder(f"{prefix}{DRAWN_FOLDER}"):
-        if not entry.is_folder and DRAWN_KEY_PATTERN.fullmatch(entry.key.removeprefix(prefix)):
-            yield entry
-
-
-def _is_unplanned_part(key: str, plan: Plan) -> bool:
-    match = PART_IMAGES_KEY_PATTERN.fullmatch(key)
-    if match is None:
-        return False
-    shard = int(match[1])
-    part = int(match[2])
-    return shard >= len(plan.shards) or part >= plan.part_count(shard)
-
-
-def _shard_number(folder: str) -> int | None:
-    name = folder.rpartition("/")[2]
-    return int(name) if name.isascii() and name.isdecimal() else None
-
-
-def _unreferenced_images(
-    store: Store, planned: Round, shard: int, folder: str, prefix: str
-) -> Iterator[ObjectInfo]:
-    """Images in a shard's folder by an attempt other than the one that was committed."""
-    try:
-        referenced = {f"{prefix}{key}" for key in _committed_objects(planned, shard)}
-        referenced |= _named_objects(store, planned.plan, shard)
-    except Missing:
-        return
-    for entry in store.list_folder(folder):
-        key = entry.key.removeprefix(prefix)
-        is_image = not entry.is_folder and IMAGE_KEY_PATTERN.fullmatch(key)
-        if is_image and entry.key not in referenced:
-            yield entry
-
-
-def _committed_objects(planned: Round, shard: int) -> list[str]:
-    """What the parts of a shard consist of, also where the manifest names another round's copy."""
-    parts = reconcile_shard(planned.store, planned.plan, shard).manifest["part"]
-    committed: list[str] = parts.drop_null().to_pylist()
-    return committed
-
-
-def _named_objects(store: Store, plan: Plan, shard: int) -> set[str]:
-    """What the manifests name of the shards of the run that a shard's images come from."""
-    first, last = plan.source_shards[shard] if plan.round else (shard, shard)
-    keys = map(manifest_key, range(first, last + 1))
-    return {name for key in keys for name in read_column(store, key, "part").to_pylist()}
 
 
 def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[ObjectInfo]:

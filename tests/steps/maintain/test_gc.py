@@ -16,7 +16,8 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, walk_objects
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage
+from imagekiln.steps.maintain.leftovers import walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
