@@ -1,6 +1,7 @@
 """The dataset's card: what a hub reads in it, and that texts of the user's stay texts."""
 
 from dataclasses import replace
+from typing import Any
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Summary]:
 
 def written(
     done: tuple[Plan, Summary], rows: pa.Schema = IMAGE_ROW_SCHEMA, **changes: object
-) -> tuple[dict[str, object], str]:
+) -> tuple[dict[str, Any], str]:
     """The front matter and the text of the card of such a run, its job changed."""
     frozen, sums = done
     job: Job = frozen.job.model_copy(update=changes)
