@@ -1,8 +1,8 @@
 """The dataset's card: what a hub reads in it, and that texts of the user's stay texts."""
 
 from dataclasses import replace
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
