@@ -19,6 +19,7 @@ from imagekiln.steps.storage.web_client import RefusedAddress, SlowServer
 
 Operation = Literal["read", "write", "list", "remove"]
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
+OPEN_FILES_ERRNOS = {errno.EMFILE, errno.ENFILE}  # in the process, and on the machine
 # EEXIST: a file has the name of a folder that is to be created.
 UNUSABLE_PATH_ERRNOS = {
     errno.EROFS,
@@ -263,6 +264,11 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
         return TryAgain(
             f"{where}: the disk is full, or can hold no more files. "
             "Free some space and run the command again."
+        )
+    if error.errno in OPEN_FILES_ERRNOS:
+        return TryAgain(
+            f"{where}: too many files are open. Raise the limit, such as by `ulimit -n 4096`, and "
+            "run the command again."
         )
     if error.errno in UNUSABLE_PATH_ERRNOS:
         return _explain_unusable_path(where, error)

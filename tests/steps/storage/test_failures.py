@@ -73,6 +73,7 @@ def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
         (absent_because_of(answer_of_the_web(429)), TryAgain),
         (absent_because_of(answer_of_the_web(503)), TryAgain),
         (OSError(errno.ENOSPC, "No space left on device"), TryAgain),
+        (OSError(errno.EMFILE, "Too many open files"), TryAgain),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), TryAgain),
         (OSError(errno.EIO, "Input/output error"), TryAgain),
         (OSError(errno.ESTALE, "Stale file handle"), TryAgain),
@@ -113,6 +114,11 @@ def test_failure_of_storage_says_whether_to_try_again(
     assert str(explained).startswith(f"{WHERE}: ")
     assert str(explained).endswith(".")
     assert "\n" not in str(explained)
+
+
+def test_limit_of_open_files_is_named_where_it_is_reached() -> None:
+    explained = explain_storage_error(WHERE, OSError(errno.EMFILE, "Too many open files"))
+    assert "Raise the limit, such as by `ulimit -n 4096`" in str(explained)
 
 
 @pytest.mark.parametrize("name", sorted({*CLIENT_SETTING_ERRORS, *INVALID_SETTING_ERRORS}))
