@@ -18,8 +18,17 @@ from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
 from imagekiln.steps.storage.web_client import RefusedAddress, SlowServer
 
 Operation = Literal["read", "write", "list", "remove"]
-DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
-OPEN_FILES_ERRNOS = {errno.EMFILE, errno.ENFILE}  # in the process, and on the machine
+NO_SPACE = "the disk is full, or can hold no more files. Free some space and run the command again."
+NO_MORE_OPEN = (
+    "too many files are open. Raise the limit, such as by `ulimit -n 4096`, and run the command "
+    "again."
+)
+EXHAUSTION = {
+    errno.ENOSPC: NO_SPACE,
+    errno.EDQUOT: NO_SPACE,
+    errno.EMFILE: NO_MORE_OPEN,
+    errno.ENFILE: NO_MORE_OPEN,
+}
 # EEXIST: a file has the name of a folder that is to be created.
 UNUSABLE_PATH_ERRNOS = {
     errno.EROFS,
@@ -260,16 +269,8 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
         return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
 
     reason = error_reason(error)
-    if error.errno in DISK_FULL_ERRNOS:
-        return TryAgain(
-            f"{where}: the disk is full, or can hold no more files. "
-            "Free some space and run the command again."
-        )
-    if error.errno in OPEN_FILES_ERRNOS:
-        return TryAgain(
-            f"{where}: too many files are open. Raise the limit, such as by `ulimit -n 4096`, and "
-            "run the command again."
-        )
+    if error.errno in EXHAUSTION:
+        return TryAgain(f"{where}: {EXHAUSTION[error.errno]}")
     if error.errno in UNUSABLE_PATH_ERRNOS:
         return _explain_unusable_path(where, error)
     if error_code(error) in REJECTED_REQUEST_CODES:
