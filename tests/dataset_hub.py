@@ -27,7 +27,8 @@ class DatasetHub:
     """What the hub has: uploaded objects by hash, commits with their files, tags.
 
     `uploads` are the hashes of what was sent, in order. `answers_left` is the number of requests
-    after which it answers 503.
+    after which it answers 503, or with a `page` as a gateway does. `ignored` is a folder that its
+    .gitignore has.
     """
 
     endpoint: str = ""
@@ -37,6 +38,8 @@ class DatasetHub:
     uploads: list[str] = field(default_factory=list)
     private: bool | None = None
     answers_left: float = float("inf")
+    page: bytes | None = None
+    ignored: str | None = None
     requests: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
@@ -99,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(path)
         self.hub.answers_left -= 1
         if self.hub.answers_left < 0:
-            self._send({}, 503)
+            self._send_failure()
         elif (
             not path.startswith("/objects/") and self.headers["Authorization"] != f"Bearer {TOKEN}"
         ):
@@ -110,6 +113,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send({}, 409)
         else:
             self._send(self._answer_of(path, body))
+
+    def _send_failure(self) -> None:
+        if self.hub.page is None:
+            self._send({}, 503)
+        else:
+            self._send_content(self.hub.page, 200, "text/html")
 
     def _read_body(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
@@ -189,12 +198,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _mode(self, file: dict[str, object]) -> dict[str, object]:
         path = str(file["path"])
-        mode = "regular" if path.endswith(".md") else "lfs"
+        mode = _upload_mode(path)
         content = self.hub.files.get(path)
         oid = None
         if content is not None:
             oid = _blob(content) if mode == "regular" else hashlib.sha256(content).hexdigest()
-        return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid}
+        is_ignored = self.hub.ignored is not None and path.startswith(f"{self.hub.ignored}/")
+        return {"path": path, "uploadMode": mode, "shouldIgnore": is_ignored, "oid": oid}
 
     def _commit(self, body: bytes) -> dict[str, object]:
         files = dict(self.hub.files)
@@ -217,9 +227,11 @@ class _Handler(BaseHTTPRequestHandler):
         return {"name": name, "ref": f"refs/tags/{name}", "targetCommit": commit}
 
     def _send(self, answer: object, status: int = 200) -> None:
-        content = json.dumps(answer).encode()
+        self._send_content(json.dumps(answer).encode(), status, "application/json")
+
+    def _send_content(self, content: bytes, status: int, kind: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -262,8 +274,17 @@ def _all_entries(files: Files) -> list[dict[str, object]]:
         for folder in folders
     ]
     for path, content in files.items():
-        entries.append({"type": "file", "path": path, "size": len(content), "oid": _blob(content)})
+        entry = {"type": "file", "path": path, "size": len(content), "oid": _blob(content)}
+        if _upload_mode(path) == "lfs":
+            digest = hashlib.sha256(content).hexdigest()
+            entry |= {"lfs": {"oid": digest, "size": len(content), "pointerSize": 100}}
+            entry["oid"] = _blob(digest.encode())  # of another file, which leads to the content
+        entries.append(entry)
     return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def _upload_mode(path: str) -> str:
+    return "regular" if path.endswith(".md") else "lfs"
 
 
 def _parents(path: str) -> Sequence[str]:

@@ -18,6 +18,7 @@ MODEL = "kiln/shapes"
 GATED = "kiln/gated"
 FORBIDDEN = "kiln/forbidden"
 URLS = "{repo_id}/resolve/{revision}/{filename}"
+TOKEN_PATH = "storage-token"  # noqa: S105  # where clients ask for one
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -27,13 +28,15 @@ class Hub:
 
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
-    a hub that has too many requests.
+    a hub that has too many requests. Of `disturbances`, "page" answers as a gateway does, "cut"
+    ends files early, and "stored" has them in a storage that lacks them.
     """
 
     endpoint: str
     requested_files: list[str]
     names: dict[str, str]
     first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    disturbances: set[str] = field(default_factory=set)
 
 
 @contextmanager
@@ -42,15 +45,17 @@ def hub(folder: Path) -> Iterator[Hub]:
     requested_files: list[str] = []
     names = {"main": REVISION}
     first_answers: list[tuple[int, dict[str, str]]] = []
+    disturbances: set[str] = set()
     state = {
         "folder": folder,
         "requested_files": requested_files,
         "names": names,
         "first_answers": first_answers,
+        "disturbances": disturbances,
     }
     handler = type("Handler", (_Handler,), state)
     with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as endpoint:
-        yield Hub(endpoint, requested_files, names, first_answers)
+        yield Hub(endpoint, requested_files, names, first_answers, disturbances)
 
 
 @contextmanager
@@ -70,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     requested_files: ClassVar[list[str]]
     names: ClassVar[dict[str, str]]
     first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
+    disturbances: ClassVar[set[str]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -84,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.first_answers:
             status, headers = self.first_answers.pop(0)
             self._send(b"{}", headers, status)
+        elif "page" in self.disturbances:
+            self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
         else:
             self._answer_path()
 
@@ -94,7 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
         name, _, rest = path.partition(verb)
         revision, _, file = rest.partition("/")
         commit = self.names.get(revision, revision)
-        if name == GATED:
+        if path == TOKEN_PATH:
+            self._send_storage_token()
+        elif name == GATED:
             self._refuse(403, "GatedRepo")
         elif name == FORBIDDEN:
             self._refuse(403, None)
@@ -129,7 +139,25 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.requested_files.append(name)
         content = (self.folder / name).read_bytes()
-        self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": commit})
+        headers = {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": commit}
+        if "stored" in self.disturbances:
+            route = f"{self._endpoint}/{TOKEN_PATH}"
+            headers |= {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}
+        if "cut" in self.disturbances and self.command == "GET":
+            content = content[: len(content) // 2]
+        self._send(content, headers)
+
+    @property
+    def _endpoint(self) -> str:
+        return f"http://{self.headers['Host']}"
+
+    def _send_storage_token(self) -> None:
+        token = {
+            "Cas-Url": self._endpoint,
+            "Access-Token": "token",
+            "Token-Expiration": "9999999999",
+        }
+        self._send(b"{}", {f"X-Xet-{name}": value for name, value in token.items()})
 
     def _refuse(self, status: int, code: str | None) -> None:
         self._send(b"{}", {} if code is None else {"X-Error-Code": code}, status)

@@ -4,17 +4,18 @@ Files that the hub has are not sent again: it knows by their hashes what is comm
 uploaded before a break. The manifest and the card come with the last commit.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
 from imagekiln.steps.export.plan import load_export_plan
-from imagekiln.steps.models.hub import BUSY_STATUSES, silence_hub_client
+from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
 from imagekiln.steps.runtime.progress import NoProgress, Progress
@@ -29,8 +30,10 @@ VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 MAX_REPOSITORY_FILES = 100_000  # more than the hub recommends make a repository slow
+OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 MARKER_BYTES = 1000  # more than it has
 DENIED_STATUSES = (401, 403)
+CHANGED_STATUSES = (409, 412)  # somebody else has committed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,14 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class _Repository:
-    """A dataset on the hub, and the client that writes to it."""
+    """A dataset on the hub, and the client that writes to it.
+
+    `uploaded` has, by key, the names that the hub may give to the content of an uploaded file.
+    """
 
     api: "HfApi"
     name: str
+    uploaded: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def commit(self, additions: Sequence["CommitOperationAdd"], deleted: Sequence[str] = ()) -> str:
         """Commit uploaded files, without those that are as they were. Returns the commit."""
@@ -70,7 +77,9 @@ class _Repository:
         """Upload a file, unless the hub has it, to be committed later."""
         from huggingface_hub import CommitOperationAdd
 
-        addition = CommitOperationAdd(key, store.read(key))
+        content = store.read(key)
+        self.uploaded[key] = _content_names(content)
+        addition = CommitOperationAdd(key, content)
         self.api.preupload_lfs_files(self.name, [addition], repo_type="dataset", num_threads=1)
         return addition
 
@@ -78,19 +87,36 @@ class _Repository:
         """What an earlier export left there, and this one has not."""
         entries = self.api.list_repo_tree(self.name, recursive=True, repo_type="dataset")
         paths = [entry.path for entry in entries if hasattr(entry, "size")]
-        folders = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
-        return [path for path in paths if path.startswith(folders) and path not in keys]
+        return [path for path in paths if path.startswith(OWN_FOLDERS) and path not in keys]
+
+    def require_uploaded(self, commit: str) -> None:
+        """Raise TryAgain where a commit has other files of an export than were uploaded."""
+        contents = self._contents(commit)
+        own = {path for path in contents if path.startswith(OWN_FOLDERS)}
+        for path in sorted({*own, *self.uploaded}):
+            if contents.get(path) not in self.uploaded.get(path, ()):
+                raise TryAgain(
+                    f"{self.name}: {cut_name(path)} is not as it was pushed. Somebody else changed "
+                    "the dataset meanwhile, or its .gitignore leaves out files. Run the command "
+                    "again, or first remove .gitignore."
+                )
 
     def has_same_files(self, one: str, other: str) -> bool:
         """Whether two commits have the same files."""
-        return self._blobs(one) == self._blobs(other)
+        return self._contents(one) == self._contents(other)
 
-    def _blobs(self, commit: str) -> dict[str, str]:
-        """The names of a commit's files, and what git calls their content."""
+    def _contents(self, commit: str) -> dict[str, str]:
+        """The names of a commit's files, and what LFS, or else git, calls their content."""
+        from huggingface_hub.hf_api import RepoFile
+
         entries = self.api.list_repo_tree(
             self.name, recursive=True, revision=commit, repo_type="dataset"
         )
-        return {entry.path: entry.blob_id for entry in entries if hasattr(entry, "blob_id")}
+        return {
+            entry.path: entry.lfs.sha256 if entry.lfs else entry.blob_id
+            for entry in entries
+            if isinstance(entry, RepoFile)
+        }
 
     def find_version(self, version: str) -> str | None:
         """The commit of a tag."""
@@ -141,6 +167,7 @@ def push(
         if _read_state(store) != state:
             raise TryAgain(f"{store.uri}: changed while it was pushed. Run the command again.")
         commit = target.commit(additions, outdated)
+        target.require_uploaded(commit)
         if version is not None:
             commit = _tag(target, version, commit)
     return PushResult(repository, commit, version, len(data) + len(others))
@@ -216,6 +243,13 @@ def _upload_all(
     return additions, outdated
 
 
+def _content_names(content: bytes) -> frozenset[str]:
+    """What LFS and git call these bytes."""
+    git = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
+    git.update(content)
+    return frozenset({hashlib.sha256(content).hexdigest(), git.hexdigest()})
+
+
 def _tag(target: _Repository, version: str, commit: str) -> str:
     """Tag the commit, and return what the version names: perhaps another with the same files."""
     existing = target.find_version(version)
@@ -259,6 +293,10 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
                 )
             if status in BUSY_STATUSES:
                 return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
+            if status in CHANGED_STATUSES:
+                return TryAgain(
+                    f"{repository}: somebody else changes it ({status}). Run the command again."
+                )
             reason = first_line(str(cause))
             return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
         if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
@@ -266,4 +304,9 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
             return TryAgain(
                 f"{repository}: the hub could not be reached ({reason}). Run the command again."
             )
+    if is_of_answer(error):
+        return TryAgain(
+            f"{repository}: the hub's answer cannot be read. A gateway may have given it. "
+            "Run the command again."
+        )
     return None

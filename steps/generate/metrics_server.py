@@ -9,7 +9,10 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from socketserver import ThreadingMixIn
+from threading import BoundedSemaphore, Thread
+from typing import TYPE_CHECKING, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.passes import Stage
@@ -32,12 +35,15 @@ if TYPE_CHECKING:
 
 PORT_VARIABLE = "IMAGEKILN_METRICS_PORT"
 MAX_PORT = 65535
+MAX_REQUESTS = 16  # at a time: each has a thread and a file of this process
+REQUEST_SECONDS = 10.0  # of silence
 ALL_SHARDS = "all"
 # Of prometheus-client: where a process keeps its values in a file.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # Set in pods: what the workflow knows of them.
 PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
 AnyMetric = Counter | Gauge | SecondsHistogram
+Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # as socketserver has it
 
 
 class CountingProgress(RelayedProgress):
@@ -176,15 +182,56 @@ def _serve(
 @contextmanager
 def _server(port: int, registry: "CollectorRegistry") -> Iterator[None]:
     """Answer requests in a thread while the block runs. Raises OSError where the port is taken."""
-    from prometheus_client import start_http_server
+    from prometheus_client import make_wsgi_app
 
-    server, thread = start_http_server(port, _any_address(), registry)
+    server = make_server(_any_address(), port, make_wsgi_app(registry), _Server, _Request)
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request, up to a limit: whoever connects beyond it is sent away.
+
+    That of prometheus-client has no limit, and waits for ever for the rest of a request.
+    """
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    daemon_threads = True
+
+    def __init__(self, *arguments: object) -> None:
+        """Listen."""
+        super().__init__(*arguments)  # type: ignore[arg-type]  # as WSGIServer has them
+        self._places = BoundedSemaphore(MAX_REQUESTS)
+
+    def process_request(self, request: Connection, client_address: object) -> None:
+        """Answer in a thread, if one is left."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Connection, client_address: object) -> None:
+        """What the thread does."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that went away: no work depends on it."""
+
+
+class _Request(WSGIRequestHandler):
+    timeout = REQUEST_SECONDS
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def _any_address() -> str:

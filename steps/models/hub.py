@@ -37,7 +37,10 @@ FIRST_WAIT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
-CLIENT_MODULE = re.compile(r"httpx2?\._client")
+REQUEST_MODULE = re.compile(r"httpx2?\._client")
+# What reads answers.
+ANSWER_MODULE = re.compile(r"httpx2?\._models")
+CLIENT_MODULE = re.compile(r"huggingface_hub\..+")
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
 FETCH_MODELS = "imagekiln fetch RUN"
@@ -223,7 +226,7 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
     unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
-    if unreachable or _is_network_error(error):
+    if unreachable or _is_network_error(error) or is_of_answer(error):
         return TryAgain(
             f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )
@@ -269,8 +272,23 @@ def _is_of_client_setting(error: Exception) -> bool:
         return True
     if not isinstance(error, ImportError | ValueError):
         return False
-    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    return any(re.fullmatch(CLIENT_MODULE, module) for module in modules)
+    return any(re.fullmatch(REQUEST_MODULE, module) for module in _modules_of(error))
+
+
+def is_of_answer(error: Exception) -> bool:
+    """Whether the client could not use what it was answered, such as the page of a gateway.
+
+    What the hub's storage answers instead of a file comes as RuntimeError, a file that was cut off
+    as OSError, and other answers as whatever reading them raises.
+    """
+    modules = _modules_of(error)
+    is_raised_by_client = re.fullmatch(CLIENT_MODULE, modules[-1]) is not None
+    return is_raised_by_client or any(re.fullmatch(ANSWER_MODULE, module) for module in modules)
+
+
+def _modules_of(error: Exception) -> list[str]:
+    """The names of the modules that an error came through, the one that raised it last."""
+    return [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
 
 
 def _is_network_error(error: Exception) -> bool:

@@ -6,11 +6,15 @@ has bodies for Microsoft Teams, PagerDuty and e-mail.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
+from typing import TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3 import BaseHTTPResponse
 
 from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.workflows.client.failures import root_cause_message
@@ -20,7 +24,9 @@ from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 URL_NAMES = ("workflow_url", "report_url", "runbook_url")
-TIMEOUT = 20  # seconds, for each attempt
+T = TypeVar("T")
+TIMEOUT = 20  # seconds without an answer, in each attempt
+MOST_SECONDS = 120.0  # for all of them: one that answers a byte at a time is never silent
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 ATTEMPTS = ClosingRetry(
     3,
@@ -75,12 +81,14 @@ def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
         raise BadInput(f"the webhook's URL does not start with https:// or http://. {ADVICE}")
     body = fill_body(webhook.body, outcome)
     try:
-        status, answer = _post(webhook, body)
+        status, answer = _within(MOST_SECONDS, lambda: _post(webhook, body))
     except ValueError:  # from requests, or from urllib3 below it
         raise BadInput(f"the webhook's URL is not valid, or its proxy's is not. {ADVICE}") from None
     except requests.RequestException as error:
         cause = root_cause_message(error)
         raise TryAgain(f"the webhook did not answer ({cause}). {ADVICE}") from error
+    except TimeoutError:
+        raise TryAgain(f"the webhook took too long to answer. {ADVICE}") from None
 
     if status in BUSY_STATUSES:
         raise TryAgain(f"the webhook answered {status}, four times. {ADVICE}")
@@ -137,6 +145,33 @@ def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
     return not unknown.isdisjoint(texts)
 
 
+def _within(seconds: float, work: Callable[[], T]) -> T:
+    """What `work` returns or raises; TimeoutError where it takes longer, and it is left behind."""
+    future: Future[T] = Future()
+
+    def do_work() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # raised again by who waits
+            future.set_exception(error)
+
+    Thread(target=do_work, name="webhook", daemon=True).start()
+    return future.result(seconds)
+
+
+class _Adapter(HTTPAdapter):
+    """Leaves unread what comes with a redirect: it may have no end."""
+
+    def build_response(
+        self, req: requests.PreparedRequest, resp: BaseHTTPResponse
+    ) -> requests.Response:
+        """The response of requests to that of urllib3."""
+        response = super().build_response(req, resp)
+        if response.is_redirect:
+            response.close()
+        return response
+
+
 def _post(webhook: Webhook, body: object) -> tuple[int, str]:
     """The status and the first bytes of the answer."""
     url = webhook.url
@@ -144,7 +179,8 @@ def _post(webhook: Webhook, body: object) -> tuple[int, str]:
     if webhook.authorization:
         headers["Authorization"] = webhook.authorization
     with requests.Session() as session:
-        session.mount(url, HTTPAdapter(max_retries=ATTEMPTS))
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, _Adapter(max_retries=ATTEMPTS))
         request = session.post(url, json=body, headers=headers, timeout=TIMEOUT, stream=True)
         with request as response:
             if response.request.method != "POST":  # redirected, it has become a GET without a body

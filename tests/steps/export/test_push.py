@@ -78,7 +78,11 @@ def test_a_version_has_the_files_of_its_export(
         imagekiln.push(smaller, REPOSITORY, version="v1")
 
 
-def test_a_push_that_was_interrupted_sends_nothing_twice(export: Path, hub: DatasetHub) -> None:
+@pytest.mark.parametrize("page", [None, b"<html>Sign in to this network</html>"])
+def test_a_push_that_was_interrupted_sends_nothing_twice(
+    export: Path, hub: DatasetHub, page: bytes | None
+) -> None:
+    hub.page = page
     answers = 1
     while "v1" not in hub.tags:
         hub.answers_left = answers
@@ -104,6 +108,36 @@ def test_two_pushes_at_once_agree_on_a_version(export: Path, hub: DatasetHub) ->
     hub.commits.append({**hub.files, "another.txt": b"of somebody else"})
     with pytest.raises(BadInput, match="version v1 is there"):
         imagekiln.push(export, REPOSITORY, version="v1")
+
+
+class Changing(NoProgress):
+    """Has somebody else commit these files once some of the export's are committed."""
+
+    def __init__(self, hub: DatasetHub, files: dict[str, bytes]) -> None:
+        self._hub = hub
+        self._files = files
+
+    def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many files
+        self._hub.commits.append(dict(self._files))
+
+
+@pytest.mark.parametrize("place", [None, "data/place=0/00000.parquet"])
+def test_a_version_has_no_files_that_somebody_else_committed_meanwhile(
+    export: Path, hub: DatasetHub, place: str | None
+) -> None:
+    others = {"notes.txt": b"of somebody else"} | ({} if place is None else {place: b"other"})
+    with pytest.raises(TryAgain, match=r"data/place=0/\S+ is not as it was pushed"):
+        push(str(export), REPOSITORY, "v1", progress=Changing(hub, others))
+    assert hub.tags == {}
+    imagekiln.push(export, REPOSITORY, version="v1")
+    assert hub.commits[hub.tags["v1"]] == pushed_files(export) | {"notes.txt": b"of somebody else"}
+
+
+def test_a_version_lacks_no_files_that_the_dataset_ignores(export: Path, hub: DatasetHub) -> None:
+    hub.ignored = "data"
+    with pytest.raises(TryAgain, match=r"remove \.gitignore"):
+        imagekiln.push(export, REPOSITORY, version="v1")
+    assert hub.tags == {}
 
 
 class Forgetting(NoProgress):

@@ -1,8 +1,10 @@
 """What Prometheus finds at /metrics while a shard is made."""
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -190,6 +192,22 @@ def test_port_that_is_taken_costs_the_metrics_and_nothing_else(run: PlanResult, 
         served_progress.start(1)
     (event,) = progress.events
     assert event.sentence.startswith(f"No metrics are served: port {port} cannot be used (")
+
+
+def test_requests_that_are_never_finished_take_few_threads(
+    run: PlanResult, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.generate.metrics_server.MAX_REQUESTS", 2)
+    with serve_metrics(NoProgress(), run.plan):
+        threads = threading.active_count()
+        halves = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        assert not is_served(port)  # it comes after the others, and is sent away
+        assert threading.active_count() <= threads + 2
+        for half in halves:
+            half.close()
+        while not is_served(port):
+            pass
+    assert not is_served(port)
 
 
 @pytest.mark.parametrize("text", ["", "0", " "])

@@ -200,6 +200,17 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     )
 
 
+@pytest.mark.parametrize("disturbance", ["page", "cut", "stored"])
+def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbance: str) -> None:
+    server.disturbances.add(disturbance)
+    assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
+    server.disturbances.clear()
+    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert (folder / "model_index.json").read_bytes() == (
+        BUNDLED_FOLDER / "shapes" / "model_index.json"
+    ).read_bytes()
+
+
 @pytest.mark.usefixtures("server")
 def test_cache_that_cannot_be_written_is_told_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
