@@ -282,7 +282,8 @@ def is_of_answer(error: Exception) -> bool:
     as OSError, and other answers as whatever reading them raises.
     """
     modules = _modules_of(error)
-    is_raised_by_client = re.fullmatch(CLIENT_MODULE, modules[-1]) is not None
+    raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none
+    is_raised_by_client = re.fullmatch(CLIENT_MODULE, raised_by) is not None
     return is_raised_by_client or any(re.fullmatch(ANSWER_MODULE, module) for module in modules)
 
 
