@@ -89,8 +89,9 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     runs = folders.runs
     if not runs:
         require_output(store)
-    plans = [*(run.plan for run in runs), *_linked_plans(store, folders)]
-    needed_ids = _needed_ids(store, plans, folders.unreadable.values())
+    succeeded = [entry.run_id for entry in read_entries(store.uri)]
+    plans = [*(run.plan for run in runs), *_linked_plans(store, folders, succeeded)]
+    needed_ids = _needed_ids(plans, folders.unreadable.values(), succeeded)
 
     def find_garbage(index: int) -> Garbage | None:
         try:
@@ -118,16 +119,18 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 
-def _linked_plans(store: Store, folders: FoundRuns) -> Iterator[Plan]:
+def _linked_plans(store: Store, folders: FoundRuns, succeeded: Iterable[str]) -> Iterator[Plan]:
     """The plans of successful runs that were moved elsewhere, and to which a link leads."""
     listed = {*folders.unreadable, *(run.plan.run_id for run in folders.runs)}
-    for entry in read_entries(store.uri):
-        if entry.run_id not in listed:
+    for run_id in succeeded:
+        if run_id not in listed:
             with suppress(Missing):  # runs may be removed, and their entries stay
-                yield load_plan(open_store(f"{store.uri}/{entry.run_id}"))
+                yield load_plan(open_store(f"{store.uri}/{run_id}"))
 
 
-def _needed_ids(store: Store, plans: Iterable[Plan], unreadable: Collection[BadInput]) -> set[str]:
+def _needed_ids(
+    plans: Iterable[Plan], unreadable: Collection[BadInput], succeeded: Iterable[str]
+) -> set[str]:
     """The runs whose images later runs skipped: they may be the only copies, whatever their state.
 
     What a plan that cannot be read has skipped is among what ever succeeded. Raises NewerVersion.
@@ -138,7 +141,7 @@ def _needed_ids(store: Store, plans: Iterable[Plan], unreadable: Collection[BadI
             raise error
         log.warning("%s Whatever its run may need stays.", error)
     if unreadable:
-        needed_ids.update(entry.run_id for entry in read_entries(store.uri))
+        needed_ids.update(succeeded)
     return needed_ids
 
 

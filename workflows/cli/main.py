@@ -96,8 +96,6 @@ SECTIONS = (
         ),
     ),
 )
-# What Python makes of bytes that are not UTF-8.
-SURROGATES = {chr(number) for number in range(0xD800, 0xE000)}
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug in Imagekiln; 2 input to correct; 3 incomplete; 75 try again."
 )
@@ -189,8 +187,13 @@ def _refuse_unusable_variables() -> None:
     Values are in no message: they may be secrets.
     """
     for name, value in os.environ.items():
-        if name.startswith("AWS_") and any(character in SURROGATES for character in value):
-            raise BadInput(f"{name}: contains bytes that are not UTF-8. Set it again.")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            if name.startswith("AWS_"):
+                raise BadInput(
+                    f"{name}: contains bytes that are not UTF-8. Set it again."
+                ) from error
     try:
         parts = urlsplit(os.environ.get("HF_ENDPOINT", ""))
         _ = parts.hostname, parts.port
