@@ -8,6 +8,7 @@ checked for being whole, not for what they say.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,6 +37,7 @@ from imagekiln.steps.runs.keys import (
     REJECTED_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
+    SUMMARY_KEY,
     input_image_key,
     manifest_key,
     shard_key,
@@ -54,7 +56,7 @@ from imagekiln.steps.runs.tables import (
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, read_small
 
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
 INPUT_READERS = 4
@@ -78,7 +80,7 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
     process changed the run meanwhile.
     """
     run = open_run(uri)
-    turns = count_entries(run.store, turn_key)
+    before = _read_version(run.store)
     if not run.is_finished:
         raise Incomplete(
             f"{run.store.uri}: has no {SUCCESS_KEY}, so it is not finished. "
@@ -91,14 +93,29 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         recount = Recount(run.plan, rounds, image_ids)
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
-        _require_unchanged(run, turns)
+        _require_unchanged(run, before)
         raise Incomplete(*_describe_errors(checked), _advise(run, reconciler, checked))
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
 
 
-def _require_unchanged(run: Run, turns: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What another command changes: it begins with a turn, and ends with the summary."""
+
+    turns: int
+    summary: bytes | None
+
+
+def _read_version(store: Store) -> _Version:
+    summary = None
+    with suppress(Missing, BadInput):  # which is found again, as damage
+        summary = read_small(store, SUMMARY_KEY)
+    return _Version(count_entries(store, turn_key), summary)
+
+
+def _require_unchanged(run: Run, before: _Version) -> None:
     """Raise TryAgain where what was read may be of before a change and of after it."""
-    if not run.is_finished or count_entries(run.store, turn_key, turns) != turns:
+    if not run.is_finished or _read_version(run.store) != before:
         raise TryAgain(
             f"{run.store.uri}: another process changed it while it was read. Run the command again "
             "once it has ended."

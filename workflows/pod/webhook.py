@@ -181,10 +181,16 @@ def _post(webhook: Webhook, body: object) -> tuple[int, str]:
     with requests.Session() as session:
         for scheme in ("https://", "http://"):
             session.mount(scheme, _Adapter(max_retries=ATTEMPTS))
-        request = session.post(url, json=body, headers=headers, timeout=TIMEOUT, stream=True)
-        with request as response:
-            if response.request.method != "POST":  # redirected, it has become a GET without a body
-                return response.history[-1].status_code, ""
+        with session.post(
+            url,
+            json=body,
+            headers=headers,
+            timeout=TIMEOUT,
+            stream=True,
+            allow_redirects=False,  # followed, most become a GET, and may lead to a private service
+        ) as response:
+            if response.is_redirect:
+                return response.status_code, "it redirects: give the URL that it leads to"
             start = next(response.iter_content(MAX_REASON_CHARS), b"")
             return response.status_code, start.decode(errors="replace")
 

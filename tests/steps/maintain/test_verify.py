@@ -36,6 +36,7 @@ from imagekiln.steps.runs.keys import (
     shard_key,
     stats_key,
     thumbnail_key,
+    turn_key,
 )
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import Part
@@ -525,6 +526,21 @@ def test_run_that_is_changed_while_it_is_read_is_not_called_damaged(
         reader.finish()
     assert isinstance(reader.error, TryAgain)
     assert verify(store.uri).ok == len(PROMPTS) - 1
+
+
+def test_change_that_had_begun_before_is_no_damage_either(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"))
+    fill(run, {0: not_ok(0)})
+    aggregate(run.uri, failed_share=0.5)
+    _make(begin_round(run), 0, 0)
+    with interleaving(tmp_path, lambda *_: None):
+        writer = frozen(partial(aggregate, run.uri), "read", turn_key(1))
+        reader = frozen(partial(verify, run.uri), "read", manifest_key(1))
+        writer.finish()
+        reader.finish()
+    assert writer.error is None
+    assert isinstance(reader.error, TryAgain)
+    assert verify(run.uri).ok == 20
 
 
 def test_verify_changes_nothing(store: Store) -> None:
