@@ -210,6 +210,18 @@ def test_requests_that_are_never_finished_take_few_threads(
     assert not is_served(port)
 
 
+def test_silent_connection_is_closed(
+    run: PlanResult, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.generate.metrics_server._Request.timeout", 0.01)
+    with (
+        serve_metrics(NoProgress(), run.plan),
+        socket.create_connection(("127.0.0.1", port), timeout=60) as silent,
+    ):
+        silent.sendall(b"GET /metr")
+        assert silent.recv(1) == b""
+
+
 @pytest.mark.parametrize("text", ["", "0", " "])
 def test_without_a_port_nothing_is_served(text: str) -> None:
     assert metrics_port({"IMAGEKILN_METRICS_PORT": text}) is None
