@@ -1,6 +1,7 @@
 """Fixtures that every test may ask for."""
 
 import gc
+import os
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -39,6 +40,14 @@ def one_description_of_s3() -> Iterator[None]:
     """Let all S3 clients share what is parsed for the first one: its files are a megabyte."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore.session, "create_loader", cache(create_loader))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """Let nothing wait for the disk: what a power cut would lose, no test of this process reads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

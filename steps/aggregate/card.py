@@ -4,6 +4,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import pyarrow as pa
 import yaml
@@ -69,6 +70,7 @@ def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
     )
 
 
+@cache
 def card_template(name: str, package: str = "imagekiln.steps.aggregate") -> Template:
     """A template of a package in Markdown, with the filter `code` for texts of the user's."""
     environment = Environment(  # noqa: S701  # Markdown: user text goes through `code`

@@ -94,6 +94,7 @@ def small_job(bucket: Bucket, folder: Path) -> Job:
     return setting.job(folder, 0).model_copy(update={"output": bucket.output})
 
 
+@pytest.mark.slow
 def test_documented_rights_are_enough_for_a_run_that_loses_a_part(
     bucket: Bucket, tmp_path: Path
 ) -> None:

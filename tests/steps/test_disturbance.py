@@ -96,6 +96,7 @@ def test_images_are_read_as_they_are_over_a_network_that_spoils_answers(
         assert read_images(finished.uri) == undisturbed, fault
 
 
+@pytest.mark.slow
 def test_prompts_in_a_bucket_are_read_as_they_are_over_a_network_that_spoils_answers(
     network: Disturbance, s3_server: S3Server, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_run_with_too_many_failures_ends_well_once_more_are_accepted(tmp_path:
     assert progress.drawn_images == 0
 
 
+@pytest.mark.slow
 def test_disk_and_object_store_hold_the_same_dataset(
     prompts: Path, tmp_path: Path, s3_bucket: str
 ) -> None:

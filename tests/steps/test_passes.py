@@ -124,6 +124,7 @@ def test_a_run_that_is_made_in_pieces_is_the_same(tmp_path: Path) -> None:
     assert manifest_of(whole.uri).select(columns) == manifest_of(pieces.uri).select(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(DIFFUSERS_WARNS)
 def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_path: Path) -> None:
     passes = {"detail": {**DETAIL, "model": OTHER}}

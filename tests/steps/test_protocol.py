@@ -95,6 +95,7 @@ PARTS = st.builds(slice, st.integers(0, 2), st.integers(1, 3))
 COMMANDS = st.tuples(st.sampled_from(["generate", "retry", "aggregate"]), st.integers(0, 2), PARTS)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.lists(COMMANDS, min_size=3, max_size=8))
 def test_commands_one_after_another_make_no_image_twice(

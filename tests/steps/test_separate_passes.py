@@ -119,6 +119,7 @@ def test_several_processes_take_turns_as_one_does(
     assert drawn_keys(Path(runs[1].uri)) == []
 
 
+@pytest.mark.slow
 def test_a_retry_makes_images_in_two_stages_too(tmp_path: Path) -> None:
     settings = {"passes": {"words": WORDS}, "separate_passes": True, "limits": {"failed_share": 1}}
     retried = job_with(tmp_path, **settings)

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import PurePosixPath
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from imagekiln.steps.aggregate.failures import MAX_CARRIED_COLUMNS, FailureCause
 from imagekiln.steps.aggregate.report.charts import (
@@ -186,6 +187,11 @@ def plotted_charts(summary: Summary) -> list[Chart]:
 
 def render_report(data: ReportData) -> str:
     """The report as HTML. All user text is escaped."""
+    return _page_template().render(_template_context(data))
+
+
+@cache  # compiling it takes longer than filling it
+def _page_template() -> Template:
     environment = Environment(
         loader=PackageLoader("imagekiln.steps.aggregate.report", "."),
         autoescape=True,
@@ -194,7 +200,7 @@ def render_report(data: ReportData) -> str:
         undefined=StrictUndefined,
     )
     environment.filters |= TEMPLATE_FILTERS
-    return environment.get_template("report.html.j2").render(_template_context(data))
+    return environment.get_template("report.html.j2")
 
 
 def write_plots(store: Store, charts: list[Chart]) -> None:

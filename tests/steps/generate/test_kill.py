@@ -22,7 +22,7 @@ from tests.processes import Begun, Child, command
 from tests.s3 import S3_AMONG_SLOW
 
 IMAGES = 60
-KILLS = 6
+KILLS = 2
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,7 @@ def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(tmp_path
     assert open_store(run.uri).exists(part_key(0, 0))
 
 
+@pytest.mark.slow
 def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
     tmp_path: Path,
 ) -> None:

@@ -74,6 +74,7 @@ def test_fed_in_another_order(together: Made, tmp_path: Path) -> None:
     assert made(tmp_path, ROWS.take(order), part={"images": 4}) == together
 
 
+@pytest.mark.slow
 def test_among_other_rows(together: Made, tmp_path: Path) -> None:
     others = ROWS.set_column(
         0, "prompt", pa.array([f"{prompt} on a table" for prompt in ROWS["prompt"].to_pylist()])

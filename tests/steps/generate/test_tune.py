@@ -58,6 +58,7 @@ def _measures(
     return asked
 
 
+@pytest.mark.slow
 def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     asked = _job(tmp_path)
     lines: list[str] = []

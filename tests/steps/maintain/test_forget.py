@@ -360,6 +360,7 @@ def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
     assert not store.exists(SUSPENDED_KEY)
 
 
+@pytest.mark.slow
 def test_manifest_of_a_part_as_it_was_before_a_removal_is_made_again(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     before = images_by_row(uri)

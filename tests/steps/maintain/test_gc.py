@@ -457,6 +457,7 @@ def test_removal_frozen_before_its_last_steps_leaves_a_run_that_was_made_since(
     assert verify(half.uri).ok == 2
 
 
+@pytest.mark.slow
 def test_whoever_resumes_a_run_while_it_is_removed_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

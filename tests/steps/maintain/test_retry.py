@@ -105,6 +105,7 @@ def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_resumed
     assert not store.exists("retry-2/plan.json")
 
 
+@pytest.mark.slow
 def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
     planned_run = run_with_failures(tmp_path, {3})
     begin_round(planned_run).store.remove(PLAN_KEY)
@@ -454,6 +455,7 @@ def test_round_that_another_process_planned_meanwhile_stays_as_it_is(
     assert part.rows["id"].to_pylist() == ["row-3", "row-90"]
 
 
+@pytest.mark.slow
 def test_a_round_whose_images_the_job_made_meanwhile_is_superseded(tmp_path: Path) -> None:
     store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
     begun = begin(store, plan)
@@ -468,6 +470,7 @@ def test_a_round_whose_images_the_job_made_meanwhile_is_superseded(tmp_path: Pat
     assert verify(store.uri).ok == 20
 
 
+@pytest.mark.slow
 def test_what_a_superseded_round_lacks_and_nothing_else_is_in_the_next_one(tmp_path: Path) -> None:
     store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
     begun = begin(store, plan)
@@ -484,6 +487,7 @@ def test_what_a_superseded_round_lacks_and_nothing_else_is_in_the_next_one(tmp_p
     assert late == []
 
 
+@pytest.mark.slow
 def test_what_a_round_has_made_is_not_made_by_the_job(tmp_path: Path) -> None:
     store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
     with failing(TEXTS[0]) as drawn:

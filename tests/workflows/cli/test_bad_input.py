@@ -284,6 +284,7 @@ def test_bit_of_any_page_is_noticed() -> None:
         assert "is no whole Parquet file" in _refused("estimate", job)
 
 
+@pytest.mark.slow
 def test_bit_of_the_footer_is_never_more_than_a_sentence() -> None:
     content = _whole()
     job = _job()
@@ -663,6 +664,7 @@ echo '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "
 """
 
 
+@pytest.mark.slow
 def test_key_that_its_program_cannot_renew_is_worth_another_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -377,6 +377,7 @@ def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
     assert denoiser.compiled_pipeline.clock.count > compiled
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails() -> None:
     pipe = models.pipe("flux")
     denoiser = Denoiser(pipe, ON)

@@ -179,6 +179,7 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
     assert again.equal == "bytes"
 
 
+@pytest.mark.slow
 def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"prompt": "a", "source_image": noise(1), **DRAWABLE},
             {"prompt": "b", "source_image": noise(2), **UNDRAWABLE}]  # fmt: skip
