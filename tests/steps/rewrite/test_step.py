@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import AutoConfig, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
@@ -130,6 +130,30 @@ def test_rows_say_what_became_of_their_prompt(
     for prompt, (text, kind) in rows.items():
         assert (text == prompt) is (kind == "unread")
         assert text.startswith(f"{prompt} ") or "append" not in settings
+
+
+def test_prompt_whose_tokens_the_model_has_not_stays_and_stops_no_other(tmp_path: Path) -> None:
+    folder = language_model("gpt2")
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    new = tokens[0] | {"id": AutoConfig.from_pretrained(folder).vocab_size, "content": "<new>"}
+    unwritten = {"type": "Replace", "pattern": {"String": "~"}, "content": ""}
+    edits = {"added_tokens": [*tokens, new], "normalizer": unwritten}
+    model = _model(_edited(tmp_path, "tokenizer.json", **edits))
+    job = _job(tmp_path, ["cat", "<new> dog", "~"], model=model, instruction="{prompt}")
+    rows = _rows(job)
+    assert rows["<new> dog"] == ("<new> dog", "unread")
+    assert rows["~"] == ("~", "unread")
+    assert rows["cat"][1] == "cut"
+
+
+def test_half_a_surrogate_pair_that_a_tokenizer_writes_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(_: object, tokens: list[int], **__: object) -> str:
+        return "\ud800" * len(tokens)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "decode", decode)
+    assert _rows(_job(tmp_path, ["cat"])) == {"cat": ("????", "cut")}
 
 
 def test_prompts_stay_where_the_model_writes_nothing_or_too_much(tmp_path: Path) -> None:
