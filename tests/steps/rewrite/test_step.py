@@ -175,6 +175,23 @@ def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path
     planned = make_plan(job, rewriter=prompt_rewriter())
     assert [row["reason"] for row in jobs.rejected(planned)][:2] == ["is null", "is blank"]
     assert planned.plan.counts.images == 1
+    blank = _job(tmp_path / "blank", ["", " "])
+    assert rewrite(blank).rewritten == 0
+    with pytest.raises(BadInput, match=r"2 of 2 rows were rejected: prompt is blank"):
+        make_plan(blank)
+
+
+def test_run_that_is_planned_needs_neither_its_prompts_nor_the_model(tmp_path: Path) -> None:
+    folder = shutil.copytree(language_model("gpt2"), tmp_path / "model")
+    job = _job(tmp_path, model=_model(folder)).model_copy(update={"run_id": "night"})
+    make_plan(job, rewriter=prompt_rewriter())
+    texts = _texts(tmp_path)
+    shutil.rmtree(folder)
+    jobs.write(tmp_path / "prompts.parquet", {"prompt": ["another cat"]})
+    assert rewrite(job).rewritten == 0
+    (tmp_path / "prompts.parquet").unlink()
+    assert rewrite(job).rewritten == 0
+    assert _texts(tmp_path) == texts
 
 
 def test_prompts_of_templates_are_rewritten(tmp_path: Path) -> None:
