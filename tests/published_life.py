@@ -31,7 +31,7 @@ from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.rewrite.language_model import LanguageModel, load_language_model
-from imagekiln.steps.rewrite.step import rewrite
+from imagekiln.steps.rewrite.step import Share, rewrite
 from imagekiln.steps.runs.drawn_parts import (
     is_drawn,
     pack_drawn_part,
@@ -90,6 +90,7 @@ class PublishedLife(Life):
         first = ForgetSelection(prompt_parts=(TAKEN_DOWN_FIRST,))
         later = ForgetSelection(prompt_parts=(TAKEN_DOWN_LATER,))
         return {
+            "rewrite share": lambda: rewrite(job, share=Share(1, 2)),
             "rewrite": lambda: rewrite(job),
             "plan": lambda: make_plan(job),
             "generate": lambda: draw_best(run, FAILED),

@@ -14,7 +14,7 @@ from imagekiln.steps.errors import BadInput, Missing, NewerVersion
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.committed_images import count_committed_images
-from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
+from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan, read_run_id
 from imagekiln.steps.runs.rounds import Run, resolve_run
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -138,7 +138,7 @@ def _is_named_like_its_run(folder: Store, name: str) -> bool:
 
 def require_output(store: Store) -> None:
     """Raise BadInput where a folder without runs is not the output of any job."""
-    if any(store.list_folder(REGISTRY_FOLDER)):
+    if any(any(store.list_folder(folder)) for folder in (REGISTRY_FOLDER, REWRITES_FOLDER)):
         return
     if store.exists(PLAN_KEY):
         output = store.uri.rpartition("/")[0] or "."

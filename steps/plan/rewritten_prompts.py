@@ -66,12 +66,15 @@ def rewrite_input(
             "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
             "or `imagekiln submit JOB`, whose workflow does it."
         )
+    prompt_texts = gather_texts(job, settings, texts)
+    rewritten_files = _replace_prompts(files, prompt_texts)
+    if not prompts:  # planning says why all rows are rejected
+        return RewrittenInput(rewritten_files)
     model = rewriting.read_model()
     if model is None:
         raise BadInput(f"{rewriting.uri}: lacks rewrite.json. Restore it.")
-    prompt_texts = gather_texts(job, settings, texts)
     facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
-    return RewrittenInput(_replace_prompts(files, prompt_texts), facts)
+    return RewrittenInput(rewritten_files, facts)
 
 
 def count_prompts_to_rewrite(job: Job) -> int:

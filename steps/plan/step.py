@@ -181,6 +181,18 @@ def make_plan(
             )
 
 
+def is_planned(job: Job) -> bool:
+    """Whether the job names a run that is planned, so that planning reads no prompts.
+
+    Raises BadInput where the plan cannot be read, TryAgain where storage fails.
+    """
+    if job.run_id is None:
+        return False
+    store = _open_run_store(job, job.run_id)
+    existing = _read_plan(store)
+    return existing is not None and _is_whole(store, existing)
+
+
 def _derive_run_id(
     job: Job, rewritten: RewrittenInput, model: ResolvedModel, tuning: TuningEntries
 ) -> str:

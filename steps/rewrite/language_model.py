@@ -86,6 +86,8 @@ class LanguageModel:
             self._batch_size = 1
         self._generation = self._make_generation_config()
         self._most_read = self._count_readable_tokens()
+        embeddings = model.get_input_embeddings()
+        self._known_tokens = getattr(embeddings, "num_embeddings", float("inf"))
 
     def rewrite(self, prompts: Sequence[str]) -> list[RewrittenText]:
         """What the model makes of each prompt. Batches that do not fit into memory are halved.
@@ -94,9 +96,9 @@ class LanguageModel:
         """
         with _translate_errors(self._settings):
             texts = [self._instruct(prompt) for prompt in prompts]
-            lengths = [len(tokens) for tokens in self._encode(texts)["input_ids"]]
+            inputs = self._encode(texts)["input_ids"]
         rewritten = [UNREAD] * len(prompts)
-        readable = [place for place, length in enumerate(lengths) if length <= self._most_read]
+        readable = [place for place, tokens in enumerate(inputs) if self._can_read(tokens)]
         for start in range(0, len(readable), self._batch_size):
             places = readable[start : start + self._batch_size]
             batch = [texts[place] for place in places]
@@ -129,6 +131,13 @@ class LanguageModel:
         is_chat = bool(self._tokenizer.chat_template) and not self._is_sequence
         return self._tokenizer([*texts], add_special_tokens=not is_chat, **options)
 
+    def _can_read(self, tokens: Sequence[int]) -> bool:
+        """Whether the model can read these, so that one prompt fails no others.
+
+        A tokenizer may have tokens that the model has not, such as one added for padding.
+        """
+        return 0 < len(tokens) <= self._most_read and max(tokens) < self._known_tokens
+
     def _generate(self, texts: Sequence[str]) -> list[RewrittenText]:
         inputs = self._encode(texts, return_tensors="pt", padding=len(texts) > 1)
         names = ("input_ids", "attention_mask")
@@ -157,7 +166,9 @@ class LanguageModel:
         text = self._tokenizer.decode([*before, *written], skip_special_tokens=True)
         if not text.startswith(start):
             start, text = "", self._tokenizer.decode(written, skip_special_tokens=True)
-        return RewrittenText(text[len(start) :].replace("\0", ""), end)
+        # Tokenizers that are written in Python may give halves of surrogate pairs.
+        encoded = text[len(start) :].replace("\0", "").encode(errors="replace")
+        return RewrittenText(encoded.decode(), end)
 
     def _seed_of(self, texts: Sequence[str]) -> int:
         content = json.dumps([self._settings.seed, *texts])

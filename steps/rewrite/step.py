@@ -18,6 +18,7 @@ from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models.facts import is_hub_id, weights_digest
 from imagekiln.steps.models.hub import is_commit, resolve_commit
 from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, collect_prompts
+from imagekiln.steps.plan.step import is_planned
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model
 from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
@@ -61,16 +62,21 @@ class RewriteResult:
 def rewrite(job: Job, progress: Progress | None = None, share: Share = WHOLE) -> RewriteResult:
     """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
 
-    Raises BadInput where job, prompts or model must be corrected, TryAgain where the hub, storage
-    or the device failed; then it resumes.
+    For a run that is planned already, nothing is read or rewritten. Raises BadInput where job,
+    prompts or model must be corrected, TryAgain where the hub, storage or the device failed; then
+    it resumes.
     """
     job = job.without_cluster()
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
+    progress = progress or NoProgress()
+    if is_planned(job):
+        _say(progress, f"The run {job.run_id} is planned already, with the texts that it has.")
+        return RewriteResult(rewriting.uri, 0, 0)
     with temporary_folder("imagekiln-rewrite-") as folder:
         files = read_prompts(job, Path(folder))
         prompts = collect_prompts(job, files)
-        rewritten = _rewrite_prompts(progress or NoProgress(), job, prompts, share)
+        rewritten = _rewrite_prompts(progress, job, prompts, share)
     return RewriteResult(rewriting.uri, len(prompts), rewritten)
 
 

@@ -40,13 +40,14 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DatasetHub]:
-    """A hub that exports are pushed to, some files a commit; and some prompts a rewritten part."""
+    """A hub that exports are pushed to, some files a commit; some prompts a list and a part."""
     with dataset_hub() as server:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.endpoint)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr("imagekiln.steps.export.push.COMMIT_FILES", 2)
-        monkeypatch.setattr("imagekiln.steps.rewrite.step.PART_PROMPTS", 2)
+        monkeypatch.setattr("imagekiln.steps.rewrite.step.PART_PROMPTS", 1)
+        monkeypatch.setattr("imagekiln.steps.runs.rewriting.LIST_PROMPTS", 2)
         loading = "imagekiln.steps.rewrite.language_model.load_language_model"
         monkeypatch.setattr(loading, load_safely)
         yield server

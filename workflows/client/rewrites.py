@@ -3,6 +3,7 @@
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.rewritten_prompts import count_prompts_to_rewrite
+from imagekiln.steps.plan.step import is_planned
 from imagekiln.steps.runtime.figures import pluralize
 
 
@@ -11,6 +12,8 @@ def describe_rewriting(job: Job) -> str | None:
     if job.rewrite is None:
         return None
     try:
+        if is_planned(job):
+            return None
         missing = count_prompts_to_rewrite(job)
     except KilnError as error:
         return f"How many of its prompts are still to be rewritten is unknown from here: {error}"

@@ -78,6 +78,14 @@ def test_rewritten_prompts_go_once_no_plan_names_them(tmp_path: Path) -> None:
     assert _folders(output) == {second.plan.rewrite.folder.rpartition("/")[2], "notes"}
 
 
+def test_rewritten_prompts_go_where_no_run_is(tmp_path: Path) -> None:
+    rewrite(_job(tmp_path, "never"))
+    _age(tmp_path / "out", 10)
+    (garbage,) = gc(str(tmp_path / "out"), remove=True).found
+    assert garbage.reason == "unused"
+    assert not files(tmp_path / "out")
+
+
 def test_rewritten_prompts_stay_while_a_plan_cannot_be_read(tmp_path: Path) -> None:
     run = Path(_run(tmp_path, "first").uri)
     (run / "plan.json").write_text("{")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import AutoConfig, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
@@ -132,6 +132,30 @@ def test_rows_say_what_became_of_their_prompt(
         assert text.startswith(f"{prompt} ") or "append" not in settings
 
 
+def test_prompt_whose_tokens_the_model_has_not_stays_and_stops_no_other(tmp_path: Path) -> None:
+    folder = language_model("gpt2")
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    new = tokens[0] | {"id": AutoConfig.from_pretrained(folder).vocab_size, "content": "<new>"}
+    unwritten = {"type": "Replace", "pattern": {"String": "~"}, "content": ""}
+    edits = {"added_tokens": [*tokens, new], "normalizer": unwritten}
+    model = _model(_edited(tmp_path, "tokenizer.json", **edits))
+    job = _job(tmp_path, ["cat", "<new> dog", "~"], model=model, instruction="{prompt}")
+    rows = _rows(job)
+    assert rows["<new> dog"] == ("<new> dog", "unread")
+    assert rows["~"] == ("~", "unread")
+    assert rows["cat"][1] == "cut"
+
+
+def test_half_a_surrogate_pair_that_a_tokenizer_writes_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(_: object, tokens: list[int], **__: object) -> str:
+        return "\ud800" * len(tokens)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "decode", decode)
+    assert _rows(_job(tmp_path, ["cat"])) == {"cat": ("????", "cut")}
+
+
 def test_prompts_stay_where_the_model_writes_nothing_or_too_much(tmp_path: Path) -> None:
     silent = _edited(tmp_path, "generation_config.json", eos_token_id=[*range(40)])
     assert _rows(_job(tmp_path, PROMPTS, model=_model(silent))) == {
@@ -151,6 +175,23 @@ def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path
     planned = make_plan(job, rewriter=prompt_rewriter())
     assert [row["reason"] for row in jobs.rejected(planned)][:2] == ["is null", "is blank"]
     assert planned.plan.counts.images == 1
+    blank = _job(tmp_path / "blank", ["", " "])
+    assert rewrite(blank).rewritten == 0
+    with pytest.raises(BadInput, match=r"2 of 2 rows were rejected: prompt is blank"):
+        make_plan(blank)
+
+
+def test_run_that_is_planned_needs_neither_its_prompts_nor_the_model(tmp_path: Path) -> None:
+    folder = shutil.copytree(language_model("gpt2"), tmp_path / "model")
+    job = _job(tmp_path, model=_model(folder)).model_copy(update={"run_id": "night"})
+    make_plan(job, rewriter=prompt_rewriter())
+    texts = _texts(tmp_path)
+    shutil.rmtree(folder)
+    jobs.write(tmp_path / "prompts.parquet", {"prompt": ["another cat"]})
+    assert rewrite(job).rewritten == 0
+    (tmp_path / "prompts.parquet").unlink()
+    assert rewrite(job).rewritten == 0
+    assert _texts(tmp_path) == texts
 
 
 def test_prompts_of_templates_are_rewritten(tmp_path: Path) -> None:
