@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
 from traceback import walk_tb
@@ -15,6 +16,7 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
+    from httpx2 import Client, Request
     from huggingface_hub.errors import HfHubHTTPError
 
 T = TypeVar("T")
@@ -34,6 +36,7 @@ RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
 FIRST_WAIT_SECONDS = 5.0
+MAX_SILENCE_SECONDS = 120.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
@@ -178,6 +181,7 @@ def _seconds_to_wait(busy: "HfHubHTTPError", attempt: int) -> float:
 @contextmanager
 def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
+    limit_silence()
     try:
         yield
     except Exception as error:
@@ -294,6 +298,35 @@ def _modules_of(error: Exception) -> list[str]:
 
 def _is_network_error(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx")
+
+
+@cache
+def limit_silence() -> None:
+    """Have requests fail that are not answered: for most of them, the hub's client has no limit.
+
+    The client's factory is private, and needed: one that was set before, as for a proxy, stays.
+    """
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http
+
+    create = _http._GLOBAL_CLIENT_FACTORY
+
+    def create_with_limit() -> "Client":
+        client = create()
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "request": [*hooks["request"], _limit_request]}
+        return client
+
+    set_client_factory(create_with_limit)
+
+
+def _limit_request(request: "Request") -> None:
+    """Set the limits that a request lacks: it overrides the client's own by none."""
+    limits = request.extensions["timeout"]
+    request.extensions["timeout"] = {
+        name: MAX_SILENCE_SECONDS if seconds is None else seconds
+        for name, seconds in limits.items()
+    }
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
+from tests.servers import silent_server
 
 OTHER = "f" * 40
 
@@ -198,6 +199,21 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     assert _error_message(TryAgain, MODEL, REVISION) == (
         f"{MODEL}: the hub could not be reached. Run again, or set model.id to a local path."
     )
+
+
+@pytest.mark.usefixtures("server")
+def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr("imagekiln.steps.models.hub.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with silent_server() as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        close_session()
+        try:
+            assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
+        finally:
+            close_session()
 
 
 @pytest.mark.parametrize("disturbance", ["page", "cut", "stored"])
