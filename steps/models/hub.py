@@ -264,10 +264,10 @@ def _hub_cause(error: Exception) -> Exception:
     from_cache = errors.LocalEntryNotFoundError | errors.RevisionResolutionError
     if isinstance(error, from_cache) and isinstance(cause, Exception):
         return cause
-    is_diffusers_own = type(error) is OSError
-    if is_diffusers_own and isinstance(cause, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):
-        return cause
-    return error
+    if type(error) is not OSError or not isinstance(cause, Exception):  # not diffusers' own
+        return error
+    of_hub = errors.HfHubHTTPError | errors.OfflineModeIsEnabled
+    return cause if isinstance(cause, of_hub) or _is_network_error(cause) else error
 
 
 def _is_of_client_setting(error: Exception) -> bool:

@@ -325,6 +325,17 @@ def test_busy_hub_behind_an_error_of_diffusers_is_worth_another_try(server: Hub)
         ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
 
 
+def test_lost_network_behind_an_error_of_diffusers_is_worth_another_try() -> None:
+    from httpx2 import ConnectError
+
+    def load() -> None:
+        lost = ConnectError("Name or service not known")
+        raise OSError("Cannot load model: it is not fully cached locally") from lost
+
+    with pytest.raises(TryAgain, match="the hub could not be reached"):
+        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
+
+
 def test_size_of_a_download_is_that_of_the_weights_that_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
