@@ -61,10 +61,11 @@ def hub(folder: Path) -> Iterator[Hub]:
 @contextmanager
 def serving_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the model in `folder`, as the hub of this process, and an empty cache."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
 
     with hub(folder) as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(hf_api.api, "endpoint", server.endpoint)  # as diffusers asks it
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{server.endpoint}/{URLS}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield server

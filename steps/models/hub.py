@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import cache
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.models.hub_cache import require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
@@ -107,7 +109,9 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
         with silence_hub_client():
             return hf_hub_download(reference.id, name, revision=reference.revision)
 
-    return Path(ask_hub(reference, download, setting))
+    file = Path(ask_hub(reference, download, setting))
+    require_undamaged(reference.id, [file])
+    return file
 
 
 def download_snapshot(reference: HubReference, patterns: list[str], setting: str) -> Path:
@@ -121,7 +125,28 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
                 reference.id, revision=reference.revision, allow_patterns=patterns
             )
 
-    return Path(ask_hub(reference, download, setting))
+    folder = Path(ask_hub(reference, download, setting))
+    _require_undamaged(reference, folder, patterns)
+    return folder
+
+
+def require_undamaged_configuration(model: HubReference) -> None:
+    """Raise what `require_undamaged` does of a model's small files, as far as they are cached."""
+    from huggingface_hub import try_to_load_from_cache
+
+    index = try_to_load_from_cache(model.id, "model_index.json", revision=model.revision)
+    if isinstance(index, str):
+        _require_undamaged(model, Path(index).parent, CONFIGURATION_PATTERNS)
+
+
+def _require_undamaged(reference: HubReference, folder: Path, patterns: list[str]) -> None:
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    matching = [
+        path
+        for name, path in paths.items()
+        if path.is_file() and any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    require_undamaged(reference.id, matching)
 
 
 def list_hub_files(model: HubReference) -> tuple[str, ...]:
