@@ -29,7 +29,7 @@ class Hub:
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
     a hub that has too many requests. Of `disturbances`, "page" answers as a gateway does, "cut"
-    ends files early, and "stored" has them in a storage that lacks them.
+    ends files early, "empty" lists none, and "stored" has them in a storage that lacks them.
     """
 
     endpoint: str
@@ -121,7 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "EntryNotFound")
 
     def _list(self, name: str, commit: str, verb: str) -> None:
-        files = [self._entry(path) for path in self._files()]
+        is_empty = "empty" in self.disturbances
+        files = [] if is_empty else [self._entry(path) for path in self._files()]
         siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
         answer = {"id": name, "sha": commit, "siblings": siblings}
         self._json(files if verb == "/tree/" else answer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.models.hub_cache import require_undamaged
+from imagekiln.steps.models.hub_cache import forget_empty_listing, require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
             )
 
     folder = Path(ask_hub(reference, download, setting))
+    forget_empty_listing(reference.id, folder)
     _require_undamaged(reference, folder, patterns)
     return folder
 
@@ -254,8 +255,8 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
         )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
-    unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
-    if unreachable or _is_network_error(error) or is_of_answer(error):
+    unanswered = errors.HfHubHTTPError | errors.LocalEntryNotFoundError | errors.FileMetadataError
+    if isinstance(error, unanswered) or _is_network_error(error) or is_of_answer(error):
         return TryAgain(
             f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )

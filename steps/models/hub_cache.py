@@ -6,8 +6,10 @@ to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -16,6 +18,22 @@ from imagekiln.steps.storage.failures import error_reason, translate_errors
 
 SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
 SHA1_NAME = re.compile(r"[0-9a-f]{40}")
+
+
+def forget_empty_listing(name: str, folder: Path) -> None:
+    """Raise TryAgain where the hub has said that the commit in `folder` has no files.
+
+    No commit has none, and the client would not ask again: it keeps what it was told, in files of
+    its own (`_tree_cache.py`). Any other listing is left as it is.
+    """
+    listing = folder.parents[1] / "trees" / f"{folder.name}.json"
+    content = None
+    with suppress(OSError, ValueError):
+        content = json.loads(listing.read_bytes())
+    if isinstance(content, dict) and content.get("files") == {}:
+        with suppress(OSError):
+            listing.unlink()
+        raise TryAgain(f"{name}: the hub lists no files of this revision. Run again.")
 
 
 def require_undamaged(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock, Timeout
-from huggingface_hub import close_session
+from huggingface_hub import _tree_cache, close_session
 from huggingface_hub.utils._fixes import WeakFileLock
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
@@ -13,7 +13,12 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.models.hub import ask_hub, download_configuration, silence_hub_client
+from imagekiln.steps.models.hub import (
+    ask_hub,
+    download_configuration,
+    download_file,
+    silence_hub_client,
+)
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
@@ -225,6 +230,26 @@ def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbanc
     assert (folder / "model_index.json").read_bytes() == (
         BUNDLED_FOLDER / "shapes" / "model_index.json"
     ).read_bytes()
+
+
+def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:
+    model = ModelSettings(id=MODEL, revision=REVISION)
+    server.disturbances.add("page")
+    with pytest.raises(TryAgain, match="the hub could not be reached"):
+        download_file(model, "model_index.json", "model")
+
+
+def test_hub_that_lists_no_files_is_asked_again(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ModelSettings(id=MODEL, revision=REVISION)
+    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})
+    server.disturbances.add("empty")
+    with pytest.raises(TryAgain, match="the hub lists no files of this revision"):
+        download_configuration(model)
+    server.disturbances.clear()
+    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})  # as in another process
+    assert (download_configuration(model) / "model_index.json").is_file()
 
 
 @pytest.mark.usefixtures("server")
