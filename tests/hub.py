@@ -29,7 +29,7 @@ class Hub:
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
     a hub that has too many requests. Of `disturbances`, "page" answers as a gateway does, "cut"
-    ends files early, and "stored" has them in a storage that lacks them.
+    ends files early, "empty" lists none, and "stored" has them in a storage that lacks them.
     """
 
     endpoint: str
@@ -61,10 +61,11 @@ def hub(folder: Path) -> Iterator[Hub]:
 @contextmanager
 def serving_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the model in `folder`, as the hub of this process, and an empty cache."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
 
     with hub(folder) as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(hf_api.api, "endpoint", server.endpoint)  # as diffusers asks it
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{server.endpoint}/{URLS}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield server
@@ -120,7 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "EntryNotFound")
 
     def _list(self, name: str, commit: str, verb: str) -> None:
-        files = [self._entry(path) for path in self._files()]
+        is_empty = "empty" in self.disturbances
+        files = [] if is_empty else [self._entry(path) for path in self._files()]
         siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
         answer = {"id": name, "sha": commit, "siblings": siblings}
         self._json(files if verb == "/tree/" else answer)

@@ -1,9 +1,17 @@
 """HTTP servers of tests, on loopback."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import HTTPServer
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """The URL of a server that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 @contextmanager

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
 from imagekiln.steps.export.plan import load_export_plan
-from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
+from imagekiln.steps.models.hub import (
+    BUSY_STATUSES,
+    is_of_answer,
+    limit_silence,
+    silence_hub_client,
+)
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
 from imagekiln.steps.runtime.progress import NoProgress, Progress
@@ -268,6 +273,7 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 @contextmanager
 def _translate_errors(repository: str) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
+    limit_silence()
     try:
         yield
     except KilnError:

@@ -65,11 +65,8 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
     """End the start with the first step; after any step, give up where it is time to."""
     if not startup.clock.has_ended:
         synchronized_time(denoiser.device)
-        weights = startup.weights
         start = startup.clock.end_first_step(
-            denoiser.compiled_pipeline.clock.seconds,
-            weights.hash_seconds,
-            weights.read_ahead_seconds,
+            denoiser.compiled_pipeline.clock.seconds, startup.weights.hash_seconds
         )
         if start is not None:
             progress.show_event(Event("start", asdict(start), format_start(start)))

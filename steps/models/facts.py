@@ -224,6 +224,18 @@ def _refuse_pickles(model: ModelSettings, paths: list[PurePosixPath]) -> None:
             )
 
 
+def loaded_files(folder: Path, model: ModelSettings) -> list[Path]:
+    """The files in a model's folder that it is loaded from, no matter what else lies there.
+
+    Raises BadInput, Missing, TryAgain.
+    """
+    weight_suffixes = {".safetensors", *PICKLE_SUFFIXES}
+    files = list_files(folder, model.id)
+    others = [path for path in files if path.suffix.lower() not in weight_suffixes]
+    with translate_errors(model.id):
+        return [*weight_files(folder, model.variant), *others]
+
+
 def weight_files(folder: Path, variant: str | None) -> list[Path]:
     """The safetensors in a model's folder that are loaded for a variant; None for the plain ones.
 

@@ -5,6 +5,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from functools import cache
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
 from traceback import walk_tb
@@ -12,9 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.models.hub_cache import forget_empty_listing, require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
+    from httpx2 import Client, Request
     from huggingface_hub.errors import HfHubHTTPError
 
 T = TypeVar("T")
@@ -34,6 +38,7 @@ RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
 FIRST_WAIT_SECONDS = 5.0
+MAX_SILENCE_SECONDS = 120.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
@@ -104,7 +109,9 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
         with silence_hub_client():
             return hf_hub_download(reference.id, name, revision=reference.revision)
 
-    return Path(ask_hub(reference, download, setting))
+    file = Path(ask_hub(reference, download, setting))
+    require_undamaged(reference.id, [file])
+    return file
 
 
 def download_snapshot(reference: HubReference, patterns: list[str], setting: str) -> Path:
@@ -118,7 +125,29 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
                 reference.id, revision=reference.revision, allow_patterns=patterns
             )
 
-    return Path(ask_hub(reference, download, setting))
+    folder = Path(ask_hub(reference, download, setting))
+    forget_empty_listing(reference.id, folder)
+    _require_undamaged(reference, folder, patterns)
+    return folder
+
+
+def require_undamaged_configuration(model: HubReference) -> None:
+    """Raise what `require_undamaged` does of a model's small files, as far as they are cached."""
+    from huggingface_hub import try_to_load_from_cache
+
+    index = try_to_load_from_cache(model.id, "model_index.json", revision=model.revision)
+    if isinstance(index, str):
+        _require_undamaged(model, Path(index).parent, CONFIGURATION_PATTERNS)
+
+
+def _require_undamaged(reference: HubReference, folder: Path, patterns: list[str]) -> None:
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    matching = [
+        path
+        for name, path in paths.items()
+        if path.is_file() and any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    require_undamaged(reference.id, matching)
 
 
 def list_hub_files(model: HubReference) -> tuple[str, ...]:
@@ -178,6 +207,7 @@ def _seconds_to_wait(busy: "HfHubHTTPError", attempt: int) -> float:
 @contextmanager
 def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
+    limit_silence()
     try:
         yield
     except Exception as error:
@@ -225,8 +255,8 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
         )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
-    unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
-    if unreachable or _is_network_error(error) or is_of_answer(error):
+    unanswered = errors.HfHubHTTPError | errors.LocalEntryNotFoundError | errors.FileMetadataError
+    if isinstance(error, unanswered) or _is_network_error(error) or is_of_answer(error):
         return TryAgain(
             f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )
@@ -260,10 +290,10 @@ def _hub_cause(error: Exception) -> Exception:
     from_cache = errors.LocalEntryNotFoundError | errors.RevisionResolutionError
     if isinstance(error, from_cache) and isinstance(cause, Exception):
         return cause
-    is_diffusers_own = type(error) is OSError
-    if is_diffusers_own and isinstance(cause, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):
-        return cause
-    return error
+    if type(error) is not OSError or not isinstance(cause, Exception):  # not diffusers' own
+        return error
+    of_hub = errors.HfHubHTTPError | errors.OfflineModeIsEnabled
+    return cause if isinstance(cause, of_hub) or _is_network_error(cause) else error
 
 
 def _is_of_client_setting(error: Exception) -> bool:
@@ -294,6 +324,35 @@ def _modules_of(error: Exception) -> list[str]:
 
 def _is_network_error(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx")
+
+
+@cache
+def limit_silence() -> None:
+    """Have requests fail that are not answered: for most of them, the hub's client has no limit.
+
+    The client's factory is private, and needed: one that was set before, as for a proxy, stays.
+    """
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http
+
+    create = _http._GLOBAL_CLIENT_FACTORY
+
+    def create_with_limit() -> "Client":
+        client = create()
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "request": [*hooks["request"], _limit_request]}
+        return client
+
+    set_client_factory(create_with_limit)
+
+
+def _limit_request(request: "Request") -> None:
+    """Set the limits that a request lacks: it overrides the client's own by none."""
+    limits = request.extensions["timeout"]
+    request.extensions["timeout"] = {
+        name: MAX_SILENCE_SECONDS if seconds is None else seconds
+        for name, seconds in limits.items()
+    }
 
 
 @contextmanager

@@ -5,11 +5,14 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from safetensors import SafetensorError, safe_open
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.local import open_file
+
+T = TypeVar("T")
 
 READER_THREADS = 4
 # Python's lock is taken once for each piece. Beside a thread that imports modules that takes 5 ms,
@@ -29,31 +32,17 @@ def file_sha256(path: Path, before_piece: BeforePiece = proceed) -> str:
     `before_piece` may raise, which cancels it. Raises OSError.
     """
     digest = hashlib.sha256()
-    for piece in _iter_pieces(path, before_piece):
+    for piece in iter_pieces(path, before_piece):
         digest.update(piece)
     return digest.hexdigest()
 
 
 def hash_files(paths: Sequence[Path], before_piece: BeforePiece = proceed) -> list[str]:
     """The SHA-256 of each file, several at a time. Raises as `file_sha256`."""
-    return _map_files(paths, lambda path: file_sha256(path, before_piece))
+    return map_files(paths, lambda path: file_sha256(path, before_piece))
 
 
-def read_files(paths: Sequence[Path], before_piece: BeforePiece = proceed) -> None:
-    """Read the files through, several at a time, so that the system has them in memory.
-
-    Raises as `file_sha256`.
-    """
-
-    def read(path: Path) -> str:
-        for _ in _iter_pieces(path, before_piece):
-            pass
-        return ""
-
-    _map_files(paths, read)
-
-
-def _map_files(paths: Sequence[Path], work: Callable[[Path], str]) -> list[str]:
+def map_files(paths: Sequence[Path], work: Callable[[Path], T]) -> list[T]:
     """The results of `work`, in the order of the paths. The largest file, the longest, is first."""
     largest_first = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)
     with ThreadPoolExecutor(READER_THREADS, "weights") as pool:
@@ -61,8 +50,8 @@ def _map_files(paths: Sequence[Path], work: Callable[[Path], str]) -> list[str]:
     return [results[path].result() for path in paths]
 
 
-def _iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
-    """The content in pieces, of which each replaces the one before."""
+def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
+    """The content in pieces, of which each replaces the one before. Raises as `file_sha256`."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         buffer = memoryview(bytearray(max(1, min(size, PIECE_BYTES))))

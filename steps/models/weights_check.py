@@ -3,38 +3,33 @@
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import is_hub_id, model_digest, weight_files
-from imagekiln.steps.models.weights import read_files
-from imagekiln.steps.runtime.memory import memory_bytes
-
-MAX_MEMORY_SHARE = 0.5  # of the memory: what is read ahead beyond it would be dropped before use
+from imagekiln.steps.models.facts import is_hub_id, loaded_files, model_digest
+from imagekiln.steps.models.hub_cache import require_undamaged
 
 
 class WeightsCheck:
     """A comparison of a model's files with its planned digest, which begins at once.
 
     Reading the files for it also brings them into memory, from where the model is loaded.
-    `hash_seconds` is how long hashing took, and `read_ahead_seconds` how long it took to read the
-    files of a hub model, which are not hashed.
+    `hash_seconds` is how long hashing took.
     """
 
     def __init__(
         self, model: ModelSettings, digest: str, actual_digest: Future[str] | None = None
     ) -> None:
-        """Begin to hash a local model. A hub model is known by its commit: nothing is read.
+        """Begin to hash a local model. A hub model is known by its commit: nothing is read yet.
 
         Nor is anything where `actual_digest` will tell the digest of the files.
         """
         self.hash_seconds = 0.0
-        self.read_ahead_seconds = 0.0
         self._model = model
         self._planned_digest = digest
+        self._downloaded: Future[None] | None = None
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, "weights-check")
         if actual_digest is not None:
@@ -62,17 +57,19 @@ class WeightsCheck:
         """Wait for the result.
 
         Raises BadInput where the files are not the planned ones, Missing and TryAgain where they
-        cannot be read.
+        cannot be read, and what `require_undamaged` raises of a downloaded model.
         """
         if self._digest.result() != self._planned_digest:
             raise BadInput(
                 f"{self._model.id}: is not the model that the run was planned with. "
                 "Restore it, or plan anew."
             )
+        if self._downloaded is not None:
+            self._downloaded.result()
 
-    def read_ahead(self, folder: Path) -> None:
-        """Start reading a downloaded model's weights into memory, if they fit in half of it."""
-        self._pool.submit(self._read_weights, folder)
+    def add_downloaded(self, folder: Path) -> None:
+        """Begin to look for damage in a downloaded model's folder in the hub's cache."""
+        self._downloaded = self._pool.submit(self._check_downloaded, folder)
 
     def close(self) -> None:
         """End what is still being read."""
@@ -86,13 +83,13 @@ class WeightsCheck:
         finally:
             self.hash_seconds = time.perf_counter() - started
 
-    def _read_weights(self, folder: Path) -> None:
+    def _check_downloaded(self, folder: Path) -> None:
         started = time.perf_counter()
-        with suppress(OSError, KilnError):  # loading them reports it
-            files = weight_files(folder, self._model.variant)
-            if sum(file.stat().st_size for file in files) < MAX_MEMORY_SHARE * memory_bytes():
-                read_files(files, self._raise_if_closed)
-        self.read_ahead_seconds = time.perf_counter() - started
+        try:
+            files = loaded_files(folder, self._model)
+            require_undamaged(self._model.id, files, self._raise_if_closed)
+        finally:
+            self.hash_seconds = time.perf_counter() - started
 
     def _raise_if_closed(self) -> None:
         if self._closed.is_set():

@@ -32,8 +32,7 @@ class StartSeconds:
     The phases came one after another: `imports` of libraries, `load` of the model's files into
     memory, `device` for its context and the weights on their way to it, `hash_wait` until the files
     were known to be the planned ones, `code` until compiled code was there, and `first_step`, with
-    the texts before it. Beside them ran `hash`, reading and hashing the files of a local model, or
-    `read_ahead`, reading those of a hub model.
+    the texts before it. Beside them ran `hash`, reading and hashing the model's files.
     """
 
     total: float = 0.0
@@ -44,7 +43,6 @@ class StartSeconds:
     code: float = 0.0
     first_step: float = 0.0
     hash: float = 0.0
-    read_ahead: float = 0.0
 
     @property
     def rest(self) -> float:
@@ -64,8 +62,6 @@ def format_start(start: StartSeconds) -> str:
     beside = ""
     if start.hash:
         beside = f"; hashing beside them {format_duration(start.hash)}"
-    elif start.read_ahead:
-        beside = f"; reading ahead beside them {format_duration(start.read_ahead)}"
     return f"First step after {format_duration(start.total)}: {', '.join(phases)}{beside}."
 
 
@@ -114,9 +110,7 @@ class StartClock:
         self._began_drawing = time.perf_counter()
         self._code_before_drawing = self._seconds.code
 
-    def end_first_step(
-        self, compile_seconds: float, hash_seconds: float, read_ahead_seconds: float = 0.0
-    ) -> StartSeconds | None:
+    def end_first_step(self, compile_seconds: float, hash_seconds: float) -> StartSeconds | None:
         """End with the first of all steps, and return the seconds; later ones count nothing.
 
         Of the time since drawing began, compiling took `compile_seconds`.
@@ -130,7 +124,6 @@ class StartClock:
         code_since_drawing = self._seconds.code - self._code_before_drawing
         self._seconds.first_step = max(0.0, now - self._began_drawing - code_since_drawing)
         self._seconds.hash = hash_seconds
-        self._seconds.read_ahead = read_ahead_seconds
         return self._seconds
 
     def _add(self, name: str, seconds: float) -> None:

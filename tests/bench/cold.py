@@ -37,7 +37,6 @@ PHASES = (
     "first_step",
     "total",
     "hash",
-    "read_ahead",
 )
 HEADER = ("way", "wall, s", "CPU, s", *(name.replace("_", " ") for name in PHASES))
 

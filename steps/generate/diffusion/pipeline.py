@@ -27,7 +27,8 @@ from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
-from imagekiln.steps.models.hub import ask_hub
+from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
+from imagekiln.steps.models.hub_cache import forget_empty_listing
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
 from imagekiln.steps.models.scorers import score_references
@@ -285,8 +286,10 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
             )
         )
 
+    require_undamaged_configuration(model)  # before diffusers reads it
     folder = ask_hub(model, download)
-    weights.read_ahead(folder)
+    forget_empty_listing(model.id, folder)
+    weights.add_downloaded(folder)
     return folder
 
 

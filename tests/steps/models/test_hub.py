@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock, Timeout
-from huggingface_hub import close_session
+from huggingface_hub import _tree_cache, close_session
 from huggingface_hub.utils._fixes import WeakFileLock
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
@@ -13,11 +13,17 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.models.hub import ask_hub, download_configuration, silence_hub_client
+from imagekiln.steps.models.hub import (
+    ask_hub,
+    download_configuration,
+    download_file,
+    silence_hub_client,
+)
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
+from tests.servers import silent_server
 
 OTHER = "f" * 40
 
@@ -200,6 +206,21 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     )
 
 
+@pytest.mark.usefixtures("server")
+def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr("imagekiln.steps.models.hub.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with silent_server() as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        close_session()
+        try:
+            assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
+        finally:
+            close_session()
+
+
 @pytest.mark.parametrize("disturbance", ["page", "cut", "stored"])
 def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbance: str) -> None:
     server.disturbances.add(disturbance)
@@ -209,6 +230,26 @@ def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbanc
     assert (folder / "model_index.json").read_bytes() == (
         BUNDLED_FOLDER / "shapes" / "model_index.json"
     ).read_bytes()
+
+
+def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:
+    model = ModelSettings(id=MODEL, revision=REVISION)
+    server.disturbances.add("page")
+    with pytest.raises(TryAgain, match="the hub could not be reached"):
+        download_file(model, "model_index.json", "model")
+
+
+def test_hub_that_lists_no_files_is_asked_again(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ModelSettings(id=MODEL, revision=REVISION)
+    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})
+    server.disturbances.add("empty")
+    with pytest.raises(TryAgain, match="the hub lists no files of this revision"):
+        download_configuration(model)
+    server.disturbances.clear()
+    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})  # as in another process
+    assert (download_configuration(model) / "model_index.json").is_file()
 
 
 @pytest.mark.usefixtures("server")
@@ -306,6 +347,17 @@ def test_busy_hub_behind_an_error_of_diffusers_is_worth_another_try(server: Hub)
 
     server.first_answers.extend([RATE_LIMITED] * 4)
     with pytest.raises(TryAgain, match="too many requests"):
+        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
+
+
+def test_lost_network_behind_an_error_of_diffusers_is_worth_another_try() -> None:
+    from httpx2 import ConnectError
+
+    def load() -> None:
+        lost = ConnectError("Name or service not known")
+        raise OSError("Cannot load model: it is not fully cached locally") from lost
+
+    with pytest.raises(TryAgain, match="the hub could not be reached"):
         ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
 
 

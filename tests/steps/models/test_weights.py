@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.models.weights import PIECE_BYTES, file_sha256, hash_files, read_files
+from imagekiln.steps.models.weights import PIECE_BYTES, file_sha256, hash_files
 
 
 def test_the_hash_is_of_the_content(tmp_path: Path) -> None:
@@ -42,7 +42,5 @@ def test_reading_ends_where_the_caller_gives_up(tmp_path: Path) -> None:
     def give_up() -> None:
         raise TimeoutError
 
-    with pytest.raises(TimeoutError):
-        read_files([file], give_up)
     with pytest.raises(TimeoutError):
         hash_files([file], give_up)

@@ -1,13 +1,12 @@
 """The check of a model's files beside other work."""
 
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models import weights_check
 from imagekiln.steps.models.facts import model_digest
@@ -31,7 +30,6 @@ def test_the_planned_files_pass(model: ModelSettings) -> None:
         check.require_planned()
         check.require_planned()
         assert check.hash_seconds > 0
-        assert check.read_ahead_seconds == 0
 
 
 def test_other_files_do_not_pass_and_neither_does_another_variant(model: ModelSettings) -> None:
@@ -53,14 +51,18 @@ def test_a_hub_model_is_known_by_its_commit() -> None:
         check.require_planned()
 
 
-def test_reading_ahead_fails_in_silence_and_leaves_no_thread(
-    model: ModelSettings, tmp_path: Path
-) -> None:
+def test_a_downloaded_model_that_nothing_waits_for_leaves_no_thread(model: ModelSettings) -> None:
     before = threads()
     with WeightsCheck(HUB_MODEL, model_digest(HUB_MODEL)) as check:
-        check.read_ahead(Path(model.id))
-        check.read_ahead(tmp_path / "no such folder")
+        check.add_downloaded(Path(model.id))
     assert not threads() - before
+
+
+def test_a_downloaded_model_that_cannot_be_read_does_not_pass(tmp_path: Path) -> None:
+    with WeightsCheck(HUB_MODEL, model_digest(HUB_MODEL)) as check:
+        check.add_downloaded(tmp_path / "no such folder")
+        with pytest.raises(Missing):
+            check.require_planned()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_reading_ahead_fails_in_silence_and_leaves_no_thread(
         ("fp16", {"unet/a.fp16-00001-of-00002.safetensors", "vae/b.safetensors"}),
     ],
 )
-def test_of_a_hub_model_only_the_weights_of_its_variant_are_read_ahead(
+def test_of_a_hub_model_only_the_weights_of_its_variant_are_hashed(
     variant: str | None, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {
@@ -85,20 +87,18 @@ def test_of_a_hub_model_only_the_weights_of_its_variant_are_read_ahead(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"weights")
     (tmp_path / "model_index.json").write_text('{"unet": ["", ""], "vae": ["", ""]}')
-    read = set[str]()
+    hashed = set[str]()
 
-    def read_files(paths: Sequence[Path], before_piece: BeforePiece) -> None:
+    def require_undamaged(_name: str, paths: Sequence[Path], before_piece: BeforePiece) -> None:
         before_piece()
-        read.update(path.relative_to(tmp_path).as_posix() for path in paths)
+        hashed.update(path.relative_to(tmp_path).as_posix() for path in paths)
 
-    monkeypatch.setattr(weights_check, "read_files", read_files)
+    monkeypatch.setattr(weights_check, "require_undamaged", require_undamaged)
     model = HUB_MODEL.model_copy(update={"variant": variant})
     with WeightsCheck(model, model_digest(model)) as check:
-        check.read_ahead(tmp_path)
-        while not check.read_ahead_seconds:
-            time.sleep(0.001)
-    assert read == expected
-    assert check.hash_seconds == 0
+        check.add_downloaded(tmp_path)
+        check.require_planned()
+    assert hashed == {*expected, "model_index.json"}
 
 
 def test_a_check_that_nothing_waits_for_leaves_no_thread(model: ModelSettings) -> None:

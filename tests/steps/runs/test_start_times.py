@@ -97,15 +97,3 @@ def test_a_start_reads_as_a_sentence() -> None:
         "First step after 20 s: imports 5 s, load 4 s, compiled code 1 s, first step 8 s, "
         "other 2 s; hashing beside them 6.5 s."
     )
-
-
-def test_files_that_are_only_read_ahead_are_not_said_to_be_hashed() -> None:
-    clock = StartClock()
-    clock.begin_drawing()
-    start = clock.end_first_step(0.0, hash_seconds=0.0, read_ahead_seconds=6.5)
-    assert start is not None
-    assert (start.hash, start.read_ahead) == (0.0, 6.5)
-    start = StartSeconds(total=5.0, load=5.0, read_ahead=6.5)
-    assert format_start(start) == (
-        "First step after 5 s: load 5 s; reading ahead beside them 6.5 s."
-    )

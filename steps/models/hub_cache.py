@@ -1,0 +1,91 @@
+"""Files in the hub's cache that are no longer what the hub has: found by their names, and removed.
+
+The hub's client looks whether a file is there, and when it downloads one, at its length alone. In
+the cache, a file is named by what the hub calls its content, and the folder of a commit has links
+to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.models.weights import BeforePiece, iter_pieces, map_files, proceed
+from imagekiln.steps.storage.failures import error_reason, translate_errors
+
+SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
+SHA1_NAME = re.compile(r"[0-9a-f]{40}")
+
+
+def forget_empty_listing(name: str, folder: Path) -> None:
+    """Raise TryAgain where the hub has said that the commit in `folder` has no files.
+
+    No commit has none, and the client would not ask again: it keeps what it was told, in files of
+    its own (`_tree_cache.py`). Any other listing is left as it is.
+    """
+    listing = folder.parents[1] / "trees" / f"{folder.name}.json"
+    content = None
+    with suppress(OSError, ValueError):
+        content = json.loads(listing.read_bytes())
+    if isinstance(content, dict) and content.get("files") == {}:
+        with suppress(OSError):
+            listing.unlink()
+        raise TryAgain(f"{name}: the hub lists no files of this revision. Run again.")
+
+
+def require_undamaged(
+    name: str, paths: Sequence[Path], before_piece: BeforePiece = proceed
+) -> None:
+    """Raise TryAgain where one of these files of what errors call `name` is damaged.
+
+    It is removed, so that it is downloaded again. Whatever is no link into the cache is passed
+    over: the client copies files where the cache cannot have links. `before_piece` may raise, which
+    cancels it. Raises BadInput where a damaged file cannot be removed.
+    """
+    links = [path for path in paths if path.is_symlink()]
+    with translate_errors(name):
+        try:
+            wholes = map_files(links, lambda path: _is_whole(path, before_piece))
+        except FileNotFoundError as error:
+            raise TryAgain(
+                f"{name}: another process removed a file of it, which was damaged. Run again."
+            ) from error
+    damaged = [path for path, whole in zip(links, wholes, strict=True) if not whole]
+    for path in damaged:
+        _remove(name, path)
+    if damaged:
+        raise TryAgain(
+            f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
+            "Run again, which downloads it again."
+        )
+
+
+def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
+    """Whether a file's content is what its name says, or its name says nothing."""
+    content_name = link.readlink().name
+    if SHA256_NAME.fullmatch(content_name):
+        digests = [hashlib.sha256()]
+    elif SHA1_NAME.fullmatch(content_name):
+        header = b"blob %d\0" % link.stat().st_size
+        # As git has it, or as mirrors do that do not know git.
+        digests = [hashlib.sha1(start, usedforsecurity=False) for start in (header, b"")]
+    else:
+        return True
+    for piece in iter_pieces(link, before_piece):
+        for digest in digests:
+            digest.update(piece)
+    return content_name in [digest.hexdigest() for digest in digests]
+
+
+def _remove(name: str, link: Path) -> None:
+    file = link.resolve()  # where models share files, what the link leads to is a link itself
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"{name}: {file} is damaged, and cannot be removed ({error_reason(error)}). Remove it, "
+            "and fill the model cache: `imagekiln fetch RUN`."
+        ) from error
