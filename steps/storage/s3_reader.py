@@ -34,7 +34,8 @@ MD5_ETAG_PATTERN = re.compile(r"[0-9a-f]{32}")
 LOOKUP_FIELDS = {"ListObjectsV2": "Name", "HeadObject": "ETag"}
 # The answer to a request for bytes of an empty object.
 OK = 200
-NEGATIVE_STATUSES = (403, 404)
+FORBIDDEN = 403
+NEGATIVE_STATUSES = (FORBIDDEN, 404)
 INVALID_RANGE = {"InvalidRange", "416"}
 
 
@@ -190,8 +191,11 @@ def confirm_lookup(
     is_foreign = http.status_code == OK and not parsed.get(LOOKUP_FIELDS[operation.name])
     if is_foreign and attempts > 1:
         raise OSError(errno.EIO, "the answer is not that of an object store")
-    is_doubtful = is_foreign or http.status_code in NEGATIVE_STATUSES
-    return 0.0 if is_doubtful and attempts == 1 else None
+    if is_foreign or http.status_code in NEGATIVE_STATUSES:
+        # Of two answers, the second may be the one that was refused by mistake.
+        most_attempts = 3 if http.status_code == FORBIDDEN else 2
+        return 0.0 if attempts < most_attempts else None
+    return None
 
 
 async def _read_body(body: Any) -> bytes:

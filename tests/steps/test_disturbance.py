@@ -123,6 +123,20 @@ def test_prompts_in_a_bucket_are_read_as_they_are_over_a_network_that_spoils_ans
         assert network.faults
 
 
+@pytest.mark.parametrize("look", [0, 1])
+def test_refusal_that_passes_hides_no_table_whichever_look_it_meets(
+    look: int, network: Disturbance, s3_server: S3Server, tmp_path: Path
+) -> None:
+    bucket = s3_server.make_bucket()
+    open_store(f"s3://{bucket}").create("tables/a.csv", b"place\nred house\n")
+    forget_connections()
+    network.rest()
+    network.from_request(f"HEAD /{bucket}/tables", look, DENIED)
+    (source,) = gather_sources((f"s3://{bucket}/tables/*.csv",), tmp_path)
+    assert source.uri == f"s3://{bucket}/tables/a.csv"
+    assert network.faults == 1
+
+
 @pytest.mark.slow
 def test_part_is_made_again_over_a_network_that_spoils_answers(
     finished: PlanResult, network: Disturbance
