@@ -111,6 +111,7 @@ def test_memory_that_runs_out_is_provoked(tmp_path: Path) -> None:
     assert later.batch == work.batch
 
 
+@pytest.mark.slow
 def test_memory_is_watched_over_a_job(tmp_path: Path) -> None:
     work = tiny_work(tmp_path, 6)
     samples = watch_memory(work, Report(0.0), deadline=1e12)

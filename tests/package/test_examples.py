@@ -78,6 +78,7 @@ def test_own_check_finds_the_backgrounds_that_the_prompts_ask_for(
     assert verdict.reason == "the background is black, not blue"
 
 
+@pytest.mark.slow
 def test_several_models_are_compared_on_a_page(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -288,7 +288,7 @@ def test_a_canary_has_whole_groups(tmp_path: Path) -> None:
     assert rows["image_index"].to_pylist() == [*range(4)] * 2
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "format_name", ["parquet", "files", pytest.param("webdataset", marks=pytest.mark.slow)]
 )

@@ -31,7 +31,8 @@ def test_one_changed_object_leads_to_a_result_or_a_sentence(first: int) -> None:
     assert try_changes(range(first, first + 5)) == []
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 5])
 def test_one_changed_object_of_an_export_leads_to_a_result_or_a_sentence(first: int) -> None:
     assert hostile_published.try_changes(range(first, first + 5)) == []
 

@@ -207,6 +207,7 @@ def test_only_winners_have_passes(tmp_path: Path) -> None:
         assert (row["width"], row["drawn_width"]) == (2 * SIDE, SIDE)
 
 
+@pytest.mark.slow
 def test_losers_that_are_stored_have_passes_too(tmp_path: Path) -> None:
     keep = {"of": 2, "by": "seeds", "losers": "keep"}
     settings = job_with(tmp_path, scores=SEEDS, keep=keep, passes={"big": BIG})

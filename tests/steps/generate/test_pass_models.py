@@ -156,6 +156,7 @@ def test_loras_and_adapters_of_rows_are_not_applied(tmp_path: Path) -> None:
         assert plain != styled
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_halves_the_batches_of_the_pass_alone(
     plan: PlanResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_cut_into_other_shards_and_parts(together: Made, tmp_path: Path) -> None
     assert made(tmp_path, ROWS, part={"images": 2}, shard={"images": 4}) == together
 
 
+@pytest.mark.slow
 def test_fed_in_another_order(together: Made, tmp_path: Path) -> None:
     order = list(range(len(ROWS)))
     chance(7).shuffle(order)

@@ -459,6 +459,7 @@ def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_i
     assert statuses == ["ok"] * 10
 
 
+@pytest.mark.slow
 def test_pictures_that_come_late_are_those_that_come_at_once(
     there: PlanResult, tmp_path: Path
 ) -> None:
@@ -600,6 +601,7 @@ def test_a_part_made_meanwhile_by_another_pod_is_kept(there: PlanResult) -> None
     assert pq.read_table(store.uri_of(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256
 
 
+@pytest.mark.slow
 def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_texts_pair_where_one_run_has_no_ids(tmp_path: Path) -> None:
     assert (actual.both, actual.only_first, actual.only_second) == (20, 0, 0)
 
 
+@pytest.mark.slow
 def test_ids_pair_where_texts_have_changed(tmp_path: Path) -> None:
     other = [{"id": row["id"], "prompt": f"{row['prompt']}, oil on canvas"} for row in PROMPTS]
     assert (

@@ -164,6 +164,7 @@ def test_forgetting_that_was_killed_is_finished_by_the_same_command(
         accesses += every
 
 
+@pytest.mark.slow
 def test_no_table_of_files_names_images_of_a_folder_that_has_none_left(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "files")
     store = open_store(uri)
@@ -189,6 +190,7 @@ def test_no_reader_gets_what_was_being_taken_down_when_that_was_killed(tmp_path:
     require_gone(uri, before)
 
 
+@pytest.mark.slow
 def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     before = images_by_row(uri)
@@ -217,6 +219,7 @@ def test_removal_frozen_when_all_was_done_ends_no_suspension_by_another(
     assert store.exists(SUCCESS_KEY) or store.exists(SUSPENDED_KEY)
 
 
+@pytest.mark.slow
 def test_ids_are_written_down_before_the_run_is_unfinished(tmp_path: Path) -> None:
     uri = Path(make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet"))
     writes: list[str] = []
@@ -342,6 +345,7 @@ def test_removal_frozen_while_the_run_is_aggregated_leaves_what_its_manifest_nam
     require_gone(uri, before)
 
 
+@pytest.mark.slow
 def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
     tmp_path: Path,
 ) -> None:
@@ -397,6 +401,7 @@ def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing
     assert store.read(SUCCESS_KEY) == f"{IMAGES - 2} images\n".encode()
 
 
+@pytest.mark.slow
 def test_image_of_a_run_that_is_gone_is_removed_from_an_export_by_its_id(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     uri = make_run(tmp_path / "first", output, "parquet")

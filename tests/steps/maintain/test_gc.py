@@ -201,6 +201,7 @@ def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_p
     assert verify(planned_run.uri).ok == 20
 
 
+@pytest.mark.slow
 def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="run", limits={"failed_share": 1})
     fill(planned_run, {3: not_ok(3)})
@@ -220,7 +221,7 @@ def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> N
     assert verify(planned_run.uri).ok == 20
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["round", "late part"])
 def test_image_that_a_round_and_a_late_pod_made_keeps_its_copy_and_both_stay(
     first: str, tmp_path: Path

@@ -84,6 +84,7 @@ def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
     assert result.likeness.psnr == pytest.approx(10 * np.log10(255**2 / np.mean(apart**2)))
 
 
+@pytest.mark.slow
 def test_an_image_of_a_round_is_found(tmp_path: Path) -> None:
     expected = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
     with failing(str(PROMPTS[9]["prompt"])), pytest.raises(Incomplete) as caught:

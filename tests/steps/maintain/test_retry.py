@@ -327,6 +327,7 @@ def test_a_stopped_retry_resumes_its_round(failed: str) -> None:
     assert not store.exists("retry-2/plan.json")
 
 
+@pytest.mark.slow
 @S3_AMONG_SLOW
 def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
     done = retry(failed)
@@ -347,6 +348,7 @@ def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
     assert aggregate(f"{failed}/retry-1").rounds == 2
 
 
+@pytest.mark.slow
 @S3_AMONG_SLOW
 def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
     before = load_summary(open_store(failed))
@@ -415,7 +417,7 @@ def test_where_no_try_can_mend_anything_there_is_no_round_unless_asked_for(
     assert retry_round.plan.counts.images == 2
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "offers_retry"), [({3: PERMANENT}, False), ({3: PERMANENT, 4: "Lost: it"}, True)]
 )
@@ -516,7 +518,7 @@ def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None
     assert verify(store.uri).ok == 20
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True])
 def test_what_a_round_has_begun_is_left_to_rounds_where_its_end_was_killed(
     is_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -544,6 +546,7 @@ def test_what_a_round_has_begun_is_left_to_rounds_where_its_end_was_killed(
     assert verify(store.uri).ok == 20
 
 
+@pytest.mark.slow
 def test_what_a_superseded_round_has_made_is_known_before_it_is_aggregated(tmp_path: Path) -> None:
     store, plan = lacking_parts(tmp_path, (0, 0), failed=19)
     begun = begin(store, plan)

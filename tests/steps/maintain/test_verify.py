@@ -412,6 +412,7 @@ def test_damaged_part_of_a_round_is_to_be_generated_again_in_it_alone(tmp_path: 
     assert str(caught.value).endswith(f"then type: {commands}")
 
 
+@pytest.mark.slow
 def test_damaged_part_of_a_superseded_round_is_to_be_made_by_another_one(tmp_path: Path) -> None:
     run = planned(tmp_path, str(tmp_path / "out"))
     retry_round = _round_of_lost_parts(run)

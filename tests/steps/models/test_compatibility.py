@@ -109,6 +109,7 @@ def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None
         _planned(tmp_path, speed={"quantization": "fp8", "compile": "off"})
 
 
+@pytest.mark.slow
 def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_again_to_the_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

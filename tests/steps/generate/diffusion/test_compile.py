@@ -250,6 +250,7 @@ def _failing(_graph: object, _inputs: object) -> object:
     raise RuntimeError("the compiler\nfell over")
 
 
+@pytest.mark.slow
 def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -492,6 +492,7 @@ class Model:
                 self._decode(chunk)
 
 
+@pytest.mark.slow
 def test_a_pod_that_begins_with_the_second_shape_of_another_compiles_nothing(
     tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,7 +31,7 @@ def test_an_image_has_the_same_bytes_after_any_sampler_as_alone(tmp_path: Path) 
     assert histories.changed_by_history(model, variants, all_pairs=False) == []
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
 @pytest.mark.parametrize(
     ("kind", "dtype"),

@@ -183,7 +183,7 @@ def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings(models.FLUX_WARNS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(
@@ -330,7 +330,7 @@ def test_an_adapter_that_reads_what_another_image_encoder_sees_ends_the_shard(
         _opened(tmp_path, "flux", _rows("reference_image"), folder)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_encoder_may_be_half_of_what_reads_texts_too(
     tmp_path: Path, kind: Transformer

@@ -113,6 +113,7 @@ def test_an_image_depends_on_neither_its_place_nor_the_loras_before_it(
         assert np.array_equal(pixels_of(denoiser, rows[::-1], size)[-1], first[wanted])
 
 
+@pytest.mark.slow
 def test_what_a_lora_is_called_changes_no_pixel() -> None:
     first, other = (models.pipe("sd") for _ in range(2))
     files = [loras.folder("sd", 1), loras.folder("sd", 2), loras.folder("sd", 3)]
@@ -287,6 +288,7 @@ def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
         pixels_of(denoiser, _rows(1, "style:1"), 1)
 
 
+@pytest.mark.slow
 def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() -> None:
     pipe, graphs, counts = models.pipe("sd"), list[object](), []
     layers = _layers(pipe, style=loras.folder("sd", 1), detail=loras.folder("sd", 2))
