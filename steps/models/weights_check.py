@@ -51,7 +51,7 @@ class WeightsCheck:
     @property
     def is_done(self) -> bool:
         """Whether `require_planned` would return at once."""
-        return self._digest.done()
+        return self._digest.done() and (self._downloaded is None or self._downloaded.done())
 
     def require_planned(self) -> None:
         """Wait for the result.
