@@ -7,7 +7,7 @@ checked for being whole, not for what they say.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
+from imagekiln.steps.maintain.derived_objects import check_derived_objects
 from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import iter_stored_images
@@ -31,11 +32,6 @@ from imagekiln.steps.runs.integrity import (
     run_check,
 )
 from imagekiln.steps.runs.keys import (
-    CARD_KEY,
-    DUPLICATES_KEY,
-    EMPTY_DATASET_KEY,
-    REJECTED_KEY,
-    REPORT_KEY,
     SUCCESS_KEY,
     SUMMARY_KEY,
     input_image_key,
@@ -48,9 +44,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import (
-    count_rows,
     have_same_rows,
-    read_bounds,
     read_column,
     read_table,
 )
@@ -143,7 +137,7 @@ def _check_run(
     checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
     for retry_round in reconciler.rounds:
         checked += _check_round(run, reconciler, retry_round, budget)
-    checked += _check_derived_objects(run, recount)
+    checked += check_derived_objects(run, recount)
     checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
     return checked
 
@@ -373,51 +367,3 @@ def _check_sources(run: Run, retry_round: Round, number: int) -> str | None:
         f"{retry_round.store.uri_of(key)}: "
         f"does not hold images of shards {first} to {last} of the run, as its plan says"
     )
-
-
-def _check_derived_objects(run: Run, recount: Recount) -> CheckResult:
-    """Whether the objects that are neither parts nor manifest are complete and consistent."""
-    store = run.store
-    counts = run.plan.counts
-    rows = run.plan.input.rows
-    checks: list[Callable[[], str | None]] = [
-        partial(_check_row_list, store, REJECTED_KEY, counts.rejected_rows, rows),
-        partial(_check_row_list, store, DUPLICATES_KEY, counts.duplicate_images, rows),
-        partial(recount.check_summary, store),
-        partial(_check_card, store),
-        partial(_check_empty_dataset, store, recount),
-        partial(recount.check_index, store),
-        partial(_check_report, store),
-    ]
-    return sum(map(run_check, checks), CheckResult())
-
-
-def _check_row_list(store: Store, key: str, expected: int, input_rows: int) -> str | None:
-    """Whether a list of input rows has so many, of rows that the input has."""
-    count = count_rows(store, key)
-    if count != expected:
-        return f"{store.uri_of(key)}: has {count} rows and not {expected}, as planned"
-    bounds = read_bounds(store, key, "input_row")
-    if bounds is not None and not 0 <= bounds[0] <= bounds[1] < input_rows:
-        return f"{store.uri_of(key)}: names rows that the input does not have"
-    return None
-
-
-def _check_card(store: Store) -> str | None:
-    if store.read(CARD_KEY).startswith(b"---\n"):
-        return None
-    return f"{store.uri_of(CARD_KEY)}: is not a dataset card"
-
-
-def _check_empty_dataset(store: Store, recount: Recount) -> str | None:
-    """Only a run without images has it."""
-    if not recount.is_empty:
-        return None
-    rows = count_rows(store, EMPTY_DATASET_KEY)
-    return f"{store.uri_of(EMPTY_DATASET_KEY)}: has {rows} rows and not 0" if rows else None
-
-
-def _check_report(store: Store) -> str | None:
-    if store.read(REPORT_KEY).rstrip().endswith(b"</html>"):
-        return None
-    return f"{store.uri_of(REPORT_KEY)}: is not a complete page"
