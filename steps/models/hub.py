@@ -97,7 +97,16 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
         with silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
 
-    return ask_hub(named, resolve, setting)
+    try:
+        commit = ask_hub(named, resolve, setting)
+    except UnicodeDecodeError:  # of the cache: those of answers are translated
+        commit = ""
+    if not is_commit(commit):
+        raise BadInput(
+            f"{named.id}: what this machine's cache has for {named.revision} is no commit. "
+            f"Remove refs/{named.revision} of it there, or set {setting}.revision to a commit."
+        )
+    return commit
 
 
 def download_file(reference: HubReference, name: str, setting: str) -> Path:

@@ -83,7 +83,12 @@ def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
 def _remove(name: str, link: Path) -> None:
     file = link.resolve()  # where models share files, what the link leads to is a link itself
     try:
-        file.unlink(missing_ok=True)
+        if SHA256_NAME.fullmatch(file.name) is None:  # may be a file of somebody's own
+            content = link.parent / link.readlink()
+            file = content.parent.resolve() / content.name
+        file.unlink()
+    except FileNotFoundError:
+        return  # another process removed it
     except OSError as error:
         raise BadInput(
             f"{name}: {file} is damaged, and cannot be removed ({error_reason(error)}). Remove it, "

@@ -81,6 +81,31 @@ def test_file_is_whole_by_each_name_that_a_hub_gives_it(tmp_path: Path) -> None:
     require_undamaged("model", [tmp_path / "a-mirror's-own-name"])  # a copy, and no link
 
 
+def test_file_outside_of_the_cache_that_a_link_there_leads_to_is_kept(tmp_path: Path) -> None:
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(b"weights of somebody's own")
+    content = tmp_path / ("0" * 64)
+    content.symlink_to(own)
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(content.name)
+    with pytest.raises(TryAgain, match=REMOVED):
+        require_undamaged("model", [link])
+    assert own.exists()
+    assert not content.is_symlink()
+
+
+def test_content_that_models_share_is_removed_with_its_name_in_the_store(tmp_path: Path) -> None:
+    shared = tmp_path / "blobs" / ("1" * 64)
+    shared.parent.mkdir()
+    shared.write_bytes(b"damaged")
+    (tmp_path / ("0" * 64)).symlink_to(shared)
+    link = tmp_path / "model.safetensors"
+    link.symlink_to("0" * 64)
+    with pytest.raises(TryAgain, match=REMOVED):
+        require_undamaged("model", [link])
+    assert not shared.exists()
+
+
 def test_damaged_file_that_cannot_be_removed_is_no_reason_to_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

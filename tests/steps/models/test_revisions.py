@@ -102,6 +102,21 @@ def test_without_the_hub_a_branch_is_the_commit_last_fetched(
     assert _plan(tmp_path, run_id="offline").plan.model.digest == f"{MODEL}@{REVISION}"
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", bytes(40), b""])
+@pytest.mark.usefixtures("server")
+def test_a_damaged_commit_of_a_branch_in_the_cache_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    from huggingface_hub import constants
+
+    _plan(tmp_path)
+    (kept,) = (tmp_path / "cache").glob("*/refs/main")
+    kept.write_bytes(content)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInput, match=r"is no commit\. Remove refs/main of it there"):
+        _plan(tmp_path, run_id="offline")
+
+
 def test_a_branch_that_was_never_fetched_needs_the_hub(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
