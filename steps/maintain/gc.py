@@ -197,21 +197,30 @@ def _clock_lead(store: Store) -> float:
 def _collect_rewrites(
     store: Store, plans: Iterable[Plan], now: float, cutoff: float, *, remove: bool
 ) -> Iterator[Garbage]:
-    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`."""
-    rewrites = [plan.rewrite for plan in plans]
-    named = {rewrite.folder for rewrite in rewrites if rewrite is not None}
-    entries = list(store.list_folder(REWRITES_FOLDER))
-    for entry in entries:
-        folder = entry.key
-        if folder in named or not entry.is_folder:
+    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`.
+
+    Before they are removed, plans are read again: to look through all runs may take hours.
+    """
+    named = _named_rewrites(plans)
+    unused: dict[str, list[ObjectInfo]] = {}
+    for entry in store.list_folder(REWRITES_FOLDER):
+        if entry.key in named or not entry.is_folder:
             continue
-        objects = list(_rewrite_objects(store, folder))
-        old = list(_objects_before(objects, cutoff))
-        if not old or len(old) < len(objects):
+        objects = list(_rewrite_objects(store, entry.key))
+        if objects and all(_is_before(written, cutoff) for written in objects):
+            unused[entry.key] = objects
+    if unused and remove:
+        named = _named_rewrites(run.plan for run in find_runs(store).runs)
+    for folder, objects in unused.items():
+        if folder in named:
             continue
         yield _describe_rewrite(store.uri_of(folder), objects, now)
         if remove:
             _remove_rewrite(store, folder, objects)
+
+
+def _named_rewrites(plans: Iterable[Plan]) -> set[str]:
+    return {plan.rewrite.folder for plan in plans if plan.rewrite is not None}
 
 
 def _describe_rewrite(uri: str, objects: list[ObjectInfo], now: float) -> Garbage:

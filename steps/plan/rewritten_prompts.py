@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import read_texts
@@ -49,7 +49,8 @@ def rewrite_input(
 ) -> RewrittenInput:
     """The files with rewritten prompts, where the job asks for them.
 
-    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten.
+    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten. Raises
+    TryAgain where the texts are removed meanwhile.
     """
     settings = job.rewrite
     if settings is None:
@@ -60,6 +61,8 @@ def rewrite_input(
     if rewriter is not None and len(texts) < len(prompts):
         rewriter(job, prompts)
         texts = read_texts_of(rewriting, prompts)
+        if len(texts) < len(prompts):
+            raise _removed_error(rewriting)
     if len(texts) < len(prompts):
         raise NotRewritten(
             f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
@@ -71,10 +74,16 @@ def rewrite_input(
     if not prompts:  # planning says why all rows are rejected
         return RewrittenInput(rewritten_files)
     model = rewriting.read_model()
-    if model is None:
-        raise BadInput(f"{rewriting.uri}: lacks rewrite.json. Restore it.")
+    if model is None:  # it was there when the texts were read
+        raise _removed_error(rewriting)
     facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
     return RewrittenInput(rewritten_files, facts)
+
+
+def _removed_error(rewriting: Rewriting) -> TryAgain:
+    return TryAgain(
+        f"{rewriting.uri}: was removed while it was read, as by `gc`. Run the command again."
+    )
 
 
 def count_prompts_to_rewrite(job: Job) -> int:

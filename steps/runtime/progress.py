@@ -14,6 +14,7 @@ from typing import Never, Protocol, TextIO
 from tqdm import TqdmWarning, tqdm
 
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, format_log_event
+from imagekiln.steps.runtime.sanitize import sanitize_lines
 
 LINE_INTERVAL_SECONDS = 10.0
 ARGO_FILE_VARIABLE = "ARGO_PROGRESS_FILE"
@@ -141,7 +142,7 @@ class TerminalProgress:
 
     def show_event(self, event: Event) -> None:
         """Write the sentence above the bar."""
-        tqdm.write(event.sentence, file=sys.stderr)
+        tqdm.write(sanitize_lines(event.sentence), file=sys.stderr)
 
     def close(self) -> None:
         """Leave the bar where it is."""

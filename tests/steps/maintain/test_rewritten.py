@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 
 import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from tests.interleaving import frozen, interleaving
 from tests.jobs import files
 from tests.language_models import language_model
 from tests.runs import fill, job, write_prompts
@@ -104,6 +107,38 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     os.utime(text)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert make_plan(job_to_come).plan.counts.images == len(PROMPTS)
+
+
+def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
+    tmp_path: Path,
+) -> None:
+    _run(tmp_path, "first")
+    job_to_come = _job(tmp_path, "second", tokens=5)
+    rewrite(job_to_come)
+    output = tmp_path / "out"
+    _age(output, 10)
+    with interleaving(output, lambda _operation, _name: None):
+        collection = frozen(partial(gc, str(output), remove=True), "list_folder", "_rewritten")
+        planned = make_plan(job_to_come)
+        collection.finish()
+    assert collection.error is None
+    assert planned.plan.rewrite is not None
+    assert planned.plan.rewrite.folder.rpartition("/")[2] in _folders(output)
+
+
+def test_planning_whose_texts_are_removed_meanwhile_means_try_again(tmp_path: Path) -> None:
+    job_to_come = _job(tmp_path, "night")
+    folder = Path(rewrite(job_to_come).uri)
+    work = partial(make_plan, job_to_come)
+    with interleaving(tmp_path / "out", lambda _operation, _name: None):
+        planning = frozen(work, "open", "texts/00000-0000.parquet")
+        planning.step()
+        shutil.rmtree(folder)
+        planning.finish()
+    assert isinstance(planning.error, TryAgain)
+    with pytest.raises(TryAgain, match="removed while it was read"):
+        make_plan(job_to_come, rewriter=lambda _job, _prompts: None)
+    assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(PROMPTS)
 
 
 @pytest.mark.quick_cases(2)

@@ -46,6 +46,14 @@ def test_an_event_is_a_line_of_json_in_a_log_and_a_sentence_on_a_terminal(
     assert capsys.readouterr().err == "First step after 1.23 s.\n"
 
 
+def test_an_event_that_quotes_a_name_controls_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    event = Event("rewrite", {}, "Loading models/\x1b]0;owned\x07\x9b2J ...")
+    TerminalProgress().show_event(event)
+    assert capsys.readouterr().err == "Loading models/\ufffd]0;owned\ufffd\ufffd2J ...\n"
+
+
 def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     out = io.StringIO()
     lines = JsonLinesProgress(out, None)
