@@ -18,7 +18,7 @@ from imagekiln.steps.models.hub_cache import forget_empty_listing, require_undam
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
-    from httpx2 import Client, Request
+    from httpx2 import Client, Request, Response
     from huggingface_hub.errors import HfHubHTTPError
 
 T = TypeVar("T")
@@ -205,18 +205,25 @@ def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
 
 def _seconds_to_wait(busy: "HfHubHTTPError", attempt: int) -> float:
     """As long as the hub asks for, or ever longer, and up to half of that more by chance."""
-    headers = busy.response.headers
-    asked = re.fullmatch(r"(\d+)", headers.get("retry-after", ""))
-    asked = asked or re.search(r"\bt=(\d+)", headers.get("ratelimit", ""))
-    seconds = float(asked[1]) if asked else FIRST_WAIT_SECONDS * 2 ** (attempt - 1)
+    asked = _asked_seconds(busy.response)
+    seconds = FIRST_WAIT_SECONDS * 2 ** (attempt - 1) if asked is None else asked
     spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
     return min(max(seconds, 1.0), MAX_WAIT_SECONDS) * spread
+
+
+def _asked_seconds(response: "Response") -> float | None:
+    """How long an answer asks to wait, by either header in use, whichever is longer."""
+    asked = [
+        re.fullmatch(r"\s*(\d+)\s*", response.headers.get("retry-after", "")),
+        re.search(r"\bt=(\d+)", response.headers.get("ratelimit", "")),
+    ]
+    return max((float(match[1]) for match in asked if match), default=None)
 
 
 @contextmanager
 def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
-    limit_silence()
+    limit_waits()
     try:
         yield
     except Exception as error:
@@ -336,23 +343,27 @@ def _is_network_error(error: Exception) -> bool:
 
 
 @cache
-def limit_silence() -> None:
-    """Have requests fail that are not answered: for most of them, the hub's client has no limit.
+def limit_waits() -> None:
+    """Limit how long the hub's client waits for an answer, and as long as an answer asks it to.
 
-    The client's factory is private, and needed: one that was set before, as for a proxy, stays.
+    It has no limit for most requests, and none for what a busy server asks. The client's factory is
+    private, and needed: one that was set before, as for a proxy, stays.
     """
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
     create = _http._GLOBAL_CLIENT_FACTORY
 
-    def create_with_limit() -> "Client":
+    def create_with_limits() -> "Client":
         client = create()
         hooks = client.event_hooks
-        client.event_hooks = {**hooks, "request": [*hooks["request"], _limit_request]}
+        client.event_hooks = {
+            "request": [*hooks["request"], _limit_request],
+            "response": [*hooks["response"], _limit_asked_wait],
+        }
         return client
 
-    set_client_factory(create_with_limit)
+    set_client_factory(create_with_limits)
 
 
 def _limit_request(request: "Request") -> None:
@@ -362,6 +373,14 @@ def _limit_request(request: "Request") -> None:
         name: MAX_SILENCE_SECONDS if seconds is None else seconds
         for name, seconds in limits.items()
     }
+
+
+def _limit_asked_wait(response: "Response") -> None:
+    """Let an answer ask for no longer wait than the hub's own limit of requests ever needs."""
+    asked = _asked_seconds(response)
+    if asked is not None and asked > MAX_WAIT_SECONDS:
+        response.headers.pop("ratelimit", None)
+        response.headers["retry-after"] = f"{MAX_WAIT_SECONDS:.0f}"
 
 
 @contextmanager

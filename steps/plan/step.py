@@ -34,9 +34,14 @@ from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInpu
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_peak_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.plan.writing import replace_rejected, require_same_shards, write_plan
+from imagekiln.steps.plan.writing import (
+    is_whole,
+    replace_rejected,
+    require_same_shards,
+    write_plan,
+)
 from imagekiln.steps.runs.added_columns import require_free_names
-from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key, shard_key
+from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key
 from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.runs.turns import TurnStore
@@ -114,7 +119,7 @@ def make_plan(
     if job.run_id is not None:
         store = _open_run_store(job, job.run_id)
         existing = _read_plan(store)
-        if existing is not None and _is_whole(store, existing):
+        if existing is not None and is_whole(store, existing):
             planned_model = resolve_model(job, existing.revisions)
             adopted = _adopt_plan(store, existing, job, planned_model, terms)
             change = None if must_exist else describe_input_change(job, existing)
@@ -132,11 +137,11 @@ def make_plan(
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model, terms)
-            if _is_whole(store, existing):
+            if is_whole(store, existing):
                 return replace(
                     adopted, prompt_columns=prompt_columns, unused_columns=unused_columns
                 )
-            # What was removed of it is planned again, by what it had chosen.
+            # What is missing of it is planned again, by what it had chosen.
             model = resolve_model(job, existing.revisions)
             tuning = load_tuning(job, model.facts, files)
             sample_images = existing.sample_images
@@ -190,7 +195,7 @@ def is_planned(job: Job) -> bool:
         return False
     store = _open_run_store(job, job.run_id)
     existing = _read_plan(store)
-    return existing is not None and _is_whole(store, existing)
+    return existing is not None and is_whole(store, existing)
 
 
 def _derive_run_id(
@@ -263,11 +268,6 @@ def _read_plan(store: Store) -> Plan | None:
     except Missing:
         return None
     return parse_plan(content, store.uri_of(PLAN_KEY))
-
-
-def _is_whole(store: Store, plan: Plan) -> bool:
-    """Whether the run of a plan is there: its removal, once begun, has taken the first shard."""
-    return not plan.shards or store.exists(shard_key(0))
 
 
 def _adopt_plan(

@@ -4,6 +4,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,9 +22,11 @@ from imagekiln.steps.runs.tables import (
     to_parquet,
     write_parquet,
 )
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 
 WRITERS = 4
+READERS = 16
 
 
 def write_plan(
@@ -36,8 +39,8 @@ def write_plan(
 ) -> Plan:
     """Write the draft's objects, and return the plan that is stored.
 
-    Where it is `existing`, whose removal was begun, what was removed is written again. Raises
-    BadInput where other objects are in the way, TryAgain.
+    Where it is `existing`, what is missing of it is written again. Raises BadInput where other
+    objects are in the way, TryAgain.
     """
     job = inputs.job
     freeze_existing_runs(store, job, inputs.existing_runs)
@@ -71,6 +74,17 @@ def write_plan(
     return create_plan(store, existing or plan)
 
 
+def is_whole(store: Store, plan: Plan) -> bool:
+    """Whether the shards and lists of a plan are all there.
+
+    A removal takes the first shard before all else. But a planner that was frozen meanwhile may
+    have written that one again, and nothing after it.
+    """
+    keys = [*map(shard_key, range(len(plan.shards))), REJECTED_KEY, DUPLICATES_KEY]
+    with closing(map_ordered(lambda index: store.exists(keys[index]), len(keys), READERS)) as found:
+        return all(found)
+
+
 def replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
     """Write rejected.parquet, over that of an attempt whose rows were refused; its URI."""
     path = scratch / REJECTED_KEY
@@ -80,16 +94,16 @@ def replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]
 
 
 def require_same_shards(store: Store, removed: Plan, draft: PlanDraft) -> None:
-    """Raise BadInput where a run whose removal was begun would be planned otherwise now.
+    """Raise BadInput where a run that has lost a shard or list would be planned otherwise now.
 
     What is left of it, such as its parts, goes with the shards that it had.
     """
     shards = tuple(_shard_of(to_parquet(rows), rows) for rows in draft.iter_shards())
     if shards != removed.shards:
         raise BadInput(
-            f"{store.uri}: its removal was begun and not finished, and it would be planned "
-            "otherwise now, since its input, or runs before it, have changed. Delete what is left "
-            "of it, or choose another run_id."
+            f"{store.uri}: shards or lists of its plan are missing, as after a removal that was "
+            "interrupted, and they would be others now, since its input, or runs before it, have "
+            "changed. Choose another run_id, or remove what is left of it with `gc --remove`."
         )
 
 

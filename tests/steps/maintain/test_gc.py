@@ -22,6 +22,7 @@ from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import (
+    DUPLICATES_KEY,
     PLAN_KEY,
     RUN_KEY_PATTERN,
     SUCCESS_KEY,
@@ -411,7 +412,7 @@ def test_half_removed_run_is_not_planned_otherwise(
     half = finished_run(tmp_path, "half", done=False)
     _begin_removal(half, 3)
     before = files(Path(half.uri))
-    with pytest.raises(BadInput, match="its removal was begun and not finished"):
+    with pytest.raises(BadInput, match="shards or lists of its plan are missing"):
         planned(tmp_path, str(tmp_path / "out"), PROMPTS[:8], run_id="half")
     assert files(Path(half.uri)).keys() - before.keys() <= {TERMS_KEY}
 
@@ -455,6 +456,25 @@ def test_removal_frozen_before_its_last_steps_leaves_a_run_that_was_made_since(
         finished_run(tmp_path / "frozen", "half", PROMPTS[:2])
         zombie.finish()
     assert zombie.error is None or isinstance(zombie.error, TryAgain)
+    assert verify(half.uri).ok == 2
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("accesses", range(1, 7))
+def test_planner_that_wakes_during_a_removal_does_not_make_a_half_removed_run_look_whole(
+    tmp_path: Path, accesses: int
+) -> None:
+    plan = partial(finished_run, tmp_path, "half", PROMPTS[:2], done=False)
+    with interleaving(tmp_path, lambda *_: None):
+        late_planner = frozen(plan, "create", shard_key(0))
+        half = plan()
+        removal = Process("gc", partial(gc, str(tmp_path / "out"), 0, remove=True))
+        while (Path(half.uri) / DUPLICATES_KEY).exists():
+            removal.step()
+        late_planner.step(accesses)
+        removal.kill()
+        late_planner.kill()
+        finished_run(tmp_path, "half", PROMPTS[:2])
     assert verify(half.uri).ok == 2
 
 

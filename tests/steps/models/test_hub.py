@@ -14,6 +14,7 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
+    MAX_WAIT_SECONDS,
     ask_hub,
     download_configuration,
     download_file,
@@ -333,6 +334,18 @@ def test_configuration_is_downloaded_from_a_hub_that_was_busy(server: Hub) -> No
     server.first_answers.extend([RATE_LIMITED] * 2)
     folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert (folder / "model_index.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Retry-After": "86400"}, {"RateLimit": '"api";r=0;t=86400'}], ids=str
+)
+def test_hub_that_asks_for_a_day_is_asked_again_within_minutes(
+    server: Hub, waits: list[float], headers: dict[str, str]
+) -> None:
+    server.first_answers.extend([(429, headers)] * 2)
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert len(waits) == 2
+    assert max(waits) <= 1.5 * MAX_WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("waits")
