@@ -4,7 +4,6 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
 from imagekiln.steps.plan.existing_images import freeze_existing_runs
-from imagekiln.steps.runs.keys import DUPLICATES_KEY, REJECTED_KEY, shard_key
+from imagekiln.steps.runs.keys import DUPLICATES_KEY, REJECTED_KEY, SHARDS_FOLDER, shard_key
 from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, create_plan, creation_time
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
@@ -22,11 +21,9 @@ from imagekiln.steps.runs.tables import (
     to_parquet,
     write_parquet,
 )
-from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 
 WRITERS = 4
-READERS = 16
 
 
 def write_plan(
@@ -80,9 +77,9 @@ def is_whole(store: Store, plan: Plan) -> bool:
     A removal takes the first shard before all else. But a planner that was frozen meanwhile may
     have written that one again, and nothing after it.
     """
-    keys = [*map(shard_key, range(len(plan.shards))), REJECTED_KEY, DUPLICATES_KEY]
-    with closing(map_ordered(lambda index: store.exists(keys[index]), len(keys), READERS)) as found:
-        return all(found)
+    listed = {entry.key for entry in store.list_folder(SHARDS_FOLDER)}
+    has_shards = listed.issuperset(map(shard_key, range(len(plan.shards))))
+    return has_shards and store.exists(REJECTED_KEY) and store.exists(DUPLICATES_KEY)
 
 
 def replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:

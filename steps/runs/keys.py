@@ -1,6 +1,6 @@
 """The key of every object in a run's folder.
 
-Keys are made nowhere else, and no user text is part of one. Only `gc` lists objects.
+Keys are made nowhere else, and no user text is part of one.
 """
 
 import re
@@ -25,6 +25,7 @@ IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
+SHARDS_FOLDER = "shards"
 TURNS_FOLDER = "turns"
 REPORT_FOLDER = "report"
 PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
@@ -83,7 +84,7 @@ REWRITE_KEY_PATTERNS = tuple(
 
 def shard_key(number: int) -> str:
     """The image rows of one shard, in the order in which they are drawn."""
-    return f"shards/{number:05d}.parquet"
+    return f"{SHARDS_FOLDER}/{number:05d}.parquet"
 
 
 def part_key(shard_number: int, part_number: int) -> str:
