@@ -21,6 +21,7 @@ from imagekiln.steps.rewrite import step
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from imagekiln.workflows.cli.text import format_forgotten
 from tests.interleaving import frozen, interleaving
 from tests.jobs import files, image_rows
 from tests.language_models import language_model
@@ -249,3 +250,21 @@ def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) 
     gone = [row["prompt_original"] for row in rows if row["status"] == "forgotten"]
     assert gone == ["red dog"]
     imagekiln.verify(uri)
+
+
+def test_row_that_was_left_out_for_another_s_image_is_not_called_unknown(tmp_path: Path) -> None:
+    rows = [{"prompt": text, "id": text, "seed": 5} for text in ("Jane", "Ann")]
+    prompts = write_prompts(tmp_path / "same.parquet", rows)  # the model knows neither word
+    result = make_plan(
+        _job(tmp_path, "night").model_copy(update={"prompts": str(prompts)}),
+        rewriter=prompt_rewriter(),
+    )
+    assert result.plan.counts.duplicate_images == 1
+    fill(result)
+    aggregate(result.uri)
+    left_out = imagekiln.forget(result.uri, ids=["Ann"])
+    assert (left_out.images, left_out.unknown_ids) == (0, ("Ann",))
+    assert "no row that one was made for, has the id Ann." in format_forgotten(left_out)
+    assert imagekiln.forget(result.uri, prompt_contains=["ann"]).images == 0
+    (image_id,) = pq.read_table(f"{result.uri}/duplicates.parquet")["image_id"].to_pylist()
+    assert imagekiln.forget(result.uri, ids=[image_id]).images == 1
