@@ -268,3 +268,15 @@ def test_row_that_was_left_out_for_another_s_image_is_not_called_unknown(tmp_pat
     assert imagekiln.forget(result.uri, prompt_contains=["ann"]).images == 0
     (image_id,) = pq.read_table(f"{result.uri}/duplicates.parquet")["image_id"].to_pylist()
     assert imagekiln.forget(result.uri, ids=[image_id]).images == 1
+
+
+def test_night_with_nothing_new_has_the_columns_of_rewritten_prompts(tmp_path: Path) -> None:
+    _run(tmp_path, "first")
+    job_again = _job(tmp_path, "second").model_copy(update={"skip_existing": True})
+    quiet = make_plan(job_again, rewriter=prompt_rewriter())
+    assert not quiet.plan.shards
+    aggregate(quiet.uri)
+    columns = ["prompt", "prompt_original", "prompt_rewrite"]
+    assert imagekiln.dataset(quiet.uri, columns=columns).count_rows() == 0
+    assert {*columns} <= {*pq.read_schema(f"{quiet.uri}/empty.parquet").names}
+    assert imagekiln.dataset(str(tmp_path / "out"), columns=columns).count_rows() == len(TEXTS)
