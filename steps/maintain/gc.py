@@ -199,20 +199,21 @@ def _collect_rewrites(
 ) -> Iterator[Garbage]:
     """The rewritten prompts that no plan names and to which nothing was written since `cutoff`.
 
-    Before they are removed, plans are read again: to look through all runs may take hours.
+    Before they are removed, plans and times are read again: to look through all runs may take
+    hours.
     """
     named = _named_rewrites(plans)
-    unused: dict[str, list[ObjectInfo]] = {}
-    for entry in store.list_folder(REWRITES_FOLDER):
-        if entry.key in named or not entry.is_folder:
-            continue
-        objects = list(_rewrite_objects(store, entry.key))
-        if objects and all(_is_before(written, cutoff) for written in objects):
-            unused[entry.key] = objects
+    folders = [entry.key for entry in store.list_folder(REWRITES_FOLDER) if entry.is_folder]
+    unused = [
+        folder
+        for folder in folders
+        if folder not in named and _unwritten_objects(store, folder, cutoff)
+    ]
     if unused and remove:
         named = _named_rewrites(run.plan for run in find_runs(store).runs)
-    for folder, objects in unused.items():
-        if folder in named:
+    for folder in unused:
+        objects = _unwritten_objects(store, folder, cutoff)
+        if folder in named or not objects:
             continue
         yield _describe_rewrite(store.uri_of(folder), objects, now)
         if remove:
@@ -232,6 +233,12 @@ def _describe_rewrite(uri: str, objects: list[ObjectInfo], now: float) -> Garbag
         bytes=sum(entry.size for entry in objects),
         days=(now - newest) / DAY_SECONDS,
     )
+
+
+def _unwritten_objects(store: Store, folder: str, cutoff: float) -> list[ObjectInfo]:
+    """The objects of a rewrite to which nothing was written since `cutoff`; else none."""
+    objects = list(_rewrite_objects(store, folder))
+    return objects if all(_is_before(entry, cutoff) for entry in objects) else []
 
 
 def _rewrite_objects(store: Store, folder: str) -> Iterator[ObjectInfo]:

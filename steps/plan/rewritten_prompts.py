@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import read_texts
@@ -62,7 +62,7 @@ def rewrite_input(
         rewriter(job, prompts)
         texts = read_texts_of(rewriting, prompts)
         if len(texts) < len(prompts):
-            raise _removed_error(rewriting)
+            raise rewriting.removed_error()
     if len(texts) < len(prompts):
         raise NotRewritten(
             f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
@@ -75,15 +75,9 @@ def rewrite_input(
         return RewrittenInput(rewritten_files)
     model = rewriting.read_model()
     if model is None:  # it was there when the texts were read
-        raise _removed_error(rewriting)
+        raise rewriting.removed_error()
     facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
     return RewrittenInput(rewritten_files, facts)
-
-
-def _removed_error(rewriting: Rewriting) -> TryAgain:
-    return TryAgain(
-        f"{rewriting.uri}: was removed while it was read, as by `gc`. Run the command again."
-    )
 
 
 def count_prompts_to_rewrite(job: Job) -> int:
@@ -126,13 +120,11 @@ def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
 def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
     """The texts of these prompts that are committed."""
     texts: dict[str, RewrittenText] = {}
-    for part in rewriting.iter_parts():
-        if prompts.isdisjoint(part.prompts):
-            continue
+    for part, own in rewriting.divide(prompts):
         part_texts = rewriting.read_part(part)
         if part_texts is not None:
             pairs = zip(part.prompts, part_texts, strict=True)
-            texts.update((prompt, text) for prompt, text in pairs if prompt in prompts)
+            texts.update((prompt, text) for prompt, text in pairs if prompt in own)
     return texts
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
@@ -30,6 +30,7 @@ from imagekiln.steps.storage.local import temporary_folder
 if TYPE_CHECKING:
     from imagekiln.steps.rewrite.language_model import LanguageModel
 
+T = TypeVar("T")
 MODEL_SETTING = "rewrite.model"
 PART_PROMPTS = 256  # of which each is rewritten again after a kill
 LIBRARIES = ("torch", "transformers")
@@ -42,7 +43,7 @@ class Share:
     index: int = 0
     count: int = 1
 
-    def select(self, parts: Iterable[RewritePart]) -> Iterator[RewritePart]:
+    def select(self, parts: Iterable[T]) -> Iterator[T]:
         """The parts of this process."""
         return islice(parts, self.index, None, self.count)
 
@@ -63,8 +64,8 @@ def rewrite(job: Job, progress: Progress | None = None, share: Share = WHOLE) ->
     """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
 
     For a run that is planned already, nothing is read or rewritten. Raises BadInput where job,
-    prompts or model must be corrected, TryAgain where the hub, storage or the device failed; then
-    it resumes.
+    prompts or model must be corrected, TryAgain where the hub, storage or the device failed, or
+    where what it writes is removed meanwhile; then it resumes.
     """
     job = job.without_cluster()
     settings = require_rewrite(job)
@@ -143,6 +144,8 @@ def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str], share: Sha
         total = sum(len(part.prompts) for part in missing)
         progress.start(total)
         _commit_parts(rewriting, missing, language_model, progress)
+    if not _is_done(rewriting, prompts, share):
+        raise rewriting.removed_error()
     return total
 
 
@@ -152,24 +155,16 @@ def _say(progress: Progress, sentence: str) -> None:
 
 def _is_done(rewriting: Rewriting, prompts: set[str], share: Share) -> bool:
     """Whether nothing is left to do here. What is in no list yet may be in parts of any share."""
-    parts = list(_iter_parts_of(rewriting, prompts))
-    listed = sum(len(prompts.intersection(part.prompts)) for part in parts)
-    if listed < len(prompts):
+    parts = list(rewriting.divide(prompts))
+    if sum(len(own) for _, own in parts) < len(prompts):
         return False
-    own = share.select(parts)
-    return all(map(rewriting.has_part, own))
-
-
-def _iter_parts_of(rewriting: Rewriting, prompts: set[str]) -> Iterator[RewritePart]:
-    """The parts that have one of these prompts."""
-    parts = rewriting.iter_parts()
-    return (part for part in parts if not prompts.isdisjoint(part.prompts))
+    return all(rewriting.has_part(part) for part, _ in share.select(parts))
 
 
 def _find_missing_parts(rewriting: Rewriting, prompts: set[str], share: Share) -> list[RewritePart]:
     """The parts of a share that are not committed."""
-    parts = share.select(_iter_parts_of(rewriting, prompts))
-    return [part for part in parts if not rewriting.has_part(part)]
+    parts = share.select(rewriting.divide(prompts))
+    return [part for part, _ in parts if not rewriting.has_part(part)]
 
 
 def _commit_parts(

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Annotated, Literal, get_args
 
@@ -136,6 +137,19 @@ class Rewriting:
                 key = self._key(f"texts/{number:05d}-{place:04d}.parquet")
                 yield RewritePart(key, prompts[start : start + size])
 
+    def divide(self, prompts: set[str]) -> Iterator[tuple[RewritePart, set[str]]]:
+        """Each part that decides the texts of some of these prompts, with those prompts.
+
+        The first list that has a prompt decides: whoever appends one while earlier ones are removed
+        leaves it to those that are written since.
+        """
+        left = set(prompts)
+        for part in self.iter_parts():
+            own = left.intersection(part.prompts)
+            if own:
+                left.difference_update(own)
+                yield part, own
+
     def append_lists(self, prompts: set[str]) -> None:
         """Freeze lists of these prompts, except those that others have listed meanwhile.
 
@@ -155,35 +169,54 @@ class Rewriting:
             missing.difference_update(listed)
 
     def has_part(self, part: RewritePart) -> bool:
-        """Whether the part is committed."""
-        return self._store.exists(part.key)
+        """Whether the part is committed. Raises BadInput where it is damaged."""
+        return self.read_part(part) is not None
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
-        """Commit the texts of a part. The first writer wins."""
+        """Commit the texts of a part. The first writer wins.
+
+        What is there of other prompts is replaced: somebody wrote it when its list was removed.
+        Raises TryAgain where another process does that at the same time.
+        """
         columns = {
             "prompt": part.prompts,
             "text": [text.text for text in texts],
             "end": [text.end for text in texts],
         }
-        self._store.create(part.key, to_parquet(pa.table(columns, PART_SCHEMA)))
+        content = to_parquet(pa.table(columns, PART_SCHEMA))
+        if not self._store.create(part.key, content) and not self.has_part(part):
+            check = partial(self._require_no_part, part)
+            self._store.replace_after(check, part.key, content)
+
+    def _require_no_part(self, part: RewritePart) -> None:
+        if self.has_part(part):
+            where = self._store.uri_of(part.key)
+            raise TryAgain(f"{where}: another process wrote it too. Run the command again.")
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
         """The texts of a part in the order of its prompts; None where it is not committed.
 
-        Raises BadInput where the object is damaged, or not of these prompts.
+        An object of other prompts, whose list was removed, is no commit. Raises BadInput where the
+        object is damaged.
         """
         try:
             table = read_table(self._store, part.key)
         except Missing:
             return None
         where = self._store.uri_of(part.key)
-        if table.schema != PART_SCHEMA or tuple(table["prompt"].to_pylist()) != part.prompts:
-            raise damage_error(where, ValueError("it is not of the prompts that are planned"))
+        if table.schema != PART_SCHEMA:
+            raise damage_error(where, ValueError("it has other columns"))
+        if tuple(table["prompt"].to_pylist()) != part.prompts:
+            return None
         ends = table["end"].to_pylist()
         if table["text"].null_count or not set(ends) <= {*get_args(Ending)}:
             raise damage_error(where, ValueError("it lacks texts"))
         pairs = zip(table["text"].to_pylist(), ends, strict=True)
         return [RewrittenText(text, end) for text, end in pairs]
+
+    def removed_error(self) -> TryAgain:
+        """That the folder lacks what was there."""
+        return TryAgain(f"{self.uri}: was removed meanwhile, as by `gc`. Run the command again.")
 
     def _read_list(self, number: int) -> tuple[str, ...] | None:
         key = self._list_key(number)

@@ -108,8 +108,14 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
 
 @confirm_damage
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
-    """The columns of the rows of the plan's parts: without shards, those that all runs have."""
-    schema = IMAGE_ROW_SCHEMA
+    """The columns of the rows of the plan's parts.
+
+    Without shards, those that all runs have, and those that say where prompts are from, which are
+    texts. What `carry` names has types that only shards tell.
+    """
+    job = plan.job
+    origins = [pa.field(name, pa.string()) for name in job.carried_columns if name not in job.carry]
+    schema = pa.schema([*IMAGE_ROW_SCHEMA, *origins])
     if plan.shards:
         with open_parquet(store, shard_key(0)) as parquet:
             schema = parquet.schema_arrow

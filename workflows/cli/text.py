@@ -323,7 +323,7 @@ def _format_unknown_ids(ids: Sequence[str]) -> str:
     shown = ", ".join(map(sanitize_line, ids[:MAX_SHOWN_IDS]))
     hidden = len(ids) - MAX_SHOWN_IDS
     more = f" and {hidden:,} more" if hidden > 0 else ""
-    return f"No image or row here has the id {shown}{more}."
+    return f"No image here, and no row that one was made for, has the id {shown}{more}."
 
 
 def format_garbage(result: "GcResult") -> str:

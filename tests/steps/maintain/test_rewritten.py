@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -16,27 +17,29 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.rewrite import step
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from imagekiln.workflows.cli.text import format_forgotten
 from tests.interleaving import frozen, interleaving
-from tests.jobs import files
+from tests.jobs import files, image_rows
 from tests.language_models import language_model
 from tests.runs import fill, job, write_prompts
 
 DAY = 86_400
 TEXTS = ("red cat", "red dog", "blue cat", "blue dog")
-PROMPTS = [{"prompt": text, "id": text} for text in TEXTS]
 
 
-def _job(folder: Path, run_id: str, tokens: int = 4) -> Job:
+def _job(folder: Path, run_id: str, tokens: int = 4, texts: Sequence[str] = TEXTS) -> Job:
     """A job of prompts to rewrite, by other settings with other `tokens`."""
     settings = {
         "model": {"id": str(language_model("gpt2")), "dtype": "float32"},
         "instruction": "Describe {prompt} :",
         "max_new_tokens": tokens,
     }
-    prompts = write_prompts(folder / "prompts.parquet", PROMPTS)
+    rows = [{"prompt": text, "id": text} for text in texts]
+    prompts = write_prompts(folder / f"{run_id}.parquet", rows)
     return job(prompts, str(folder / "out"), run_id=run_id, rewrite=settings)
 
 
@@ -106,7 +109,7 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     (text,) = folder.glob("texts/*")
     os.utime(text)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert make_plan(job_to_come).plan.counts.images == len(PROMPTS)
+    assert make_plan(job_to_come).plan.counts.images == len(TEXTS)
 
 
 def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
@@ -136,9 +139,48 @@ def test_planning_whose_texts_are_removed_meanwhile_means_try_again(tmp_path: Pa
         shutil.rmtree(folder)
         planning.finish()
     assert isinstance(planning.error, TryAgain)
-    with pytest.raises(TryAgain, match="removed while it was read"):
+    with pytest.raises(TryAgain, match="was removed meanwhile"):
         make_plan(job_to_come, rewriter=lambda _job, _prompts: None)
-    assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(PROMPTS)
+    assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(TEXTS)
+
+
+@pytest.mark.parametrize("late", ["prompts/00001.parquet", "texts/00000-0001.parquet"])
+def test_what_is_written_while_the_folder_is_removed_is_told_and_stops_no_later_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    monkeypatch.setattr(step, "PART_PROMPTS", 2)
+    output = tmp_path / "out"
+    texts = TEXTS if late.startswith("texts") else (*TEXTS, "cat", "sea", "house")
+    with interleaving(output, lambda _operation, _name: None):
+        killed = frozen(partial(rewrite, _job(tmp_path, "killed")), "create", "00000-0001.parquet")
+        killed.kill()
+        _age(output, 10)
+        writer = frozen(partial(rewrite, _job(tmp_path, "late", texts=texts)), "create", late)
+        assert gc(str(output), remove=True).found
+        writer.finish()
+    assert isinstance(writer.error, TryAgain)
+    assert [name.partition("/")[2].partition("/")[2] for name in files(output)] == [late]
+
+    for number, later in enumerate([("cat", "a b", "house c", "sea d"), ("cat", "c d"), texts]):
+        planned = make_plan(_job(tmp_path, f"{number}", texts=later), rewriter=prompt_rewriter())
+        alone = _job(tmp_path / f"{number}", f"{number}", texts=later)
+        expected = make_plan(alone, rewriter=prompt_rewriter())
+        assert image_rows(planned).equals(image_rows(expected))
+
+
+def test_prompts_that_are_written_while_plans_are_read_again_stay(tmp_path: Path) -> None:
+    job_to_come = _job(tmp_path, "night")
+    folder = Path(rewrite(job_to_come).uri)
+    output = tmp_path / "out"
+    _age(output, 10)
+    with interleaving(output, lambda _operation, _name: None):
+        collection = frozen(partial(gc, str(output), remove=True), "list_folder", "/texts")
+        collection.step(2)  # it has seen that all is old
+        (text,) = folder.glob("texts/*")
+        os.utime(text)
+        collection.finish()
+    assert collection.error is None
+    assert text.exists()
 
 
 @pytest.mark.quick_cases(2)
@@ -188,8 +230,7 @@ def test_other_prompts_are_rewritten_after_a_removal_that_was_interrupted(
         patch.setattr(LocalStore, "remove", remove_one)
         with pytest.raises(KeyboardInterrupt):
             gc(str(tmp_path / "out"), remove=True)
-    other = write_prompts(tmp_path / "others.parquet", [{"prompt": "green fox", "id": "f"}])
-    further = _job(tmp_path, "again").model_copy(update={"prompts": str(other)})
+    further = _job(tmp_path, "again", texts=["green fox"])
     assert make_plan(further, rewriter=prompt_rewriter()).plan.counts.images == 1
 
 
@@ -209,3 +250,33 @@ def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) 
     gone = [row["prompt_original"] for row in rows if row["status"] == "forgotten"]
     assert gone == ["red dog"]
     imagekiln.verify(uri)
+
+
+def test_row_that_was_left_out_for_another_s_image_is_not_called_unknown(tmp_path: Path) -> None:
+    rows = [{"prompt": text, "id": text, "seed": 5} for text in ("Jane", "Ann")]
+    prompts = write_prompts(tmp_path / "same.parquet", rows)  # the model knows neither word
+    result = make_plan(
+        _job(tmp_path, "night").model_copy(update={"prompts": str(prompts)}),
+        rewriter=prompt_rewriter(),
+    )
+    assert result.plan.counts.duplicate_images == 1
+    fill(result)
+    aggregate(result.uri)
+    left_out = imagekiln.forget(result.uri, ids=["Ann"])
+    assert (left_out.images, left_out.unknown_ids) == (0, ("Ann",))
+    assert "no row that one was made for, has the id Ann." in format_forgotten(left_out)
+    assert imagekiln.forget(result.uri, prompt_contains=["ann"]).images == 0
+    (image_id,) = pq.read_table(f"{result.uri}/duplicates.parquet")["image_id"].to_pylist()
+    assert imagekiln.forget(result.uri, ids=[image_id]).images == 1
+
+
+def test_night_with_nothing_new_has_the_columns_of_rewritten_prompts(tmp_path: Path) -> None:
+    _run(tmp_path, "first")
+    job_again = _job(tmp_path, "second").model_copy(update={"skip_existing": True})
+    quiet = make_plan(job_again, rewriter=prompt_rewriter())
+    assert not quiet.plan.shards
+    aggregate(quiet.uri)
+    columns = ["prompt", "prompt_original", "prompt_rewrite"]
+    assert imagekiln.dataset(quiet.uri, columns=columns).count_rows() == 0
+    assert {*columns} <= {*pq.read_schema(f"{quiet.uri}/empty.parquet").names}
+    assert imagekiln.dataset(str(tmp_path / "out"), columns=columns).count_rows() == len(TEXTS)
