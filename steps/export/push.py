@@ -18,7 +18,7 @@ from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.models.hub import (
     BUSY_STATUSES,
     is_of_answer,
-    limit_waits,
+    limit_client,
     silence_hub_client,
 )
 from imagekiln.steps.runs.account import count_entries
@@ -273,7 +273,7 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 @contextmanager
 def _translate_errors(repository: str) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
-    limit_waits()
+    limit_client()
     try:
         yield
     except KilnError:

@@ -233,6 +233,11 @@ def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbanc
     ).read_bytes()
 
 
+def test_name_that_is_no_text_is_told_in_a_sentence(server: Hub) -> None:
+    server.disturbances.add("surrogate")
+    assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
+
+
 def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:
     model = ModelSettings(id=MODEL, revision=REVISION)
     server.disturbances.add("page")

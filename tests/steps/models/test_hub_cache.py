@@ -8,6 +8,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models, load_pipeline
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.models.hub import download_configuration, download_file
 from imagekiln.steps.models.hub_cache import require_undamaged
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
@@ -53,6 +55,35 @@ def test_model_with_damaged_weights_draws_nothing(run: str) -> None:
     with pytest.raises(TryAgain, match=REMOVED):
         load_pipeline(planned)
     load_pipeline(planned)
+
+
+def _download_absent_file(model: HubReference) -> Path:
+    return download_file(model, "absent.json", "model")
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
+@pytest.mark.parametrize("name", ["{}/outside", "../../../outside"])
+def test_hub_that_names_files_outside_of_the_cache_writes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, name: str
+) -> None:
+    model = HubReference(id=MODEL, revision=REVISION)
+    with serving_model(SHAPES, tmp_path, monkeypatch) as server:
+        value = name.format(tmp_path)
+        server.headers[header] = value if header == "X-Repo-Commit" else f'"{value}"'
+        for download in (download_configuration, _download_absent_file):
+            with pytest.raises(BadInput, match="which is not in the cache"):
+                download(model)
+    assert [path.name for path in tmp_path.rglob("*outside*")] == []
+
+
+def test_listing_that_names_files_outside_of_the_cache_writes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_model(SHAPES, tmp_path, monkeypatch) as server:
+        server.disturbances.add("outside")
+        folder = download_configuration(HubReference(id=MODEL, revision=REVISION))
+    assert (folder / "model_index.json").is_file()
+    assert [path.name for path in tmp_path.rglob("*outside*")] == []
 
 
 def _cached(folder: Path, content: bytes, content_name: str) -> Path:
