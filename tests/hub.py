@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,8 +31,9 @@ class Hub:
     `first_answers` are statuses with their headers, which come before any other answer, such as of
     a hub that has too many requests. `headers` come with every answer, in place of its own. Of
     `disturbances`, "page" answers as a gateway does, "cut" ends files early, "empty" lists none,
-    "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere, and
-    "surrogate" a file whose name is no text.
+    "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere,
+    "surrogate" a file whose name is no text, "again" leads from a list to itself, and "drip" sends
+    a byte now and then.
     """
 
     endpoint: str
@@ -97,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.first_answers:
             status, headers = self.first_answers.pop(0)
             self._send(b"{}", headers, status)
+        elif "drip" in self.disturbances:
+            self._drip()
         elif "page" in self.disturbances:
             self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
         else:
@@ -136,7 +140,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(files if verb == "/tree/" else answer)
 
     def _json(self, answer: object) -> None:
-        self._send(json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if "again" in self.disturbances:
+            headers["Link"] = f'<{self._endpoint}{self.path}>; rel="next"'
+        self._send(json.dumps(answer).encode(), headers)
+
+    def _drip(self) -> None:
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("ETag", '"dripping"')
+        self.end_headers()
+        with suppress(OSError):
+            while self.command == "GET":
+                self.wfile.write(b" ")
+                time.sleep(0.01)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.rglob("*") if path.is_file())

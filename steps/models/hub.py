@@ -357,18 +357,21 @@ def limit_client() -> None:
     It has no limit for most requests, and none for what a busy server asks. The client's factory is
     private, and needed: one that was set before, as for a proxy, stays.
     """
-    keep_listings_in_cache()
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
+    from imagekiln.steps.models.hub_answers import require_end
+
+    keep_listings_in_cache()
     create = _http._GLOBAL_CLIENT_FACTORY
+    checks = (_limit_asked_wait, require_names_in_cache, require_end)
 
     def create_with_limits() -> "Client":
         client = create()
         hooks = client.event_hooks
         client.event_hooks = {
             "request": [*hooks["request"], _limit_request],
-            "response": [*hooks["response"], _limit_asked_wait, require_names_in_cache],
+            "response": [*hooks["response"], *checks],
         }
         return client
 
