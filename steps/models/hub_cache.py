@@ -95,9 +95,7 @@ def require_undamaged(
         try:
             wholes = map_files(links, lambda path: _is_whole(path, before_piece))
         except FileNotFoundError as error:
-            raise TryAgain(
-                f"{name}: another process removed a file of it, which was damaged. Run again."
-            ) from error
+            raise _lost_file(name) from error
     damaged = [path for path, whole in zip(links, wholes, strict=True) if not whole]
     for path in damaged:
         _remove(name, path)
@@ -106,6 +104,17 @@ def require_undamaged(
             f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
             "Run again, which downloads it again."
         )
+
+
+def require_no_lost_file(name: str, folder: Path) -> None:
+    """Raise TryAgain where a file of a model's folder in the cache is gone, which was there."""
+    is_in_cache = folder.parent.name == "snapshots"
+    if is_in_cache and not all(path.exists() for path in folder.rglob("*")):
+        raise _lost_file(name)
+
+
+def _lost_file(name: str) -> TryAgain:
+    return TryAgain(f"{name}: another process removed a file of it, which was damaged. Run again.")
 
 
 def _is_whole(link: Path, before_piece: BeforePiece) -> bool:

@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models, load_pipeline
+from imagekiln.steps.generate.diffusion import pipeline
+from imagekiln.steps.generate.diffusion.pipeline import (
+    fetch_model,
+    fetch_run_models,
+    load_pipeline,
+)
 from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.hub import download_configuration, download_file
 from imagekiln.steps.models.hub_cache import require_undamaged
+from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -54,6 +61,25 @@ def test_model_with_damaged_weights_draws_nothing(run: str) -> None:
     _damage(Path(fetch_run_models(run)) / WEIGHTS)
     with pytest.raises(TryAgain, match=REMOVED):
         load_pipeline(planned)
+    load_pipeline(planned)
+
+
+@pytest.mark.parametrize("name", ["model_index.json", "scheduler/scheduler_config.json", WEIGHTS])
+def test_file_that_another_process_removes_before_it_is_loaded_is_worth_another_try(
+    run: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Path(fetch_run_models(run)) / name
+
+    def fetch(model: ModelSettings, weights: WeightsCheck) -> Path:
+        folder = fetch_model(model, weights)
+        link.resolve().unlink()
+        return folder
+
+    planned = load_plan(open_store(run))
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "fetch_model", fetch)
+        with pytest.raises(TryAgain, match="another process removed a file of it"):
+            load_pipeline(planned)
     load_pipeline(planned)
 
 
