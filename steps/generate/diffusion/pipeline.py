@@ -11,7 +11,7 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain, in_setting
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
@@ -98,8 +98,8 @@ def load_pretrained(
     try:
         pipe = _load_files(model, folder, device, startup, pipeline)
     except Exception as error:  # a user's folder makes the libraries raise anything
-        if not isinstance(error, KilnError):
-            weights.require_planned()  # files of another model need not load
+        with suppress(Missing):
+            weights.require_planned()  # files of another model, and damaged ones, need not load
         require_no_lost_file(model.id, folder)
         if isinstance(error, KilnError):
             raise

@@ -83,6 +83,19 @@ def test_file_that_another_process_removes_before_it_is_loaded_is_worth_another_
     load_pipeline(planned)
 
 
+def test_configuration_that_is_damaged_on_its_way_is_worth_another_try(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(fetch_run_models(run)) / "vae" / "config.json"
+    planned = load_plan(open_store(run))
+    with monkeypatch.context() as patch:
+        # As if it came only after the look at what is there.
+        patch.setattr(pipeline, "require_undamaged_configuration", lambda _: file.write_text("{"))
+        with pytest.raises(TryAgain, match=REMOVED):
+            load_pipeline(planned)
+    load_pipeline(planned)
+
+
 def _download_absent_file(model: HubReference) -> Path:
     return download_file(model, "absent.json", "model")
 
