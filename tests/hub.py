@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,8 +29,11 @@ class Hub:
 
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
-    a hub that has too many requests. Of `disturbances`, "page" answers as a gateway does, "cut"
-    ends files early, "empty" lists none, and "stored" has them in a storage that lacks them.
+    a hub that has too many requests. `headers` come with every answer, in place of its own. Of
+    `disturbances`, "page" answers as a gateway does, "cut" ends files early, "empty" lists none,
+    "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere,
+    "surrogate" a file whose name is no text, "again" leads from a list to itself, and "drip" sends
+    a byte now and then.
     """
 
     endpoint: str
@@ -37,6 +41,7 @@ class Hub:
     names: dict[str, str]
     first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     disturbances: set[str] = field(default_factory=set)
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -46,16 +51,18 @@ def hub(folder: Path) -> Iterator[Hub]:
     names = {"main": REVISION}
     first_answers: list[tuple[int, dict[str, str]]] = []
     disturbances: set[str] = set()
+    headers: dict[str, str] = {}
     state = {
         "folder": folder,
         "requested_files": requested_files,
         "names": names,
         "first_answers": first_answers,
         "disturbances": disturbances,
+        "own_headers": headers,
     }
     handler = type("Handler", (_Handler,), state)
     with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as endpoint:
-        yield Hub(endpoint, requested_files, names, first_answers, disturbances)
+        yield Hub(endpoint, requested_files, names, first_answers, disturbances, headers)
 
 
 @contextmanager
@@ -77,6 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
     names: ClassVar[dict[str, str]]
     first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
     disturbances: ClassVar[set[str]]
+    own_headers: ClassVar[dict[str, str]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -91,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.first_answers:
             status, headers = self.first_answers.pop(0)
             self._send(b"{}", headers, status)
+        elif "drip" in self.disturbances:
+            self._drip()
         elif "page" in self.disturbances:
             self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
         else:
@@ -123,19 +133,38 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, name: str, commit: str, verb: str) -> None:
         is_empty = "empty" in self.disturbances
         files = [] if is_empty else [self._entry(path) for path in self._files()]
+        if "surrogate" in self.disturbances:
+            files.append({"type": "file", "path": "\ud800.json", "size": 1, "oid": _blob(b"a")})
         siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
         answer = {"id": name, "sha": commit, "siblings": siblings}
         self._json(files if verb == "/tree/" else answer)
 
     def _json(self, answer: object) -> None:
-        self._send(json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if "again" in self.disturbances:
+            headers["Link"] = f'<{self._endpoint}{self.path}>; rel="next"'
+        self._send(json.dumps(answer).encode(), headers)
+
+    def _drip(self) -> None:
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("ETag", '"dripping"')
+        self.end_headers()
+        with suppress(OSError):
+            while self.command == "GET":
+                self.wfile.write(b" ")
+                time.sleep(0.01)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.rglob("*") if path.is_file())
 
     def _entry(self, path: Path) -> dict[str, object]:
         name, content = path.relative_to(self.folder).as_posix(), path.read_bytes()
-        return {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
+        entry = {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
+        if "outside" in self.disturbances:
+            lfs = {"oid": "../../../outside", "size": len(content), "pointerSize": 1}
+            entry |= {"lfs": lfs, "xetHash": "a" * 64}
+        return entry
 
     def _file(self, name: str, commit: str) -> None:
         if self.command == "GET":
@@ -166,7 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+        headers = {**headers, **self.own_headers, "Content-Length": str(len(content))}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

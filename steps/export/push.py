@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
+from imagekiln.steps.export.checking import require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
-from imagekiln.steps.export.plan import load_export_plan
+from imagekiln.steps.export.plan import ExportPlan, load_export_plan
 from imagekiln.steps.models.hub import (
     BUSY_STATUSES,
     is_of_answer,
-    limit_waits,
+    limit_client,
     silence_hub_client,
 )
 from imagekiln.steps.runs.account import count_entries
+from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
+from imagekiln.steps.runs.tables import from_parquet
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -78,11 +81,10 @@ class _Repository:
         )
         return info.oid
 
-    def upload(self, store: Store, key: str) -> "CommitOperationAdd":
+    def upload(self, key: str, content: bytes) -> "CommitOperationAdd":
         """Upload a file, unless the hub has it, to be committed later."""
         from huggingface_hub import CommitOperationAdd
 
-        content = store.read(key)
         self.uploaded[key] = _content_names(content)
         addition = CommitOperationAdd(key, content)
         self.api.preupload_lfs_files(self.name, [addition], repo_type="dataset", num_threads=1)
@@ -149,8 +151,9 @@ def push(
     """Upload the complete export at a URI to `hf://datasets/USER/NAME`, and tag it as `version`.
 
     A repository that does not exist is made, private unless `public`. Called again, it resumes.
-    Raises Missing where there is no export, BadInput where it is not complete, the name is wrong,
-    the hub refuses access or has the version with other files, TryAgain where it is not reached.
+    Raises Missing where there is no export, BadInput where it is not complete or damaged, the name
+    is wrong, the hub refuses access or has the version with other files, TryAgain where it is not
+    reached.
     """
     name = _read_name(repository, version)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -158,7 +161,8 @@ def push(
         raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
     store = open_store(export)
     state = _read_state(store)
-    data, others = _list_files(store)
+    plan, others = _list_files(store)
+    data = [file.key for file in plan.files]
     if state is None:
         raise BadInput(f"{store.uri}: is not complete. Run the command that exports it again.")
     _require_own_files(store, [*data, *others])
@@ -168,9 +172,8 @@ def push(
         api = HfApi(token=token)
         api.create_repo(name, repo_type="dataset", private=not public, exist_ok=True)
         target = _Repository(api, name)
-        additions, outdated = _upload_all(target, store, data, others, progress or NoProgress())
-        if _read_state(store) != state:
-            raise TryAgain(f"{store.uri}: changed while it was pushed. Run the command again.")
+        with _require_unchanged(store, state):
+            additions, outdated = _upload_all(target, store, plan, others, progress or NoProgress())
         commit = target.commit(additions, outdated)
         target.require_uploaded(commit)
         if version is not None:
@@ -189,18 +192,17 @@ def _read_name(repository: str, version: str | None) -> str:
     return match[1]
 
 
-def _list_files(store: Store) -> tuple[list[str], list[str]]:
-    """The data files of an export, and what comes with the last commit."""
+def _list_files(store: Store) -> tuple[ExportPlan, list[str]]:
+    """The plan of an export, with its data files, and what comes with the last commit."""
     plan = load_export_plan(store)
     chunks = count_entries(store, manifest_chunk_key)
     others = [*map(manifest_chunk_key, range(chunks)), CARD_KEY]
-    data = [file.key for file in plan.files]
-    if len(data) + len(others) > MAX_REPOSITORY_FILES:
+    if len(plan.files) + len(others) > MAX_REPOSITORY_FILES:
         raise BadInput(
-            f"{store.uri}: has {len(data):,} files, and the hub takes {MAX_REPOSITORY_FILES:,}. "
-            "Export it with a larger file size."
+            f"{store.uri}: has {len(plan.files):,} files, and the hub takes "
+            f"{MAX_REPOSITORY_FILES:,}. Export it with a larger file size."
         )
-    return data, others
+    return plan, others
 
 
 def _require_own_files(store: Store, keys: Sequence[str]) -> None:
@@ -223,10 +225,24 @@ def _read_state(store: Store) -> _State | None:
     return None
 
 
+@contextmanager
+def _require_unchanged(store: Store, state: _State) -> Iterator[None]:
+    """Raise TryAgain where images are removed from an export meanwhile: its files are others."""
+    damage = None
+    try:
+        yield
+    except BadInput as error:
+        damage = error
+    if _read_state(store) != state:
+        raise TryAgain(f"{store.uri}: changed while it was pushed. Run the command again.")
+    if damage is not None:
+        raise damage
+
+
 def _upload_all(
     target: _Repository,
     store: Store,
-    data: Sequence[str],
+    plan: ExportPlan,
     others: Sequence[str],
     progress: Progress,
 ) -> tuple[list["CommitOperationAdd"], list[str]]:
@@ -234,18 +250,30 @@ def _upload_all(
 
     Returns what the last commit adds, with which it has all, and which files it deletes.
     """
+    forgotten = frozenset(read_forgotten_ids(store).to_pylist())
+    data = [file.key for file in plan.files]
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
         additions = []
-        for key in data[start : start + COMMIT_FILES]:
-            additions.append(target.upload(store, key))
+        for number, key in enumerate(data[start : start + COMMIT_FILES], start):
+            content = store.read(key)
+            require_planned_images(store, plan, number, content, forgotten)
+            additions.append(target.upload(key, content))
             progress.add_drawn(1)
         target.commit(additions)
         progress.add_committed(len(additions))
     outdated = target.outdated_files({*data, *others})
-    additions = [target.upload(store, key) for key in others]
+    additions = [target.upload(key, _read_derived(store, key)) for key in others]
     progress.close()
     return additions, outdated
+
+
+def _read_derived(store: Store, key: str) -> bytes:
+    """The card, or a piece of the manifest. Raises BadInput where that is damaged."""
+    content = store.read(key)
+    if key != CARD_KEY:
+        from_parquet(content, store.uri_of(key))
+    return content
 
 
 def _content_names(content: bytes) -> frozenset[str]:
@@ -273,7 +301,7 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 @contextmanager
 def _translate_errors(repository: str) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
-    limit_waits()
+    limit_client()
     try:
         yield
     except KilnError:

@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
@@ -19,7 +20,12 @@ from imagekiln.steps.models.facts import (
     weights_digest,
 )
 from imagekiln.steps.models.families import ImageEncoderClass, variants_of
-from imagekiln.steps.models.hub import download_file, download_snapshot, require_revision
+from imagekiln.steps.models.hub import (
+    download_file,
+    download_snapshot,
+    list_hub_files,
+    require_revision,
+)
 from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import translate_errors
@@ -78,14 +84,22 @@ def _adapter_key(adapter: AdapterSettings) -> str:
 
 
 def _refuse_pickles(adapter: AdapterSettings) -> None:
-    """Raise BadInput where a local adapter's weights are not in safetensors files."""
-    folder = local_folder(adapter.setting_path, adapter.id)
+    """Raise BadInput where an adapter's weights are not in safetensors files."""
     for pattern in adapter.weight_patterns:
-        if not any(folder.glob(pattern)):
+        if not _has_file(adapter, PurePosixPath(pattern)):
             raise BadInput(
                 f"{adapter.setting_path}: {adapter.id} has no {pattern}. "
                 "Pickles can run code: convert it to safetensors."
             )
+
+
+def _has_file(adapter: AdapterSettings, pattern: PurePosixPath) -> bool:
+    """Whether an adapter has such a file; yes where the hub, which would tell, is not reached."""
+    if not is_hub_id(adapter.id):
+        return any(local_folder(adapter.setting_path, adapter.id).glob(str(pattern)))
+    files = list(map(PurePosixPath, list_hub_files(adapter)))
+    beside = [file.name for file in files if file.parent == pattern.parent]
+    return not files or any(fnmatchcase(name, pattern.name) for name in beside)
 
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
@@ -189,6 +203,7 @@ def _require_controlnet(model: ModelSettings, controlnet: ControlNetSettings, ki
     if mismatch := controlnet_mismatch(kind, config, denoiser):
         raise BadInput(f"{setting}: {controlnet.id} {mismatch}. Choose another.")
     require_data_component(path.parent, setting)
+    _refuse_pickles(controlnet)
 
 
 # As transformers' configurations name them: the encoder alone, and as half of a model that also
@@ -205,11 +220,11 @@ def _require_ip_adapter(
 ) -> None:
     """Raise BadInput where a folder holds an adapter for another model.
 
-    An adapter on a hub is checked once it is downloaded.
+    What is in the files of an adapter on a hub is checked once they are downloaded.
     """
+    _refuse_pickles(adapter)
     if is_hub_id(adapter.id):
         return
-    _refuse_pickles(adapter)
     path = configuration_folder(model) / TRANSFORMER_CONFIG_FILE
     denoiser = read_json(path, model.id) if path.is_file() else {}
     folder = local_folder(adapter.setting_path, adapter.id)

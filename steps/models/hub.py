@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.models.hub_cache import forget_empty_listing, require_undamaged
+from imagekiln.steps.models.hub_cache import (
+    forget_empty_listing,
+    keep_listings_in_cache,
+    require_names_in_cache,
+    require_undamaged,
+)
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
@@ -223,7 +228,7 @@ def _asked_seconds(response: "Response") -> float | None:
 @contextmanager
 def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
-    limit_waits()
+    limit_client()
     try:
         yield
     except Exception as error:
@@ -325,8 +330,11 @@ def is_of_answer(error: Exception) -> bool:
     """Whether the client could not use what it was answered, such as the page of a gateway.
 
     What the hub's storage answers instead of a file comes as RuntimeError, a file that was cut off
-    as OSError, and other answers as whatever reading them raises.
+    as OSError, a name that is no text as UnicodeEncodeError, and other answers as whatever reading
+    them raises.
     """
+    if isinstance(error, UnicodeEncodeError):
+        return True
     modules = _modules_of(error)
     raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none
     is_raised_by_client = re.fullmatch(CLIENT_MODULE, raised_by) is not None
@@ -343,8 +351,8 @@ def _is_network_error(error: Exception) -> bool:
 
 
 @cache
-def limit_waits() -> None:
-    """Limit how long the hub's client waits for an answer, and as long as an answer asks it to.
+def limit_client() -> None:
+    """Limit how long the hub's client waits, also where an answer asks it to, and where it writes.
 
     It has no limit for most requests, and none for what a busy server asks. The client's factory is
     private, and needed: one that was set before, as for a proxy, stays.
@@ -352,14 +360,18 @@ def limit_waits() -> None:
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
+    from imagekiln.steps.models.hub_answers import require_end
+
+    keep_listings_in_cache()
     create = _http._GLOBAL_CLIENT_FACTORY
+    checks = (_limit_asked_wait, require_names_in_cache, require_end)
 
     def create_with_limits() -> "Client":
         client = create()
         hooks = client.event_hooks
         client.event_hooks = {
             "request": [*hooks["request"], _limit_request],
-            "response": [*hooks["response"], _limit_asked_wait],
+            "response": [*hooks["response"], *checks],
         }
         return client
 

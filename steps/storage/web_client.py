@@ -30,6 +30,7 @@ LOCAL_NAT64_PREFIXES = (6, 7, 8, 11)
 POD_VARIABLE = "KUBERNETES_SERVICE_HOST"
 SILENCE_SECONDS = 30.0  # until an address or an answer that does not come is given up
 REQUEST_SECONDS = 3600.0  # for one answer, which may be a whole table
+LOWEST_BYTES_PER_SECOND = 4096
 Address = IPv4Address | IPv6Address
 
 

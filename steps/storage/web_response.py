@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Self
 
 import aiohttp
 
-from imagekiln.steps.storage.web_client import SlowServer
+from imagekiln.steps.storage.web_client import LOWEST_BYTES_PER_SECOND, SlowServer
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
 PACE_SECONDS = 30.0  # between two looks at how much has come
-LOWEST_BYTES_PER_SECOND = 4096
 
 
 class PacedResponse(aiohttp.ClientResponse):

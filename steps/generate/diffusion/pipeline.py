@@ -11,7 +11,7 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain, in_setting
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
@@ -28,7 +28,7 @@ from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_ad
 from imagekiln.steps.models.component_files import require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
-from imagekiln.steps.models.hub_cache import forget_empty_listing
+from imagekiln.steps.models.hub_cache import forget_empty_listing, require_no_lost_file
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
 from imagekiln.steps.models.scorers import score_references
@@ -97,10 +97,12 @@ def load_pretrained(
     _silence_libraries()
     try:
         pipe = _load_files(model, folder, device, startup, pipeline)
-    except KilnError:
-        raise
     except Exception as error:  # a user's folder makes the libraries raise anything
-        weights.require_planned()  # files of another model need not load
+        with suppress(Missing):
+            weights.require_planned()  # files of another model, and damaged ones, need not load
+        require_no_lost_file(model.id, folder)
+        if isinstance(error, KilnError):
+            raise
         raise _explain_load_error(model.id, error) from error
     with startup.clock.phase("hash_wait"):
         weights.require_planned()

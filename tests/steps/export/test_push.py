@@ -178,6 +178,41 @@ def test_an_export_that_changes_while_it_is_pushed_gets_no_version(
     assert hub.files == pushed_files(changing)
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
+def test_a_damaged_file_of_an_export_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path, file_format: str, is_cut: bool
+) -> None:
+    run = next((export.parent / "out").glob("tiny-*"))
+    imagekiln.export(run, tmp_path / "damaged", format=file_format)
+    (file,) = (tmp_path / "damaged" / "data").iterdir()
+    content = bytearray(file.read_bytes())
+    content[content.index(b"IDAT") + len(b"IDAT")] ^= 1
+    file.write_bytes(content[: len(content) // 2] if is_cut else content)
+    with pytest.raises(BadInput, match=f"{file.name}: (is damaged|has not the images)"):
+        imagekiln.push(tmp_path / "damaged", REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
+def test_a_file_in_the_place_of_another_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    swapped = shutil.copytree(export, tmp_path / "swapped")
+    first, second = (swapped / f"data/place={place}/00000.parquet" for place in range(2))
+    shutil.copy(first, second)
+    with pytest.raises(BadInput, match="has not the images that were planned"):
+        imagekiln.push(swapped, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
+def test_a_damaged_manifest_is_not_published(export: Path, hub: DatasetHub, tmp_path: Path) -> None:
+    damaged = shutil.copytree(export, tmp_path / "damaged")
+    (damaged / "manifest" / "00000.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: is damaged"):
+        imagekiln.push(damaged, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
 @pytest.mark.parametrize("name", ["README.md", "data", "manifest/00000.parquet"])
 def test_a_link_in_an_export_is_not_published(
     export: Path, hub: DatasetHub, tmp_path: Path, name: str

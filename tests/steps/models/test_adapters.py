@@ -1,6 +1,7 @@
 """ControlNets and models by their configurations alone."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import diffusers
@@ -12,6 +13,7 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.adapters import CONTROLNET_KINDS, adapter_keys, controlnet_mismatch
 from imagekiln.steps.models.families import FAMILY_VARIANTS
 from tests import adapters
+from tests.hub import MODEL, REVISION, serving_model
 
 WIDE = {
     "joint_attention_dim": 4096,
@@ -97,6 +99,23 @@ def test_files_and_settings_of_each_adapter_change_what_identifies_it(tmp_path: 
     (moved[0] / "config.json").write_text((moved[0] / "config.json").read_text() + "\n")
     changed = adapter_keys(_with_adapters(*moved), PIPELINE)
     assert {key for key in keys if changed[key] != keys[key]} == {"control_image"}
+
+
+@pytest.mark.parametrize("is_pickled", [False, True])
+@pytest.mark.parametrize("kind", ["controlnet", "ip_adapter"])
+def test_an_adapter_on_the_hub_that_has_only_pickles_is_refused_at_planning(
+    kind: str, is_pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = adapters.controlnet("sd") if kind == "controlnet" else adapters.ip_adapter("sd")
+    folder = shutil.copytree(own, tmp_path / "repository")
+    for weights in folder.glob("*.safetensors"):
+        weights.rename(weights.with_suffix(".bin") if is_pickled else weights)
+    local = _with_adapters(adapters.controlnet("sd"), adapters.ip_adapter("sd"))
+    on_hub = getattr(local, kind).model_copy(update={"id": MODEL, "revision": REVISION})
+    with serving_model(folder, tmp_path, monkeypatch):
+        expected = pytest.raises(BadInput, match="Pickles can run code")
+        with expected if is_pickled else nullcontext():
+            adapter_keys(local.model_copy(update={kind: on_hub}), PIPELINE)
 
 
 @pytest.mark.parametrize("place", [0, 1])

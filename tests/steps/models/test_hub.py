@@ -11,6 +11,7 @@ from huggingface_hub.utils._fixes import WeakFileLock
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models import hub_answers
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
@@ -231,6 +232,25 @@ def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbanc
     assert (folder / "model_index.json").read_bytes() == (
         BUNDLED_FOLDER / "shapes" / "model_index.json"
     ).read_bytes()
+
+
+def test_name_that_is_no_text_is_told_in_a_sentence(server: Hub) -> None:
+    server.disturbances.add("surrogate")
+    assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
+
+
+def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_answers, "PACE_SECONDS", 0.3)
+    server.disturbances.add("drip")
+    model = HubReference(id=MODEL, revision=REVISION)
+    for ask in (download_configuration, lambda model: download_file(model, "a.json", "model")):
+        with pytest.raises(TryAgain, match="the server sends less than 4 kB a second"):
+            ask(model)
+
+
+def test_list_that_leads_to_itself_is_given_up(server: Hub) -> None:
+    server.disturbances.add("again")
+    assert "the same part of a list again and again" in _error_message(TryAgain, MODEL, REVISION)
 
 
 def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:

@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models, load_pipeline
+from imagekiln.steps.generate.diffusion import pipeline
+from imagekiln.steps.generate.diffusion.pipeline import (
+    fetch_model,
+    fetch_run_models,
+    load_pipeline,
+)
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.hub import download_configuration, download_file
 from imagekiln.steps.models.hub_cache import require_undamaged
+from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -53,6 +62,67 @@ def test_model_with_damaged_weights_draws_nothing(run: str) -> None:
     with pytest.raises(TryAgain, match=REMOVED):
         load_pipeline(planned)
     load_pipeline(planned)
+
+
+@pytest.mark.parametrize("name", ["model_index.json", "scheduler/scheduler_config.json", WEIGHTS])
+def test_file_that_another_process_removes_before_it_is_loaded_is_worth_another_try(
+    run: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Path(fetch_run_models(run)) / name
+
+    def fetch(model: ModelSettings, weights: WeightsCheck) -> Path:
+        folder = fetch_model(model, weights)
+        link.resolve().unlink()
+        return folder
+
+    planned = load_plan(open_store(run))
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "fetch_model", fetch)
+        with pytest.raises(TryAgain, match="another process removed a file of it"):
+            load_pipeline(planned)
+    load_pipeline(planned)
+
+
+def test_configuration_that_is_damaged_on_its_way_is_worth_another_try(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(fetch_run_models(run)) / "vae" / "config.json"
+    planned = load_plan(open_store(run))
+    with monkeypatch.context() as patch:
+        # As if it came only after the look at what is there.
+        patch.setattr(pipeline, "require_undamaged_configuration", lambda _: file.write_text("{"))
+        with pytest.raises(TryAgain, match=REMOVED):
+            load_pipeline(planned)
+    load_pipeline(planned)
+
+
+def _download_absent_file(model: HubReference) -> Path:
+    return download_file(model, "absent.json", "model")
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
+@pytest.mark.parametrize("name", ["{}/outside", "../../../outside"])
+def test_hub_that_names_files_outside_of_the_cache_writes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, name: str
+) -> None:
+    model = HubReference(id=MODEL, revision=REVISION)
+    with serving_model(SHAPES, tmp_path, monkeypatch) as server:
+        value = name.format(tmp_path)
+        server.headers[header] = value if header == "X-Repo-Commit" else f'"{value}"'
+        for download in (download_configuration, _download_absent_file):
+            with pytest.raises(BadInput, match="which is not in the cache"):
+                download(model)
+    assert [path.name for path in tmp_path.rglob("*outside*")] == []
+
+
+def test_listing_that_names_files_outside_of_the_cache_writes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_model(SHAPES, tmp_path, monkeypatch) as server:
+        server.disturbances.add("outside")
+        folder = download_configuration(HubReference(id=MODEL, revision=REVISION))
+    assert (folder / "model_index.json").is_file()
+    assert [path.name for path in tmp_path.rglob("*outside*")] == []
 
 
 def _cached(folder: Path, content: bytes, content_name: str) -> Path:
