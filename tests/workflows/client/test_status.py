@@ -440,8 +440,9 @@ def test_nodes_in_argos_database_need_argos_server() -> None:
         {"nodes": [1]},
         {"compressedNodes": "AAAA"},
         {"compressedNodes": base64.b64encode(zlib.compress(b" " * 2**21, wbits=31)).decode()},
+        {"compressedNodes": base64.b64encode(zlib.compress(b"{}" * 2**10, wbits=31)).decode()},
     ],
-    ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling"],
+    ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling", "parts"],
 )  # fmt: skip
 def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, state: Json
