@@ -16,7 +16,7 @@ from imagekiln.workflows.client.api import (
     require_object,
 )
 from imagekiln.workflows.client.failures import AlreadyExists, Conflict
-from imagekiln.workflows.client.http import ApiConnection, log_silence
+from imagekiln.workflows.client.http import ApiConnection, log_limits
 from imagekiln.workflows.objects import (
     Json,
     get_texts,
@@ -130,7 +130,7 @@ class ArgoServer:
             "logOptions.container": "main",
             "logOptions.follow": str(follow).lower(),
         }
-        for line in self.connection.stream_lines(path, query, log_silence(follow=follow)):
+        for line in self.connection.stream_lines(path, query, *log_limits(follow=follow)):
             if line.strip():
                 yield _log_line(_parse_record(line))
 

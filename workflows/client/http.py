@@ -204,9 +204,9 @@ class ApiConnection:
         return BadInput(f"{self.where}: {problem}. {CHECK_ADDRESS}")
 
 
-def log_silence(*, follow: bool) -> int:
-    """How many seconds a log may be silent. What a pod has written so far is sent at once."""
-    return STREAM_TIMEOUT if follow else ANSWER_TIMEOUT
+def log_limits(*, follow: bool) -> tuple[int, float]:
+    """For how many seconds a log may be silent, and go on. What a pod has written comes at once."""
+    return (STREAM_TIMEOUT, math.inf) if follow else (ANSWER_TIMEOUT, STREAM_TIMEOUT)
 
 
 def _parse_json(content: bytes) -> object:

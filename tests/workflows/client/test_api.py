@@ -1,5 +1,6 @@
 """Object names in URLs, and the log stream of Argo's server."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -272,6 +273,21 @@ def test_events_without_end_are_those_of_some_seconds(monkeypatch: pytest.Monkey
         started = time.monotonic()
         assert argo.pod_events("images", "postcards-1") == [{"reason": "Pulling"}]
         assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_log_that_is_not_followed_has_an_end(api: type[ArgoServer | KubernetesApi]) -> None:
+    limits: list[object] = []
+
+    class Connection(Stream):
+        def stream_lines(self, *arguments: object, **_: object) -> Iterator[str]:
+            limits.append(arguments[2:])
+            yield from ()
+
+    for follow in (True, False):
+        argo = api(cast("ApiConnection", Connection()))
+        list(argo.logs("images", "postcards", "a", follow=follow))
+    assert limits == [(3600, math.inf), (300, 3600)]
 
 
 def answering(answer: Json) -> ApiConnection:
