@@ -96,7 +96,7 @@ def status_line(status: WorkflowStatus) -> str:
         parts.append(f"{status.made:,} of {status.images:,} images")
     if not status.ended:
         parts += _progress_parts(status)
-    return "; ".join(parts)
+    return sanitize_line("; ".join(parts))
 
 
 def _pods_text(pods: PodCounts) -> str:
@@ -176,11 +176,11 @@ def _failure_line(failure: StepFailure) -> str:
     if failure.shard is not None:
         step = f"{step} of shard {failure.shard}"
     attempts = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
-    return f"{step} failed{attempts}: {sanitize_line(failure.message)}"
+    return sanitize_line(f"{step} failed{attempts}: {failure.message}")
 
 
 def _warning_line(failure: StepFailure) -> str:
-    return f"Warning: {failure.step}: {sanitize_line(failure.reason)}"
+    return sanitize_line(f"Warning: {failure.step}: {failure.reason}")
 
 
 def _fits_terminal(line: str) -> bool:

@@ -12,12 +12,13 @@ from imagekiln.workflows.client.api import (
     naming_place,
     object_path,
     pod_event_selector,
+    require_list,
     require_object,
 )
-from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.failures import AlreadyExists, Conflict
+from imagekiln.workflows.client.http import ApiConnection, log_limits
 from imagekiln.workflows.objects import (
     Json,
-    get_mappings,
     get_texts,
     is_named,
     object_identity,
@@ -25,7 +26,9 @@ from imagekiln.workflows.objects import (
 )
 
 NOT_FOUND = 404
+MAX_CONFLICTS = 3  # of one object that is applied, with others who write it
 EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
+EVENT_SECONDS = 10  # of one that does not fall silent
 
 
 class ArgoServer:
@@ -38,39 +41,47 @@ class ArgoServer:
 
     def create(self, manifest: Json) -> Json:
         """Create an object."""
-        kind, namespace, _ = object_identity(manifest)
+        kind, namespace, name = object_identity(manifest)
         path = _server_path(kind, namespace)
         body: Json = {ARGO_KINDS[kind].body: manifest}
-        return self.connection.request("POST", path, body=body)
+        answer = self.connection.request("POST", path, body=body)
+        return require_object(answer, self.url, namespace, name)
 
     def apply(self, manifest: Json) -> Json:
         """Create an object, or replace the one of its name.
 
         What Argo keeps in it stays, as it does where Kubernetes applies: the last time of a
-        schedule, without which Argo makes up for none that it misses.
+        schedule, without which Argo makes up for none that it misses. Somebody may create, change
+        or delete the object meanwhile, or this client have done so, and the answer been lost.
         """
+        for _ in range(MAX_CONFLICTS):
+            with suppress(AlreadyExists, Missing, Conflict):
+                return self._apply_once(manifest)
+        return self._apply_once(manifest)
+
+    def _apply_once(self, manifest: Json) -> Json:
         kind, namespace, name = object_identity(manifest)
-        path = _server_path(kind, namespace, name)
         try:
-            current = require_object(self.connection.request("GET", path), self.url)
+            current = self.get(kind, namespace, name)
         except Missing:
             return self.create(manifest)
 
         body: Json = {ARGO_KINDS[kind].body: _replacement(current, manifest)}
-        return self.connection.request("PUT", path, body=body)
+        return self.connection.request("PUT", _server_path(kind, namespace, name), body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
         path = _server_path(kind, namespace, name)
         with naming_place(kind, namespace):
-            return require_object(self.connection.request("GET", path), self.url)
+            answer = self.connection.request("GET", path)
+        return require_object(answer, self.url, namespace, name)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches."""
         path = _server_path(kind, namespace)
         query = {"listOptions.labelSelector": labels}
         answer = self.connection.request("GET", path, query)
-        return list(filter(is_named, get_mappings(answer, "items")))
+        return list(filter(is_named, require_list(answer, self.url)))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object. The workflows of a schedule stay, and go on."""
@@ -105,7 +116,7 @@ class ArgoServer:
         }
         events: list[Json] = []
         with suppress(TryAgain):  # the stream fell silent, or broke
-            for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
+            for line in self.connection.stream_lines(path, query, EVENT_SILENCE, EVENT_SECONDS):
                 result = _parse_record(line).get("result") if line.strip() else None
                 if isinstance(result, dict):
                     events.append(result)
@@ -119,7 +130,7 @@ class ArgoServer:
             "logOptions.container": "main",
             "logOptions.follow": str(follow).lower(),
         }
-        for line in self.connection.stream_lines(path, query):
+        for line in self.connection.stream_lines(path, query, *log_limits(follow=follow)):
             if line.strip():
                 yield _log_line(_parse_record(line))
 

@@ -10,7 +10,8 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first
 from imagekiln.steps.runtime.sanitize import redact_uri
 from imagekiln.steps.storage.failures import error_reason
 
-TRANSIENT_STATUSES = (429, 500, 502, 503, 504)
+TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+GONE = 410  # of a list in pages that has taken too long
 PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
 # Its names of what is wrong with the client's certificate: a server's refusal, and another key.
 CLIENT_CERTIFICATE_ERRORS = ("_ALERT_", "KEY_VALUES_MISMATCH")
@@ -20,6 +21,7 @@ TRUST_ADVICE = (
 )
 # What Kubernetes answers for a kind that no CustomResourceDefinition defines.
 UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"
+CONFLICT_MESSAGE = "the object has been modified"
 NO_NAMESPACE = 'namespaces "'  # and then: NAME" not found
 ANONYMOUS_USER = '"system:anonymous"'
 TOKEN_ERRORS = (requests.exceptions.InvalidHeader, UnicodeError)
@@ -33,6 +35,14 @@ ADDRESS_ERRORS = (
 
 class AlreadyExists(BadInput):
     """An object of this name exists."""
+
+
+class Conflict(TryAgain):
+    """Somebody else, such as Argo's controller, has written an object since it was read."""
+
+
+class LoginRefused(BadInput):
+    """The API does not know the user."""
 
 
 class Forbidden(BadInput):
@@ -54,7 +64,7 @@ def response_error(response: requests.Response, content: bytes, url: str) -> Kil
     message = _response_message(response, content)
 
     if status == 401 or (status == 403 and ANONYMOUS_USER in message):
-        return BadInput(f"{url}: did not accept the login ({message}). Log in again.")
+        return LoginRefused(f"{url}: did not accept the login ({message}). Log in again.")
     if status == 403:
         return Forbidden(f"{url}: access denied ({message}). Ask for the Role imagekiln-submitter.")
     if status == 404 and message == UNKNOWN_KIND_MESSAGE:
@@ -69,11 +79,17 @@ def response_error(response: requests.Response, content: bytes, url: str) -> Kil
         )
     if status == 404:
         return Missing(f"{url}: {message}.")
-    if status == 409:
-        return AlreadyExists(f"{url}: {message}.")
-    if status in TRANSIENT_STATUSES:
+    if status == 409 or CONFLICT_MESSAGE in message:  # Argo's server may have 500 for the latter
+        return _conflict_error(message, url)
+    if status in (GONE, *TRANSIENT_STATUSES):
         return TryAgain(f"{url}: failed ({status}: {message}). Run again.")
     return BadInput(f"{url}: rejected the request ({message}).")
+
+
+def _conflict_error(message: str, url: str) -> KilnError:
+    if CONFLICT_MESSAGE in message:
+        return Conflict(f"{url}: {message}. Run again.")
+    return AlreadyExists(f"{url}: {message}.")
 
 
 def connection_error(error: Exception, url: str) -> KilnError:
@@ -99,8 +115,9 @@ def root_cause_message(error: Exception) -> str:
     cause: object = error
     while True:
         arguments = getattr(cause, "args", ())
-        inner = getattr(cause, "reason", None) or next(iter(arguments), None)
-        if not isinstance(inner, Exception):
+        causes = (getattr(cause, "reason", None), *arguments)
+        inner = next((each for each in causes if isinstance(each, Exception)), None)
+        if inner is None:
             break
         cause = inner
     # urllib3 puts the repr of its connection before the message.

@@ -1,22 +1,28 @@
 """HTTP to a cluster's API: with timeouts, retries, and failures as sentences."""
 
 import json
+import math
 import re
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, cast
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import disable_warnings
-from urllib3.connectionpool import ConnectionPool
+from urllib3 import PoolManager, disable_warnings
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import ConnectionPool, HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, InsecureRequestWarning
-from urllib3.response import BaseHTTPResponse
+from urllib3.response import BaseHTTPResponse, HTTPResponse
 from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.workflows.client.api import CHECK_ADDRESS, require_list
 from imagekiln.workflows.client.failures import (
     TOKEN_ERRORS,
     TRANSIENT_STATUSES,
@@ -25,14 +31,17 @@ from imagekiln.workflows.client.failures import (
     response_error,
     root_cause_message,
 )
-from imagekiln.workflows.objects import Json, get_mapping, get_mappings
+from imagekiln.workflows.objects import Json, get_mapping
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
 ANSWER_TIMEOUT = 300  # for the whole of an answer, which may come byte by byte
 MAX_PAGES = 1000  # of a list
 MAX_ANSWER_BYTES = 2**29  # of 200 objects, each of which is a megabyte or two
+HEADER_SECONDS = 300  # for the headers of an answer, beyond the silence that is allowed
 PIECE_BYTES = 2**16  # that are read at once, or what has arrived
+MAX_DEPTH = 100  # of objects and lists in an answer: Argo's own have some twenty
+BRACKET_OR_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]')
 MAX_LINE_BYTES = 2**24  # of a stream: what is longer comes as several lines
 STREAM_TIMEOUT = 3600  # a log that is followed may stay silent for so long
 MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/pod_retries.py
@@ -88,8 +97,13 @@ class ApiConnection:
         with self._send(method, path, query, body, headers) as response:
             content = self._read(response)
         try:
-            answer = json.loads(content)
+            answer = _parse_json(content)
         except (ValueError, RecursionError) as error:
+            if content.lstrip()[:1] in (b"", b"{"):
+                raise TryAgain(
+                    f"{self.where}: the answer is cut off. Run again; if it stays so, check that "
+                    "this is the address of the API."
+                ) from error
             raise self._no_api("the answer is not JSON") from error
         if not isinstance(answer, dict):
             raise self._no_api("the answer is not a JSON object")
@@ -102,8 +116,7 @@ class ApiConnection:
         page_query = dict(query)
         for _ in range(MAX_PAGES):
             page = self.request("GET", path, page_query, accept=accept)
-            # An empty list of custom resources is null.
-            yield from get_mappings(page, "items")
+            yield from require_list(page, self.where)
 
             continuation = get_mapping(page, "metadata").get("continue")
             if not continuation:
@@ -116,10 +129,14 @@ class ApiConnection:
         path: str,
         query: Mapping[str, str] | None = None,
         max_silence: int = STREAM_TIMEOUT,
+        max_seconds: float = math.inf,
     ) -> Iterator[str]:
-        """The lines of an answer, as they arrive, at most `max_silence` seconds apart."""
+        """The lines of an answer, as they arrive: in pieces at most `max_silence` seconds apart.
+
+        Raises TryAgain where it goes on for `max_seconds`.
+        """
         with self._send("GET", path, query, None, {}, max_silence=max_silence) as response:
-            for line in _split_lines(self._pieces(response)):
+            for line in _split_lines(self._pieces(response, max_seconds)):
                 yield line.decode(errors="replace")
 
     def _send(
@@ -160,31 +177,62 @@ class ApiConnection:
 
     def _read(self, response: requests.Response) -> bytes:
         """The whole of an answer, which neither goes on for ever nor fills the memory."""
-        deadline = time.monotonic() + ANSWER_TIMEOUT
         content = bytearray()
-        for piece in self._pieces(response):
+        for piece in self._pieces(response, ANSWER_TIMEOUT):
             content += piece
             if len(content) > MAX_ANSWER_BYTES:
                 raise self._no_api(f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
-            if time.monotonic() >= deadline:
-                raise TryAgain(
-                    f"{self.where}: the answer takes more than {ANSWER_TIMEOUT} s. Check the "
-                    "network, then run again."
-                )
         return bytes(content)
 
-    def _pieces(self, response: requests.Response) -> Iterator[bytes]:
+    def _pieces(self, response: requests.Response, max_seconds: float) -> Iterator[bytes]:
         """The bytes of an answer as they arrive."""
+        deadline = time.monotonic() + max_seconds
         try:
             while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
                 yield piece
+                if time.monotonic() >= deadline:
+                    raise TryAgain(
+                        f"{self.where}: the answer takes more than {max_seconds:g} s. Check the "
+                        "network, then run again."
+                    )
         except HTTPError as error:
             raise TryAgain(
                 f"{self.where}: the connection broke ({root_cause_message(error)}). Run again."
             ) from error
 
     def _no_api(self, problem: str) -> BadInput:
-        return BadInput(f"{self.where}: {problem}. Check that this is the address of the API.")
+        return BadInput(f"{self.where}: {problem}. {CHECK_ADDRESS}")
+
+
+def log_limits(*, follow: bool) -> tuple[int, float]:
+    """For how many seconds a log may be silent, and go on. What a pod has written comes at once."""
+    return (STREAM_TIMEOUT, math.inf) if follow else (ANSWER_TIMEOUT, STREAM_TIMEOUT)
+
+
+def _parse_json(content: bytes) -> object:
+    """What JSON says. What is nested deeper than Argo nests anything counts as null.
+
+    Kubernetes takes 10,000 levels from whoever writes one object, and Python reads some thousand.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        return json.loads(_without_depths(content))
+
+
+def _without_depths(content: bytes) -> bytes:
+    kept = bytearray()
+    depth, start = 0, 0
+    for match in BRACKET_OR_STRING.finditer(content):
+        if match[0] in b"[{":
+            depth += 1
+            if depth == MAX_DEPTH:
+                kept += content[start : match.start()] + b"null"
+        elif match[0] in b"]}":
+            if depth == MAX_DEPTH:
+                start = match.end()
+            depth -= 1
+    return bytes(kept + content[start:]) if depth < MAX_DEPTH else bytes(kept)
 
 
 def _split_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -224,6 +272,53 @@ class ClosingRetry(Retry):
         return left
 
 
+class _PlainConnection(HTTPConnection):
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 has it
+        """The answer, as far as its headers."""
+        with _in_time(self):
+            return super().getresponse()
+
+
+class _TlsConnection(HTTPSConnection):
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 has it
+        """The answer, as far as its headers."""
+        with _in_time(self):
+            return super().getresponse()
+
+
+@contextmanager
+def _in_time(connection: HTTPConnection) -> Iterator[None]:
+    """End the connection if headers come byte by byte: none of these is late by itself."""
+    sock = cast("socket.socket", connection.sock)
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(OSError):  # the other side has ended it
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # also below TLS
+
+    timer = threading.Timer(HEADER_SECONDS + cast("float", connection.timeout), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    if is_late.is_set():  # what came until then would pass for all headers
+        raise TimeoutError("headers come too slowly")
+
+
+class _PlainPool(HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+POOLS = {"http": _PlainPool, "https": _TlsPool}
+
+
 class _RetryAdapter(HTTPAdapter):
     """Retries requests, and checks certificates against the name that access gives."""
 
@@ -237,9 +332,12 @@ class _RetryAdapter(HTTPAdapter):
         self, connections: int, maxsize: int, block: bool = False, **options: object
     ) -> None:
         super().init_poolmanager(connections, maxsize, block, **options, **self._tls_names)
+        self.poolmanager.pool_classes_by_scheme = POOLS
 
-    def proxy_manager_for(self, proxy: str, **options: object) -> object:
-        return super().proxy_manager_for(proxy, **options, **self._tls_names)
+    def proxy_manager_for(self, proxy: str, **options: object) -> PoolManager:
+        manager: PoolManager = super().proxy_manager_for(proxy, **options, **self._tls_names)
+        manager.pool_classes_by_scheme = POOLS
+        return manager
 
 
 def _open_session(access: ApiAccess) -> requests.Session:

@@ -8,10 +8,11 @@ from imagekiln.workflows.client.api import (
     naming_place,
     object_path,
     pod_event_selector,
+    require_list,
     require_object,
 )
-from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.objects import Json, get_mappings, is_named, object_identity
+from imagekiln.workflows.client.http import ApiConnection, log_limits
+from imagekiln.workflows.objects import Json, is_named, object_identity
 
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
 FIELD_MANAGER = "imagekiln"
@@ -29,9 +30,10 @@ class KubernetesApi:
 
     def create(self, manifest: Json) -> Json:
         """Create an object."""
-        kind, namespace, _ = object_identity(manifest)
+        kind, namespace, name = object_identity(manifest)
         path = kubernetes_path(kind, namespace)
-        return self.connection.request("POST", path, body=manifest)
+        answer = self.connection.request("POST", path, body=manifest)
+        return require_object(answer, self.url, namespace, name)
 
     def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
         """Server-side apply: fields that others own stay as they are. A dry run writes nothing."""
@@ -50,7 +52,8 @@ class KubernetesApi:
         """An object by its name."""
         path = kubernetes_path(kind, namespace, name)
         with naming_place(kind, namespace):
-            return require_object(self.connection.request("GET", path), self.url)
+            answer = self.connection.request("GET", path)
+        return require_object(answer, self.url, namespace, name)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches, of all pages."""
@@ -84,14 +87,14 @@ class KubernetesApi:
         path = f"api/v1/{object_path('namespaces', namespace, 'events')}"
         query = {"fieldSelector": pod_event_selector(pod), "limit": EVENT_LIMIT}
         answer = self.connection.request("GET", path, query)
-        return get_mappings(answer, "items")
+        return require_list(answer, self.url)
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's log lines, while the pod exists."""
         pod_path = object_path("namespaces", namespace, "pods", pod)
         path = f"api/v1/{pod_path}/log"
         query = {"container": "main", "follow": str(follow).lower()}
-        return self.connection.stream_lines(path, query)
+        return self.connection.stream_lines(path, query, *log_limits(follow=follow))
 
     def _merge_spec(self, path: str, spec: Json) -> None:
         content_type = "application/merge-patch+json"

@@ -7,6 +7,7 @@ from imagekiln.steps.errors import BadInput, Missing, first_line
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.failures import Forbidden, LoginRefused
 from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
@@ -119,6 +120,8 @@ def _pod_lines(
         # Argo's server sends nothing once a pod is gone.
         if is_empty and pod.phase in ENDED_PHASES:
             yield _describe_absence(pod, has_executor_lines=has_executor_lines)
+    except (Forbidden, LoginRefused):  # of this pod, and of all others
+        raise
     except (Missing, BadInput) as error:
         if isinstance(error, Missing) and pod.phase in ENDED_PHASES:
             yield _describe_absence(pod, has_executor_lines=has_executor_lines)

@@ -15,7 +15,8 @@ from imagekiln.workflows.templates.metrics import SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
-MAX_NODES_BYTES = 2**27  # uncompressed: a hundred times what an object of Kubernetes may have
+MAX_NODES_BYTES = 2**25  # uncompressed: 30 times what an object of Kubernetes may have
+MAX_NODES_PARTS = 2**20  # objects and lists in them: four times those of 2,000 pods, all retried
 # What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
 UNREAD_PROGRESS = 1
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
@@ -131,7 +132,7 @@ def _decompress(data: bytes) -> bytes:
         text = decompressor.decompress(data, MAX_NODES_BYTES)
     except zlib.error as error:
         raise ValueError(f"compressedNodes: {error}") from error
-    if not decompressor.eof:
+    if not decompressor.eof or text.count(b"[") + text.count(b"{") > MAX_NODES_PARTS:
         raise ValueError("compressedNodes: are cut off, or too large")
     return text
 

@@ -187,7 +187,8 @@ def unschedule(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Delete a schedule. The workflows that it started go on. Raises Missing."""
     argo = argo or connect()
     argo.get("CronWorkflow", namespace, name)  # deleting what is not there succeeds in silence
-    argo.delete("CronWorkflow", namespace, name)
+    with suppress(Missing):  # it is gone: by this very request, whose answer was lost
+        argo.delete("CronWorkflow", namespace, name)
 
 
 def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:

@@ -6,7 +6,7 @@ would then run until its deadline.
 
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.next_commands import next_command
@@ -20,7 +20,7 @@ Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
 def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     """Stop a workflow and its child workflows: pods finish their part; a resubmission resumes.
 
-    A workflow that is stopping already is terminated: its exit handler, which reports how it
+    What is stopping already, all of it, is terminated: its exit handler, which reports how it
     ended, does not run. Returns which of both was done; "ended" or "succeeded" where nothing
     was to be done.
     """
@@ -32,14 +32,22 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     running += running_children(name, namespace, argo)
     if not running:
         return "succeeded" if has_succeeded(workflow) else "ended"
-    is_second = is_stopping(running[0])
-    for member in running:
-        member_name = str(object_metadata(member)["name"])
-        if is_second:
-            argo.terminate(namespace, member_name)
-        else:
-            argo.stop(namespace, member_name)
-    return "terminated" if is_second else "stopping"
+    left = [member for member in running if not is_stopping(member)]
+    for member in left or running:
+        _end(str(object_metadata(member)["name"]), namespace, argo, terminate=not left)
+    return "stopping" if left else "terminated"
+
+
+def _end(name: str, namespace: str, argo: ArgoApi, *, terminate: bool) -> None:
+    """Stop or terminate a workflow, unless it has ended meanwhile, which Argo's server refuses."""
+    end, shutdown = (argo.terminate, "Terminate") if terminate else (argo.stop, "Stop")
+    try:
+        end(namespace, name)
+    except KilnError:  # the answer may be lost; run again, the command would terminate
+        workflow = argo.get("Workflow", namespace, name)
+        wanted = get_mapping(workflow, "spec").get("shutdown") == shutdown
+        if not wanted and not has_ended(workflow):
+            raise
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:

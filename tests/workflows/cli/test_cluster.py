@@ -126,6 +126,17 @@ def test_interrupted_command_says_that_the_workflow_goes_on(
         assert f"{name} goes on: `imagekiln watch {name} -n images` shows it" in done.stderr
 
 
+def test_no_text_of_a_workflow_forges_the_line_of_another(argo: Memory, name: str) -> None:
+    forged = "Running\nimages/other: Succeeded\x1b[2K"
+    failed = {**node(1), "templateName": forged}
+    for phase, nodes in ((forged, {}), ("Failed", {"a-1": failed})):
+        argo.end(name, phase, nodes=nodes)
+        for command in (("list",), ("result", name)):
+            output = kiln(*command).output
+            assert "\nimages/other" not in output
+            assert "\x1b" not in output
+
+
 @pytest.mark.usefixtures("argo")
 @pytest.mark.parametrize("command", ["list", "schedules"])
 def test_empty_list_names_the_namespace(command: str) -> None:

@@ -1,16 +1,24 @@
 """Object names in URLs, and the log stream of Argo's server."""
 
+import math
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import HTTPServer
+from socketserver import StreamRequestHandler
 from typing import cast
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.workflows.client import argo_server
 from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.failures import AlreadyExists, Conflict
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.objects import Json, get_mapping
 from tests.kube import Kube, serving
+from tests.servers import running
 
 
 class Stream:
@@ -123,12 +131,30 @@ def test_what_has_no_name_is_no_object_and_hides_no_other(
     for metadata in (None, 7, {"continue": None}):
         argo = api(answering({"items": [*nameless, good], "metadata": metadata}))
         assert argo.list_objects("Workflow", "images", "a=b") == [good]
-    for items in (None, 7, {"a": 1}):
-        assert api(answering({"items": items})).list_objects("Workflow", "images", "") == []
+    assert api(answering({"items": None})).list_objects("Workflow", "images", "") == []
     for answer in nameless[3:]:
         with pytest.raises(BadInput, match="the answer is no object with a name"):
             api(answering(cast("Json", answer))).get("Workflow", "images", "night")
     assert api(answering(good)).get("Workflow", "images", "night") == good
+
+
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+@pytest.mark.parametrize("answer", [{}, {"items": 7}, {"items": {}}, {"kind": "Status"}])
+def test_answer_that_is_no_list_is_not_taken_for_an_empty_one(
+    api: type[ArgoServer | KubernetesApi], answer: Json
+) -> None:
+    with pytest.raises(BadInput, match="the answer is no list of objects"):
+        api(answering(answer)).list_objects("Workflow", "images", "")
+
+
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_answer_about_another_object_is_refused(api: type[ArgoServer | KubernetesApi]) -> None:
+    argo = api(answering({"metadata": {"name": "day", "namespace": "images"}}))
+    night: Json = {"kind": "Workflow", "metadata": {"name": "night", "namespace": "images"}}
+    with pytest.raises(BadInput, match="asked for images/night, it answers with images/day"):
+        argo.get("Workflow", "images", "night")
+    with pytest.raises(BadInput, match="asked for images/night, it answers with images/day"):
+        argo.create(night)
 
 
 class Recorder(ApiConnection):
@@ -181,6 +207,87 @@ def test_schedule_that_argos_server_replaces_keeps_when_it_last_fired() -> None:
     assert replacement["spec"] == {"suspend": False}
     assert get_mapping(replacement, "metadata", "annotations") == last | title
     assert get_mapping(replacement, "metadata")["resourceVersion"] == "7"
+
+
+class Contested(Recorder):
+    """A connection to a schedule that others write, too."""
+
+    def __init__(self, stored: Json, *refusals: KilnError | None) -> None:
+        """Answer with these errors first; None stands for the object."""
+        super().__init__(stored)
+        self._refusals = list(refusals)
+        self.methods: list[str] = []
+
+    def request(self, method: str, path: str, query: object = None, body: object = None) -> Json:  # type: ignore[override]
+        """The object, or the next error."""
+        self.methods.append(method)
+        refusal = self._refusals.pop(0) if self._refusals else None
+        if refusal is not None:
+            raise refusal
+        return super().request(method, path, query, body)
+
+
+NIGHT: Json = {"metadata": {"name": "night", "namespace": "images"}}
+ABSENT = Missing('cronworkflows "night" not found.')
+CHANGED = Conflict("night: was modified.")
+
+
+@pytest.mark.parametrize(
+    ("refusals", "methods"),
+    [
+        # By another client, or by this one, whose answer was lost.
+        ((ABSENT, AlreadyExists("night: exists.")), ["GET", "POST", "GET", "PUT"]),
+        ((None, CHANGED), ["GET", "PUT", "GET", "PUT"]),
+        ((None, ABSENT, ABSENT), ["GET", "PUT", "GET", "POST"]),
+    ],
+    ids=["created", "changed", "deleted"],
+)
+def test_object_that_is_written_meanwhile_is_applied_to_what_is_there_then(
+    refusals: tuple[KilnError | None, ...], methods: list[str]
+) -> None:
+    connection = Contested(NIGHT, *refusals)
+    ArgoServer(connection).apply({"kind": "CronWorkflow", **NIGHT})
+    assert connection.methods == methods
+
+
+def test_object_that_others_write_again_and_again_is_given_up() -> None:
+    argo = ArgoServer(Contested(NIGHT, *[None, CHANGED] * 9))
+    with pytest.raises(Conflict):
+        argo.apply({"kind": "CronWorkflow", **NIGHT})
+
+
+def test_events_without_end_are_those_of_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argo_server, "EVENT_SECONDS", 0.2)
+
+    class Endless(StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(2**16)
+            with suppress(OSError):
+                self.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n{"result":{"reason":"Pulling"}}\n')
+                for _ in range(400):
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)
+
+    with running(HTTPServer(("127.0.0.1", 0), Endless)) as url:
+        argo = ArgoServer(ApiConnection(ApiAccess(url, lambda: None)))
+        started = time.monotonic()
+        assert argo.pod_events("images", "postcards-1") == [{"reason": "Pulling"}]
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_log_that_is_not_followed_has_an_end(api: type[ArgoServer | KubernetesApi]) -> None:
+    limits: list[object] = []
+
+    class Connection(Stream):
+        def stream_lines(self, *arguments: object, **_: object) -> Iterator[str]:
+            limits.append(arguments[2:])
+            yield from ()
+
+    for follow in (True, False):
+        argo = api(cast("ApiConnection", Connection()))
+        list(argo.logs("images", "postcards", "a", follow=follow))
+    assert limits == [(3600, math.inf), (300, 3600)]
 
 
 def answering(answer: Json) -> ApiConnection:

@@ -179,6 +179,48 @@ def test_workflow_that_is_stopping_is_terminated_by_a_second_stop(argo: Memory) 
     assert stop(parent, NAMESPACE, argo) == "ended"
 
 
+def test_stop_that_broke_off_is_finished_by_the_next(
+    argo: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submit(postcards(), argo=argo).name
+    children = [child_workflow(argo, name, number, "Running") for number in (1, 2)]
+    shut = argo.stop
+
+    def refuse(namespace: str, stopped: str) -> None:
+        if stopped == children[0]:
+            raise TryAgain("no answer.")
+        shut(namespace, stopped)
+
+    monkeypatch.setattr(argo, "stop", refuse)
+    with pytest.raises(TryAgain):
+        stop(name, NAMESPACE, argo)
+    monkeypatch.setattr(argo, "stop", shut)
+    assert stop(name, NAMESPACE, argo) == "stopping"
+    assert {argo.spec(member)["shutdown"] for member in (name, *children)} == {"Stop"}
+    assert stop(name, NAMESPACE, argo) == "terminated"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_stop_whose_answer_is_lost_or_comes_too_late_is_no_failure(
+    argo: Memory, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    name = submit(postcards(), argo=argo).name
+    child = child_workflow(argo, name, 1, "Running")
+    shut = argo.stop
+
+    def stop_first(namespace: str, stopped: str) -> None:
+        if ended and stopped == name:
+            argo.end(name, "Succeeded")
+            raise BadInput("cannot shutdown a completed workflow.")
+        shut(namespace, stopped)
+        if stopped == name:
+            raise TryAgain("no answer.")
+
+    monkeypatch.setattr(argo, "stop", stop_first)
+    assert stop(name, NAMESPACE, argo) == "stopping"
+    assert argo.spec(child)["shutdown"] == "Stop"
+
+
 def test_running_child_is_stopped_by_the_name_of_a_parent_that_has_ended(argo: Memory) -> None:
     parent = submit(postcards(), argo=argo).name
     child = child_workflow(argo, parent, 0, "Running")

@@ -3,6 +3,7 @@
 import json
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
@@ -13,8 +14,9 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.workflows.client import http
-from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
+from imagekiln.workflows.client.failures import AlreadyExists, Conflict, Forbidden
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
+from imagekiln.workflows.objects import get_mapping
 from tests import certificates
 from tests.servers import running
 
@@ -26,6 +28,7 @@ ELSEWHERE = ("file:///login?state=hush", "s3://me:hush@bucket/login?state=hush")
 BODIES = {
     299: b"<html>",
     410: b"<html><body>many words</body></html>",
+    422: b"<html><body>many words</body></html>",
     403: ANONYMOUS,
     404: b'{"message": "the server could not find the requested resource"}',
 }
@@ -71,7 +74,7 @@ def url(authorizations: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, BadInput), (401, BadInput), (409, AlreadyExists), (503, TryAgain)],
+    [(400, BadInput), (401, BadInput), (409, AlreadyExists), (408, TryAgain), (503, TryAgain)],
 )
 def test_error_has_the_message_of_the_api_and_says_whether_to_run_again(
     url: str, authorizations: list[str], status: int, kind: type[KilnError]
@@ -86,7 +89,8 @@ def test_error_has_the_message_of_the_api_and_says_whether_to_run_again(
     [
         (403, BadInput, "did not accept the login"),
         (404, Missing, "Check that Argo is installed"),
-        (410, BadInput, r"rejected the request \(Gone\)\.$"),
+        (410, TryAgain, r"failed \(410: Gone\)\. Run again\.$"),  # a list that took too long
+        (422, BadInput, r"rejected the request \(Unprocessable (Entity|Content)\)\.$"),
     ],
 )
 def test_misleading_message_of_the_api_is_replaced(
@@ -95,6 +99,16 @@ def test_misleading_message_of_the_api_is_replaced(
     with pytest.raises(kind, match=says) as raised:
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
     assert not isinstance(raised.value, Forbidden)
+
+
+@pytest.mark.parametrize("status", [409, 500])
+def test_object_that_somebody_changed_meanwhile_is_to_be_asked_for_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    message = 'Operation cannot be fulfilled on "night": the object has been modified; try again'
+    monkeypatch.setitem(BODIES, status, json.dumps({"message": message}).encode())
+    with pytest.raises(Conflict, match=r"try again\. Run again\."):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
 
 
 def test_namespace_that_is_not_set_up_is_said_with_what_to_do(
@@ -172,6 +186,39 @@ def test_redirect_to_any_scheme_is_quoted_without_its_secrets(place: str) -> Non
 def test_answer_of_another_form_is_an_error(content: bytes) -> None:
     with answering(content) as (url, _), pytest.raises(BadInput, match="answer is not"):
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+
+
+@pytest.mark.parametrize("content", [b"", b"  ", b'{"items": [{"metadata": {"na'])
+def test_answer_that_is_cut_off_is_to_be_asked_for_again(content: bytes) -> None:
+    with answering(content) as (url, _), pytest.raises(TryAgain, match="the answer is cut off"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+
+
+@pytest.mark.parametrize("depth", [99, 100, 5000])
+def test_what_one_object_nests_too_deeply_hides_no_other(depth: int) -> None:
+    lists = "[" * depth + '"]["' + "]" * depth
+    items = f'{{"items": [{{"a": {{"b": "}}[", "c": {lists}}}, "d": 1}}, {{"e": 2}}]}}'
+    with answering(items.encode()) as (url, _):
+        first, second = ApiConnection(ApiAccess(url, lambda: None)).list_items("api", {})
+    assert (get_mapping(first, "a")["b"], first["d"], second) == ("}[", 1, {"e": 2})
+
+
+def test_headers_that_come_byte_by_byte_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEADER_SECONDS", 0.1)
+
+    class Dripping(StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(2**16)
+            with suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+                for _ in range(100):
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
+
+    with running(HTTPServer(("127.0.0.1", 0), Dripping)) as url:
+        lines = ApiConnection(ApiAccess(url, lambda: None)).stream_lines("log", max_silence=1)
+        with pytest.raises(TryAgain, match="Read timed out"):
+            next(lines)
 
 
 def test_answer_that_comes_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

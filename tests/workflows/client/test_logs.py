@@ -2,8 +2,9 @@
 
 import pytest
 
-from imagekiln.steps.errors import Missing
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.client import submit
+from imagekiln.workflows.client.failures import Forbidden, LoginRefused
 from imagekiln.workflows.client.logs import logs
 from imagekiln.workflows.objects import Json
 from tests.workflows.client.postcards import NAMESPACE, postcards
@@ -93,6 +94,20 @@ def test_log_that_never_was_is_not_called_deleted(
     argo.end(name, "Running", nodes={"0": shard_node(name, 0, **node)})
     argo.logged = {f"{name}-generate-0": lines}
     assert list(logs(name, NAMESPACE, 0, argo)) == [f"pod {name}-generate-0{says}"]
+
+
+@pytest.mark.parametrize("refusal", [Forbidden("access denied."), LoginRefused("log in.")])
+def test_logs_that_may_not_be_read_are_a_failure(
+    argo: Memory, monkeypatch: pytest.MonkeyPatch, refusal: BadInput
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise refusal
+
+    name = submit(postcards(), argo=argo).name
+    argo.end(name, "Running", nodes={"0": shard_node(name, 0)})
+    monkeypatch.setattr(argo, "logs", refuse)
+    with pytest.raises(type(refusal)):
+        list(logs(name, NAMESPACE, argo=argo))
 
 
 def test_logs_that_are_followed_include_pods_that_start_later(argo: Memory) -> None:

@@ -219,6 +219,21 @@ def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
         unschedule(name, NAMESPACE, argo)
 
 
+def test_schedule_whose_deletion_is_not_answered_is_deleted(
+    argo: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = schedule(postcards(), "30 1 * * *", argo=argo)
+    delete = argo.delete
+
+    def delete_twice(*identity: str) -> None:  # as a client does whose first answer is lost
+        delete(*identity)
+        raise Missing("night: not found.")
+
+    monkeypatch.setattr(argo, "delete", delete_twice)
+    unschedule(name, NAMESPACE, argo)
+    assert not list_schedules(NAMESPACE, argo)
+
+
 def test_a_schedule_says_when_it_last_started_a_workflow(argo: Memory) -> None:
     name = schedule(postcards(), "30 1 * * *", argo=argo)
     cron_workflow = argo.objects["CronWorkflow", NAMESPACE, name]

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 import zlib
 
 import pytest
@@ -386,6 +387,15 @@ def test_canary_that_ended_before_argo_read_its_progress_counts_as_the_job_says(
     assert (status.made, status.rate, status.seconds_left) == (24, None, None)
 
 
+def test_job_of_a_stranger_takes_no_time_to_look_through() -> None:
+    parent = workflow(plan(300, 3, canary="1"), *shard(0, pod("Succeeded", "1/1")))
+    text = "- a\n" * 200_000  # as YAML, it takes half a minute
+    spec = {"arguments": {"parameters": [{"name": "job", "value": text}]}}
+    started = time.process_time()
+    assert read_status(parent | {"spec": spec}).made == 1
+    assert time.process_time() - started < 2
+
+
 def test_pods_and_images_are_those_of_the_stage_at_hand() -> None:
     canary = shard(0, pod("Succeeded", "24/24"))
     drawing = [
@@ -430,8 +440,9 @@ def test_nodes_in_argos_database_need_argos_server() -> None:
         {"nodes": [1]},
         {"compressedNodes": "AAAA"},
         {"compressedNodes": base64.b64encode(zlib.compress(b" " * 2**21, wbits=31)).decode()},
+        {"compressedNodes": base64.b64encode(zlib.compress(b"{}" * 2**10, wbits=31)).decode()},
     ],
-    ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling"],
+    ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling", "parts"],
 )  # fmt: skip
 def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, state: Json
