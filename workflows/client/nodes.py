@@ -15,7 +15,7 @@ from imagekiln.workflows.templates.metrics import SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
-MAX_NODES_BYTES = 2**25  # uncompressed: 30 times what an object of Kubernetes may have
+MAX_NODES_BYTES = 2**26  # uncompressed: sixty times what an object of Kubernetes may have
 MAX_NODES_PARTS = 2**20  # objects and lists in them: four times those of 2,000 pods, all retried
 # What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
 UNREAD_PROGRESS = 1
