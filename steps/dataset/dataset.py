@@ -200,12 +200,21 @@ class Dataset:
         return self._select_rows(manifest, self._is_left(manifest, run, shard))
 
     def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
-        """Whether each image of a shard is ok, and no newer one replaces it."""
+        """Whether each image of a shard is ok, and no newer one replaces it.
+
+        Of several runs that were compared, what was ok then counts: an image that is made later may
+        be one that an older run has, and was given from there.
+        """
         is_ok = pc.equal(manifest["status"], "ok")
         if self.replaced is None:
             return is_ok
-        is_replaced = self.replaced.in_shard(run, shard, manifest.num_rows)
-        return pc.and_not(is_ok, pa.array(is_replaced))
+        is_left = pa.array(self.replaced.in_shard(run, shard, manifest.num_rows))
+        if pc.any(pc.and_not(is_left, is_ok), min_count=0).as_py():
+            raise TryAgain(
+                f"{self.runs[run].uri}: images of it were taken down since the runs were compared, "
+                "and an older run may have them. Run the command again, or open the dataset again."
+            )
+        return pa.chunked_array([is_left])
 
     def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:
         """The rows of a manifest that are left and fulfill the filter."""
