@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS, read_images
+from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.dataset.newest_images import (
     ReplacedImages,
     find_replaced_images,
@@ -25,7 +25,7 @@ from imagekiln.steps.dataset.runs import (
     find_runs,
     manifest_slices,
     read_run_manifest,
-    require_not_suspended,
+    require_unchanged,
     unite_columns,
 )
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -148,7 +148,7 @@ class Dataset:
                         try:
                             images = self._read_batch(self.runs[run], batch, pool)
                         except BadInput:
-                            self._require_unchanged(run, shard, manifest)
+                            require_unchanged(self.runs[run], shard, manifest)
                             raise
                         yield images
 
@@ -168,18 +168,6 @@ class Dataset:
         chosen = rows.select(list(self.columns))
         (batch,) = chosen.combine_chunks().to_batches()
         return batch
-
-    def _require_unchanged(self, run: int, shard: int, manifest: pa.Table) -> None:
-        """Raise TryAgain where a shard is not what it was when its manifest was read."""
-        uri = self.runs[run].uri
-        require_not_suspended(open_store(uri))
-        now = self._read_manifest(run, shard)
-        columns = list(LOCATION_COLUMNS)
-        if not now.select(columns).equals(manifest.select(columns)):
-            raise TryAgain(
-                f"{uri}: was changed while it was read, as when images of it were taken down. "
-                "Read the dataset from its beginning again."
-            )
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
         """A manifest with the columns of all runs, null where this one lacks them."""

@@ -7,7 +7,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, manifest_key
@@ -89,6 +90,26 @@ def require_not_suspended(store: Store) -> None:
             f"{store.uri}: its objects are being replaced. If the command that does so was "
             f"interrupted, repeat it, or type `{format_command('aggregate', store.uri)}`."
         )
+
+
+def require_unchanged(run: RunSource, shard: int, manifest: pa.Table) -> None:
+    """Raise TryAgain where a shard is not what it was when its manifest was read.
+
+    What was taken for damage is none then. Raises Incomplete while the run is changed.
+    """
+    require_not_suspended(open_store(run.uri))
+    now = read_run_manifest(run, shard)
+    columns = list(LOCATION_COLUMNS)
+    if not now.select(columns).equals(manifest.select(columns)):
+        raise changed_error(run.uri)
+
+
+def changed_error(uri: str) -> TryAgain:
+    """The error for a run that is not what it was when its manifest was read."""
+    return TryAgain(
+        f"{uri}: was changed while it was read, as when images of it were taken down. "
+        "Run the command again, or read the dataset from its beginning again."
+    )
 
 
 def _refuse_file(uri: str) -> None:
