@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS, read_images
+from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.dataset.newest_images import (
     ReplacedImages,
     find_replaced_images,
@@ -25,7 +25,7 @@ from imagekiln.steps.dataset.runs import (
     find_runs,
     manifest_slices,
     read_run_manifest,
-    require_not_suspended,
+    require_unchanged,
     unite_columns,
 )
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -148,7 +148,7 @@ class Dataset:
                         try:
                             images = self._read_batch(self.runs[run], batch, pool)
                         except BadInput:
-                            self._require_unchanged(run, shard, manifest)
+                            require_unchanged(self.runs[run], shard, manifest)
                             raise
                         yield images
 
@@ -169,18 +169,6 @@ class Dataset:
         (batch,) = chosen.combine_chunks().to_batches()
         return batch
 
-    def _require_unchanged(self, run: int, shard: int, manifest: pa.Table) -> None:
-        """Raise TryAgain where a shard is not what it was when its manifest was read."""
-        uri = self.runs[run].uri
-        require_not_suspended(open_store(uri))
-        now = self._read_manifest(run, shard)
-        columns = list(LOCATION_COLUMNS)
-        if not now.select(columns).equals(manifest.select(columns)):
-            raise TryAgain(
-                f"{uri}: was changed while it was read, as when images of it were taken down. "
-                "Read the dataset from its beginning again."
-            )
-
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
         """A manifest with the columns of all runs, null where this one lacks them."""
         manifest = read_run_manifest(self.runs[run], shard)
@@ -200,12 +188,21 @@ class Dataset:
         return self._select_rows(manifest, self._is_left(manifest, run, shard))
 
     def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
-        """Whether each image of a shard is ok, and no newer one replaces it."""
+        """Whether each image of a shard is ok, and no newer one replaces it.
+
+        Of several runs that were compared, what was ok then counts: an image that is made later may
+        be one that an older run has, and was given from there.
+        """
         is_ok = pc.equal(manifest["status"], "ok")
         if self.replaced is None:
             return is_ok
-        is_replaced = self.replaced.in_shard(run, shard, manifest.num_rows)
-        return pc.and_not(is_ok, pa.array(is_replaced))
+        is_left = pa.array(self.replaced.in_shard(run, shard, manifest.num_rows))
+        if pc.any(pc.and_not(is_left, is_ok), min_count=0).as_py():
+            raise TryAgain(
+                f"{self.runs[run].uri}: images of it were taken down since the runs were compared, "
+                "and an older run may have them. Run the command again, or open the dataset again."
+            )
+        return pa.chunked_array([is_left])
 
     def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:
         """The rows of a manifest that are left and fulfill the filter."""

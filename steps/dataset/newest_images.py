@@ -42,11 +42,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ReplacedImages:
-    """Which images of some runs are left out, for images of newer ones.
+    """Which images of some runs are left, and not left out for images of newer ones.
 
-    `bits` has one for each planned image, and `shard_starts` where those of each shard begin, run
-    by run. `superseded` counts those whose value in `column` a newer run has, `duplicates` those
-    that a newer run holds itself.
+    `bits` has one for each planned image: whether it was ok when they were compared, and is left.
+    `shard_starts` says where those of each shard begin, run by run. `superseded` counts those whose
+    value in `column` a newer run has, `duplicates` those that a newer run holds itself.
     """
 
     column: str
@@ -56,7 +56,7 @@ class ReplacedImages:
     duplicates: int
 
     def in_shard(self, run: int, shard: int, images: int) -> Mask:
-        """Whether each of so many images, which are those of a shard, is left out."""
+        """Whether each of so many images, which are those of a shard, is left."""
         start = self.shard_starts[run][shard]
         numbers = np.arange(start, start + images)
         bits = np.frombuffer(self.bits, np.uint8)
@@ -82,15 +82,16 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
             _open_buckets(Path(folder) / str(number), bucket_count)
             for number in range(len(columns))
         ]
+        is_left = _Bits.none_of(planned)
         for keys in _iter_shard_keys(runs, shard_starts, columns):
             for held, records in zip(buckets, keys, strict=True):
                 held.add(records)
-        is_replaced = _Bits.none_of(planned)
-        counts = [_mark_older(held, is_replaced, run_starts) for held in buckets]
+            is_left.mark(keys[-1]["number"])  # by image_id, which every image has
+        counts = [_clear_older(held, is_left, run_starts) for held in buckets]
     *superseded, duplicates = counts
     return ReplacedImages(
         column,
-        is_replaced.to_bytes(),
+        is_left.to_bytes(),
         shard_starts,
         sum(superseded),
         duplicates,
@@ -186,16 +187,16 @@ def _hash_texts(values: pa.Array) -> IdArray:
     return np.frombuffer(content, ID_DTYPE)
 
 
-def _mark_older(buckets: IdBuckets, is_replaced: "_Bits", run_starts: Sequence[int]) -> int:
-    """Mark the images whose id an image of a newer run has, among those not marked; count them."""
-    marked = 0
+def _clear_older(buckets: IdBuckets, is_left: "_Bits", run_starts: Sequence[int]) -> int:
+    """Clear the images whose id an image of a newer run has, among those left; count them."""
+    cleared = 0
     for number in range(buckets.count):
         records = buckets.read(number)
-        is_left = ~is_replaced.of(records["number"])
-        older = _older_numbers(records[is_left], run_starts)
-        is_replaced.mark(older)
-        marked += len(older)
-    return marked
+        left = records[is_left.of(records["number"])]
+        older = _older_numbers(left, run_starts)
+        is_left.clear(older)
+        cleared += len(older)
+    return cleared
 
 
 def _older_numbers(records: RecordArray, run_starts: Sequence[int]) -> Numbers:
@@ -237,6 +238,11 @@ class _Bits:
         """Mark these images."""
         places = numbers // BYTE_BITS
         np.bitwise_or.at(self._bytes, places, _bit_values(numbers))
+
+    def clear(self, numbers: Numbers) -> None:
+        """Mark these images no longer."""
+        places = numbers // BYTE_BITS
+        np.bitwise_and.at(self._bytes, places, ~_bit_values(numbers))
 
     def to_bytes(self) -> bytes:
         """All bits, the lowest of each byte first."""

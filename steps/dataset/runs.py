@@ -7,7 +7,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain, cut_name
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, manifest_key
@@ -19,6 +20,7 @@ from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
+    ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
 )
 from imagekiln.steps.runtime.sanitize import format_command
@@ -35,7 +37,8 @@ READERS = 16
 class RunSource:
     """One run: the columns of its manifest, the images of each shard, and those of a part.
 
-    `suffix` is that of its image files, and `planned_at` when its prompts were read.
+    `row_columns` are the names of those that its rows have since they were planned, `suffix` is
+    that of its image files, and `planned_at` when its prompts were read.
     """
 
     uri: str
@@ -44,6 +47,7 @@ class RunSource:
     shard_images: tuple[int, ...]
     part_images: int
     suffix: str
+    row_columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,26 @@ def require_not_suspended(store: Store) -> None:
         )
 
 
+def require_unchanged(run: RunSource, shard: int, manifest: pa.Table) -> None:
+    """Raise TryAgain where a shard is not what it was when its manifest was read.
+
+    What was taken for damage is none then. Raises Incomplete while the run is changed.
+    """
+    require_not_suspended(open_store(run.uri))
+    now = read_run_manifest(run, shard)
+    columns = list(LOCATION_COLUMNS)
+    if not now.select(columns).equals(manifest.select(columns)):
+        raise changed_error(run.uri)
+
+
+def changed_error(uri: str) -> TryAgain:
+    """The error for a run that is not what it was when its manifest was read."""
+    return TryAgain(
+        f"{uri}: was changed while it was read, as when images of it were taken down. "
+        "Run the command again, or read the dataset from its beginning again."
+    )
+
+
 def _refuse_file(uri: str) -> None:
     with translate_errors(uri):
         if local_path(uri).is_file():
@@ -110,8 +134,9 @@ def describe_source(store: Store, plan: Plan) -> RunSource:
     """What a plan says of the run in `store`. Raises as `open_source` does."""
     if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
         raise no_manifest_error(store)
+    row_schema = read_row_schema(store, plan)
     fields = (
-        *read_row_schema(store, plan),
+        *row_schema,
         *OUTCOME_SCHEMA,
         *added_fields(plan.job),
         *LOCATION_SCHEMA,
@@ -124,6 +149,7 @@ def describe_source(store: Store, plan: Plan) -> RunSource:
         shard_images=tuple(shard.images for shard in plan.shards),
         part_images=plan.part_images,
         suffix=file_suffix(plan.job.encoding),
+        row_columns=tuple(name for name in row_schema.names if name not in ORIGIN_SCHEMA.names),
     )
 
 
@@ -140,9 +166,16 @@ def read_run_manifest(run: RunSource, shard: int) -> pa.Table:
     """The manifest of one shard. Raises Incomplete where the run was not aggregated, BadInput."""
     store = open_store(run.uri)
     try:
-        return read_manifest(store, shard, run.shard_images[shard])
+        manifest = read_manifest(store, shard, run.shard_images[shard])
     except Missing as error:
         raise no_manifest_error(store) from error
+    for name in run.row_columns:
+        if name not in manifest.column_names:
+            raise BadInput(
+                f"{store.uri}: its first shard has a column {cut_name(name)!r}, and its manifest "
+                "has none. Verify the run, which says what is damaged."
+            )
+    return manifest
 
 
 def no_manifest_error(store: Store) -> Incomplete:

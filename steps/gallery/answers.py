@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain, cut_name
 from imagekiln.steps.gallery.gallery import Gallery
 from imagekiln.steps.gallery.images import ImageFile
 from imagekiln.steps.gallery.queries import Condition, PageQuery, RowNumber
@@ -118,7 +118,7 @@ def _status_of(error: KilnError) -> HTTPStatus:
         return HTTPStatus.NOT_FOUND
     if isinstance(error, BadInput):
         return HTTPStatus.BAD_REQUEST
-    if isinstance(error, TryAgain):
+    if isinstance(error, Incomplete | TryAgain):
         return HTTPStatus.SERVICE_UNAVAILABLE
     return HTTPStatus.INTERNAL_SERVER_ERROR
 

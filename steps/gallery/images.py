@@ -6,7 +6,8 @@ from threading import BoundedSemaphore
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.dataset.runs import require_not_suspended
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.gallery.index import Position
 from imagekiln.steps.gallery.runs import GalleryRuns
 from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
@@ -69,24 +70,44 @@ class GalleryImages:
         )
 
     def read_file(self, position: Position, image_id: str) -> ImageFile:
-        """The stored file of an image that is ok. Raises as `read_row` does."""
-        run = self._runs.runs[position.run]
-        location = self._find_location(position, image_id)
-        content = read_image_bytes(run.run.store, location)
-        encoding = run.run.plan.job.encoding
+        """The stored file of an image that is ok.
+
+        Raises as `read_row` does, and Incomplete while images of its run are taken down.
+        """
+        content, _ = self._read_content(position, image_id)
+        encoding = self._runs.runs[position.run].run.plan.job.encoding
         return ImageFile(content, mime_type(encoding))
 
     def read_thumbnail(self, position: Position, image_id: str) -> ImageFile:
-        """A small JPEG of an image that is ok. Raises as `read_row` does."""
-        store = self._runs.runs[position.run].run.store
-        location = self._find_location(position, image_id)
-        content = read_image_bytes(store, location)
+        """A small JPEG of an image that is ok. Raises as `read_file` does."""
+        content, part = self._read_content(position, image_id)
         with self._decoders:
             try:
                 pixels = decode_image(content)
             except DAMAGE_ERRORS as error:
-                raise damage_error(store.uri_of(str(location["part"])), error) from error
+                raise damage_error(part, error) from error
             return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), THUMBNAIL_TYPE)
+
+    def _read_content(self, position: Position, image_id: str) -> tuple[bytes, str]:
+        """The stored file of an image that is ok, and the URI of its object.
+
+        Images move where others of their part are taken down: then the manifest says where to.
+        """
+        store = self._runs.runs[position.run].run.store
+        location = self._find_location(position, image_id)
+        try:
+            content = read_image_bytes(store, location)
+        except StorageRefused:
+            raise
+        except BadInput:
+            require_not_suspended(store)
+            self._locations.drop((position.run, position.shard))
+            now = self._find_location(position, image_id)
+            if now == location:
+                raise
+            location = now
+            content = read_image_bytes(store, location)
+        return content, store.uri_of(str(location["part"]))
 
     def _find_location(self, position: Position, image_id: str) -> dict[str, object]:
         manifest = self._locations((position.run, position.shard))

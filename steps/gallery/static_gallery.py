@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
+from imagekiln.steps.dataset.runs import require_unchanged
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.gallery.columns import IndexColumn, index_columns
 from imagekiln.steps.gallery.gallery import describe_choices
@@ -72,7 +73,7 @@ def write_static_gallery(
     """Write a gallery of the run or the output at `uri` to the folder `target`.
 
     Raises Missing where there are no runs, BadInput where there are too many images or the folder
-    has other files, TryAgain where storage fails: the same call goes on.
+    has other files, TryAgain where storage fails or images are taken down: the same call goes on.
     """
     runs = find_gallery_runs(uri)
     _require_size(runs)
@@ -105,16 +106,16 @@ def _write_runs(runs: GalleryRuns, store: Store, contents: _Contents, progress: 
     try:
         for run in runs.runs:
             before = contents.images
-            for manifest in _iter_manifests(run, contents.problems):
-                _write_manifest(run, store, manifest, contents, progress)
+            for shard, manifest in _iter_manifests(run, contents.problems):
+                _write_manifest(run, shard, store, manifest, contents, progress)
             contents.run_images.append(contents.images - before)
         contents.columns.finish()
     finally:
         progress.close()
 
 
-def _iter_manifests(run: GalleryRun, problems: list[str]) -> Iterator[pa.Table]:
-    """The manifests of a run. One that is damaged costs its rows, and a sentence."""
+def _iter_manifests(run: GalleryRun, problems: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The numbered manifests of a run. One that is damaged costs its rows, and a sentence."""
     shard_images = run.source.shard_images
 
     def read(shard: int) -> pa.Table | KilnError:
@@ -125,17 +126,24 @@ def _iter_manifests(run: GalleryRun, problems: list[str]) -> Iterator[pa.Table]:
         except KilnError as error:
             return error
 
-    for manifest in map_ordered(read, len(shard_images), MANIFESTS_AHEAD):
+    for shard, manifest in enumerate(map_ordered(read, len(shard_images), MANIFESTS_AHEAD)):
         if isinstance(manifest, KilnError):
             problems.append(str(manifest))
         else:
-            yield manifest
+            yield shard, manifest
 
 
 def _write_manifest(
-    run: GalleryRun, store: Store, manifest: pa.Table, contents: _Contents, progress: Progress
+    run: GalleryRun,
+    shard: int,
+    store: Store,
+    manifest: pa.Table,
+    contents: _Contents,
+    progress: Progress,
 ) -> None:
     for block in put_blocks(run, store, manifest):
+        if block.problems:
+            require_unchanged(run.source, shard, manifest)
         contents.starts.append(contents.images)
         contents.blocks.append(block.rows_name)
         contents.keys.update(block.keys)

@@ -98,22 +98,17 @@ def reproduce(
     model raises.
     """
     run = open_run(uri)
-    manifest_row = find_row(run, image_id)
+    manifest_row = _find_kept_row(run, image_id)
     (image_row,) = image_rows(manifest_row)
     (stored,) = to_rows(manifest_row)
     image_id = stored["image_id"]
-    if stored["status"] == FORGOTTEN_STATUS:
-        raise BadInput(
-            f"{run.store.uri}: image {image_id} was taken down, so it is not made again. "
-            "Name another one."
-        )
-
     path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
     _require_writable(path.parent)
     stats = _original_stats(run.store, stored)
     batch = _original_batch(run.plan, image_row, stats)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch)
+    (stored,) = to_rows(_find_kept_row(run, image_id))  # it may be gone by now, or have moved
     encoded = _encode(run.plan, image_row, drawn)
     equal = _equality(stored, encoded)
     return ReproduceResult(
@@ -128,6 +123,17 @@ def reproduce(
         then=None if stats is None else Provenance(stats.device, batch, stats.versions),
         now=now,
     )
+
+
+def _find_kept_row(run: Run, name: str) -> pa.Table:
+    """The manifest row of an image, as `find_row` has it. Raises BadInput if it was taken down."""
+    row = find_row(run, name)
+    if _only(row, "status") == FORGOTTEN_STATUS:
+        raise BadInput(
+            f"{run.store.uri}: image {_only(row, 'image_id')} was taken down, so it is not made "
+            "again. Name another one."
+        )
+    return row
 
 
 def find_row(run: Run, name: str) -> pa.Table:

@@ -22,7 +22,7 @@ from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.keys import manifest_key, shard_key
 from tests.runs import Rows, encoded, fill, not_ok, planned, retried
 
 FORMATS = ("parquet", "webdataset", "files")
@@ -147,6 +147,16 @@ def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> 
     part.write_bytes(content)
     with pytest.raises(BadInput, match="has other bytes than the manifest says"):
         list(dataset.to_batches())
+
+
+def test_shard_whose_column_has_another_name_by_damage_is_told(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "id": "row"}]
+    make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run")
+    uri = tmp_path / "out" / "run"
+    shard = uri / shard_key(0)
+    shard.write_bytes(shard.read_bytes().replace(b"strength", b"strengtH", 1))
+    with pytest.raises(BadInput, match="a column 'strengtH', and its manifest has none"):
+        list(imagekiln.dataset(uri).to_batches())
 
 
 @pytest.mark.quick_cases(2)

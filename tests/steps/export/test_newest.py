@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,13 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput
+from imagekiln import BadInput, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.dataset.newest_images import ReplacedImages, find_replaced_images
 from imagekiln.steps.export.plan import load_export_plan
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, manifest_key
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
-from tests.runs import fill, not_ok, planned
+from tests.runs import begin_round, encoded, fill, not_ok, planned
 from tests.texts import chance
 
 NIGHTS = 4
@@ -108,6 +113,73 @@ def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
     assert result.superseded == (0 if column == "image_id" else len(all_rows) - len(without_older))
     again = imagekiln.export(output, tmp_path, newest_by=column)
     assert (again.duplicates, again.superseded) == (result.duplicates, result.superseded)
+
+
+def make_night(folder: Path, night: str, failed: tuple[int, ...]) -> PlanResult:
+    """A night with the images of every other one, some of which failed."""
+    rows = [{"prompt": f"number {place}", "id": f"row-{place}", "seed": 5} for place in range(4)]
+    limits = {"failed_share": 0.9}
+    run = planned(folder / night, str(folder / "nights"), rows, run_id=night, limits=limits)
+    fill(run, dict.fromkeys(failed, not_ok(0)))
+    aggregate(run.uri)
+    return run
+
+
+def two_nights(folder: Path) -> tuple[str, PlanResult]:
+    """The output of two nights with the same images, one of which failed in the newer, and that."""
+    make_night(folder, "older", ())
+    return str(folder / "nights"), make_night(folder, "newer", (1,))
+
+
+def image_ids(dataset: Dataset) -> list[object]:
+    return [row["image_id"] for row in rows_of(dataset)]
+
+
+def mend(run: PlanResult) -> None:
+    """Make what failed in a round."""
+    again = begin_round(run)
+    (part,) = read_shard(again.store, again.plan, 0)
+    format_of(again.plan.job).pack(part, [encoded(0)]).commit(again.store)
+    aggregate(run.uri)
+
+
+def test_image_that_a_newer_run_has_made_since_is_not_given_twice(tmp_path: Path) -> None:
+    output, newer = two_nights(tmp_path)
+    dataset = imagekiln.dataset(output, newest_by="image_id")
+    opened = list(rows_of(dataset))
+    mend(newer)
+    assert list(rows_of(dataset)) == opened
+    assert dataset.count_rows() == len(set(image_ids(dataset))) == 4
+    anew = rows_of(imagekiln.dataset(output, newest_by="image_id"))
+    assert {row["run_id"] for row in anew} == {"newer"}
+
+
+def test_image_that_was_taken_down_in_the_newest_run_alone_is_not_lost(tmp_path: Path) -> None:
+    output, newer = two_nights(tmp_path)
+    dataset = imagekiln.dataset(output, newest_by="image_id")
+    opened = image_ids(dataset)
+    imagekiln.forget(newer.uri, ids=["row-2"], remove=True)
+    for read in (dataset.count_rows, lambda: image_ids(dataset)):
+        with pytest.raises(TryAgain, match="taken down since the runs were compared"):
+            read()
+    anew = imagekiln.dataset(output, newest_by="image_id")
+    assert sorted(map(str, image_ids(anew))) == sorted(map(str, opened))
+
+
+def test_export_beside_a_retry_has_each_image_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, newer = two_nights(tmp_path)
+
+    def compare_then_mend(*arguments: Any) -> ReplacedImages | None:  # noqa: ANN401  # as there
+        replaced = find_replaced_images(*arguments)
+        mend(newer)
+        return replaced
+
+    monkeypatch.setattr("imagekiln.steps.dataset.dataset.find_replaced_images", compare_then_mend)
+    result = imagekiln.export(output, tmp_path / "export")
+    exported = ds.dataset(tmp_path / "export" / "data").to_table(["image_id"])
+    assert result.images == exported.num_rows == len(exported["image_id"].unique()) == 4
 
 
 def test_an_edited_text_replaces_all_images_of_its_row(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from imagekiln.steps.gallery.columns import index_columns
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.server import GalleryServer, is_own_host, serve_gallery
 from imagekiln.steps.gallery.static_gallery import write_static_gallery
-from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
+from imagekiln.steps.runs.keys import SUCCESS_KEY, SUSPENDED_KEY, manifest_key
 from imagekiln.steps.runtime.signals import stop_on_signals
 from tests import jobs, s3
 from tests.galleries import (
@@ -313,6 +314,33 @@ def test_a_link_in_the_place_of_a_part_shows_nothing_of_the_file(
             answer = client.get(image_path(noun, tile))
             assert answer.status == 400
             assert SECRET not in answer.content
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
+def test_images_are_found_where_they_move_once_others_are_taken_down(
+    tmp_path: Path, format_name: str
+) -> None:
+    rows = [{"prompt": f"number {place}", "id": f"row-{place}"} for place in range(4)]
+    output = str(tmp_path / "out")
+    run = planned(tmp_path, output, rows, run_id="run", format=format_name)
+    fill(run)
+    aggregate(run.uri)
+    with serving(run.uri) as client:
+        paths = {tile["prompt"]: image_path("image", tile) for tile in client.tiles()}
+        before = {prompt: client.get(path).content for prompt, path in paths.items()}
+        forget(run.uri, ForgetSelection(ids=("row-1",)), remove=True)
+        after = {prompt: client.get(path) for prompt, path in paths.items()}
+        removed = after.pop("number 1")
+        assert (removed.status, b"status is forgotten" in removed.content) == (400, True)
+        for prompt, answer in after.items():
+            assert answer.content == before[prompt]
+
+        for path in (Path(run.uri) / "images").rglob("*.*"):
+            path.write_bytes(bytes(path.stat().st_size))
+        (Path(run.uri) / SUSPENDED_KEY).touch()
+        (Path(run.uri) / SUCCESS_KEY).unlink()
+        answer = client.get(paths["number 0"])
+        assert (answer.status, b"are being replaced" in answer.content) == (503, True)
 
 
 def test_a_damaged_manifest_costs_its_own_images(output: Path, tmp_path: Path) -> None:

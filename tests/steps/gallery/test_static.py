@@ -4,16 +4,18 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.gallery import static_gallery
 from imagekiln.steps.gallery.nights import read_nights
 from imagekiln.steps.gallery.runs import find_gallery_runs
 from imagekiln.steps.gallery.static_gallery import relative_folder, write_static_gallery
+from imagekiln.steps.gallery.static_rows import Block, put_blocks
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import SUMMARY_KEY, manifest_key
 from tests.browser import Tab, find_browser, open_tab
@@ -217,6 +219,24 @@ def test_made_again_after_a_takedown_it_has_the_image_no_longer(
     after = {path.name for path in copy.glob("gallery/thumbnails/*")}
     assert len(before - after) == 1  # the file that the image's thumbnail was in
     assert "notes.bin" in after
+
+
+def test_images_that_are_taken_down_while_it_is_made_are_no_damage(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(output, tmp_path / "out")
+    target = str(tmp_path / "gallery")
+    image_id = pq.read_table(copy / "night-1" / "manifest")["image_id"][0].as_py()
+
+    def put_late(*arguments: Any) -> Iterator[Block]:  # noqa: ANN401  # as there
+        forget(str(copy), ForgetSelection((image_id,)), remove=True)
+        return put_blocks(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("imagekiln.steps.gallery.static_gallery.put_blocks", put_late)
+        with pytest.raises(TryAgain, match="was changed while it was read"):
+            write_static_gallery(str(copy), target)
+    assert write_static_gallery(str(copy), target).problems == ()
 
 
 def test_a_folder_with_anything_else_is_refused_and_nothing_written(

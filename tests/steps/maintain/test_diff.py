@@ -1,6 +1,7 @@
 """Two runs side by side."""
 
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.diff import Diff, StatusChange, diff
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
+from imagekiln.steps.maintain.pairing import ManifestRow, RowLocation, read_manifest_rows
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key, manifest_key
+from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
@@ -68,6 +72,24 @@ def test_distance_is_the_root_mean_square_over_the_sample(tmp_path: Path) -> Non
     actual = diff(first, second, str(tmp_path / "page"))
     assert (actual.both, actual.pixels_equal) == (2, 1)
     assert actual.rms == pytest.approx(10 * np.sqrt(255 / 256) / 2)
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "files"])
+def test_images_that_are_taken_down_while_they_are_compared_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    first = noise_run(tmp_path / "a", PROMPTS[:4], format=format_name)
+    second = noise_run(tmp_path / "b", PROMPTS[:4], format=format_name)
+
+    def read_late(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
+        rows = read_manifest_rows(run, locations)
+        if run.store.uri == second:
+            forget(second, ForgetSelection(ids=("row-1",)), remove=True)
+        return rows
+
+    monkeypatch.setattr("imagekiln.steps.maintain.diff.read_manifest_rows", read_late)
+    with pytest.raises(TryAgain, match=f"^{second}: was changed while it was read"):
+        diff(first, second, str(tmp_path / "page"))
 
 
 def test_a_run_is_equal_to_itself(tmp_path: Path, store_uri: str) -> None:

@@ -11,6 +11,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.runs.keys import manifest_key
@@ -117,6 +118,18 @@ def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_p
         "RuntimeError: cannot draw 'a red circle number 5'",
     )
     assert not (tmp_path / "none.png").exists()
+
+
+def test_image_that_is_taken_down_while_it_is_drawn_is_not_written(
+    store: Store, tmp_path: Path
+) -> None:
+    def take_down(_: str) -> None:
+        forget(store.uri, ForgetSelection(ids=("row-9",)), remove=True)
+
+    path = tmp_path / "image.png"
+    with pytest.raises(BadInput, match="was taken down"):
+        reproduce(store.uri, "row-9", path, report=take_down)
+    assert not path.exists()
 
 
 def test_an_image_is_also_found_by_the_id_of_its_row(store: Store, tmp_path: Path) -> None:
