@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from imagekiln.steps.errors import KilnError
 from imagekiln.workflows.pod.outputs import write_parameters
 from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.metrics import (
@@ -33,7 +34,7 @@ def write_figures(folder: Path, export: SpendingExport) -> None:
         return
     images = {status: summary.statuses.get(status, 0) for status in IMAGE_STATUSES}
     figures = json.dumps({**images, **export.end(summary)})
-    with suppress(OSError):  # how the aggregation ended matters more
+    with suppress(KilnError):  # how the aggregation ended matters more
         write_parameters(folder, {"figures": figures})
 
 
