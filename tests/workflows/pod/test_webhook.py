@@ -204,12 +204,14 @@ def test_message_has_links_and_counts_where_they_are_known() -> None:
     )
 
 
-def test_message_counts_all_images_of_the_run_by_status() -> None:
-    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's.
+@pytest.mark.parametrize("ok", ["12", "{{workflow.outputs.parameters.ok}}"])
+def test_message_counts_all_images_of_the_run_by_status(ok: str) -> None:
+    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's. Where
+    # images are missing, it leaves figures, and no `ok`.
     figures = {"ok": 12, "failed": 1, "outscored": 7, "drawing": 3.5}
     known = {
         "IMAGEKILN_IMAGES": "2",
-        "IMAGEKILN_OK": "12",
+        "IMAGEKILN_OK": ok,
         "IMAGEKILN_FIGURES": json.dumps(figures),
     }
     text = _run_exit_handler(**known).stdout
