@@ -130,6 +130,13 @@ def test_webhook_that_never_ends_its_answer_is_left(
     assert "the webhook took too long to answer" in result.output
 
 
+def test_message_that_was_taken_is_posted_whatever_becomes_of_the_answer() -> None:
+    with _endless_webhook(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"x") as url:
+        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
+    assert result.exit_code == 0
+    assert "notified" not in result.output
+
+
 def test_what_comes_with_a_redirect_is_left_unread() -> None:
     head = b"HTTP/1.1 307 Elsewhere\r\nLocation: /\r\n\r\n"
     with _endless_webhook(head, b"x" * 1000) as url:
