@@ -312,6 +312,7 @@ def aggregate(
     import os
 
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
+    from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_summary, print_result
@@ -321,11 +322,16 @@ def aggregate(
 
     add_log_context("aggregate", run)
     export = SpendingExport.begin(run, os.environ) if outputs else None
+    is_counted = False
     try:
         summary = aggregate_run(run, failed_share, accept, price, prices)
-    finally:  # an incomplete run has figures too
+        is_counted = True
+    except Incomplete:
+        is_counted = True
+        raise
+    finally:  # an incomplete run has figures too, and any other what an earlier try has claimed
         if outputs and export is not None:
-            write_figures(Path(outputs), export)
+            write_figures(Path(outputs), export, is_counted=is_counted)
             if export.problem is not None:
                 reason = " ".join(str(export.problem).splitlines())
                 print_note(f"The GPU time and cost that Argo's counters lack are unknown: {reason}")

@@ -35,7 +35,7 @@ class WorkflowOutcome:
     """How a workflow ended.
 
     `run` is None where it ended before planning finished, and so is `images`, how many were
-    planned; `ok` is None where aggregation did not get that far. Of a round of `retry`, both count
+    planned; `ok` is None where aggregation counted nothing. Of a round of `retry`, both count
     all images of its run, and `others` those that are not ok, by status. `failures` has a line for
     each failed step, and `cause` is the one that the others follow from.
     """
@@ -99,7 +99,7 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
         images=_count_all(counts) or _output(environment, "IMAGEKILN_IMAGES"),
-        ok=_output(environment, "IMAGEKILN_OK"),
+        ok=_count_ok(counts) or _output(environment, "IMAGEKILN_OK"),
         others={status: images for status, images in counts.items() if status != "ok"},
         links=links_from_environment(environment, workflow, planned=run is not None),
     )
@@ -111,6 +111,11 @@ def _count_all(counts: Mapping[str, int]) -> str | None:
         return None
     images = sum(counts.values())
     return str(images)
+
+
+def _count_ok(counts: Mapping[str, int]) -> str | None:
+    """The images that are ok, also of an incomplete run; None where none is counted by status."""
+    return str(counts.get("ok", 0)) if counts else None
 
 
 def _output(environment: Mapping[str, str], variable: str) -> str | None:

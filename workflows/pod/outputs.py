@@ -13,6 +13,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.pod.artifact_store import (
     TEMPLATE_FILE,
@@ -102,18 +103,20 @@ def copy_report(folder: Path, store: Store) -> None:
         with suppress(Missing):  # the page is of use without a thumbnail
             content = store.read(key)
             path = folder / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            with translate_errors(str(path)):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
 
     with ThreadPoolExecutor(COPYING_THREADS) as pool:
         list(pool.map(copy, keys))
 
 
 def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
-    """Write output parameters, one file each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in parameters.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    """Write output parameters, one file each. Raises TryAgain where the disk is full."""
+    with translate_errors(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in parameters.items():
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def _label_value(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from imagekiln.steps.errors import KilnError
 from imagekiln.workflows.pod.outputs import write_parameters
 from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.metrics import (
@@ -22,18 +23,20 @@ from imagekiln.workflows.templates.workflow import JOB_LABEL
 MISSING = "missing"
 
 
-def write_figures(folder: Path, export: SpendingExport) -> None:
+def write_figures(folder: Path, export: SpendingExport, *, is_counted: bool) -> None:
     """Write what one aggregation adds to the metrics of its job; nothing without a summary.
 
-    Images are those of the run. GPU time and cost are counters, and a summary's are of all attempts
-    so far: of these, what no other workflow exports, and nothing where that is unknown.
+    Images are those of the run, where this aggregation counted them. GPU time and cost are
+    counters, and a summary's are of all attempts so far: of these, what no other workflow exports,
+    and nothing where that is unknown.
     """
     summary = export.read_summary()
     if summary is None:
         return
-    images = {status: summary.statuses.get(status, 0) for status in IMAGE_STATUSES}
+    counted = IMAGE_STATUSES if is_counted else ()
+    images = {status: summary.statuses.get(status, 0) for status in counted}
     figures = json.dumps({**images, **export.end(summary)})
-    with suppress(OSError):  # how the aggregation ended matters more
+    with suppress(KilnError):  # how the aggregation ended matters more
         write_parameters(folder, {"figures": figures})
 
 

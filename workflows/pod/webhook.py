@@ -173,7 +173,7 @@ class _Adapter(HTTPAdapter):
 
 
 def _post(webhook: Webhook, body: object) -> tuple[int, str]:
-    """The status and the first bytes of the answer."""
+    """The status and, unless the message was taken, the first bytes of the answer."""
     url = webhook.url
     headers = {}
     if webhook.authorization:
@@ -191,6 +191,8 @@ def _post(webhook: Webhook, body: object) -> tuple[int, str]:
         ) as response:
             if response.is_redirect:
                 return response.status_code, "it redirects: give the URL that it leads to"
+            if response.ok:  # whatever becomes of the rest
+                return response.status_code, ""
             start = next(response.iter_content(MAX_REASON_CHARS), b"")
             return response.status_code, start.decode(errors="replace")
 

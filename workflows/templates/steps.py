@@ -180,7 +180,8 @@ def aggregate_step(profile: Profile) -> Container:
         profile.steps.image,
         inputs=("run",),
         env={WORKFLOW_UID_VARIABLE: "{{workflow.uid}}"},
-        outputs=[_output_parameter("ok"), _output_parameter("figures")],
+        # Argo stops at the first that is missing and has no default: an incomplete run has no `ok`.
+        outputs=[_output_parameter("figures"), _output_parameter("ok")],
         secrets=STORAGE_SECRETS,
     )
     return cpu_container(step, profile)

@@ -16,6 +16,8 @@ from imagekiln.workflows.pod.outputs import (
     write_aggregate_outputs,
     write_plan_outputs,
 )
+from imagekiln.workflows.pod.run_metrics import write_figures
+from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.child_workflows import MAX_PODS, PodSplit, split_pods
 from tests.jobs import files
 from tests.runs import finished, planned
@@ -106,3 +108,24 @@ def test_two_stages_make_a_workflow_full_with_half_the_shards() -> None:
     assert split_pods(half, stages=2) == PodSplit(half, half, 0)
     assert split_pods(half + 1, stages=2) == PodSplit(half + 1, 0, 1)
     assert split_pods(MAX_PODS) == PodSplit(MAX_PODS, MAX_PODS, 0)
+
+
+def test_full_disk_is_worth_another_try(tmp_path: Path) -> None:
+    (tmp_path / "ok").symlink_to("/dev/full")
+    with pytest.raises(TryAgain, match="the disk is full"):
+        write_aggregate_outputs(tmp_path, aggregate(finished(tmp_path / "run").uri))
+
+
+def test_report_on_a_full_disk_is_worth_another_try(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run").uri
+    page = tmp_path / "outputs" / REPORT_KEY
+    page.parent.mkdir(parents=True)
+    page.symlink_to("/dev/full")
+    with pytest.raises(TryAgain, match="the disk is full"):
+        leave_report(tmp_path / "outputs", run, tmp_path / "no-template")
+
+
+def test_full_disk_hides_no_end_of_an_aggregation(tmp_path: Path) -> None:
+    (tmp_path / "figures").symlink_to("/dev/full")
+    export = SpendingExport.begin(finished(tmp_path / "run").uri, {})
+    write_figures(tmp_path, export, is_counted=True)

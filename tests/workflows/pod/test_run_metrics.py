@@ -29,6 +29,7 @@ from imagekiln.workflows.templates.metrics import (
     COST,
     GPU_USES,
     IMAGE_STATUSES,
+    SPENT_FIGURES,
     WORKFLOW_UID_VARIABLE,
     run_outputs,
 )
@@ -310,6 +311,15 @@ def test_incomplete_run_leaves_figures_and_the_exit_handler_a_value_of_every_met
     assert ended.invoke(main, ["outcome", "--outputs", str(folder)]).exit_code == 0
     values = {name: (folder / name).read_text() for name in run_outputs()}
     assert (values["ok"], values["failed"], values["missing"]) == ("19", "1", "0")
+
+
+def test_images_that_an_earlier_aggregation_counted_are_not_counted_again(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    run.replace(PLAN_KEY, b"{")
+    folder = tmp_path / "outputs"
+    aggregated = CliRunner().invoke(main, ["aggregate", "--outputs", str(folder), "--", run.uri])
+    assert aggregated.exit_code == 2, aggregated.output
+    assert json.loads((folder / "figures").read_text()).keys() == set(SPENT_FIGURES)
 
 
 def test_run_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:

@@ -130,6 +130,13 @@ def test_webhook_that_never_ends_its_answer_is_left(
     assert "the webhook took too long to answer" in result.output
 
 
+def test_message_that_was_taken_is_posted_whatever_becomes_of_the_answer() -> None:
+    with _endless_webhook(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"x") as url:
+        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
+    assert result.exit_code == 0
+    assert "notified" not in result.output
+
+
 def test_what_comes_with_a_redirect_is_left_unread() -> None:
     head = b"HTTP/1.1 307 Elsewhere\r\nLocation: /\r\n\r\n"
     with _endless_webhook(head, b"x" * 1000) as url:
@@ -204,12 +211,14 @@ def test_message_has_links_and_counts_where_they_are_known() -> None:
     )
 
 
-def test_message_counts_all_images_of_the_run_by_status() -> None:
-    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's.
+@pytest.mark.parametrize("ok", ["12", "{{workflow.outputs.parameters.ok}}"])
+def test_message_counts_all_images_of_the_run_by_status(ok: str) -> None:
+    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's. Where
+    # images are missing, it leaves figures, and no `ok`.
     figures = {"ok": 12, "failed": 1, "outscored": 7, "drawing": 3.5}
     known = {
         "IMAGEKILN_IMAGES": "2",
-        "IMAGEKILN_OK": "12",
+        "IMAGEKILN_OK": ok,
         "IMAGEKILN_FIGURES": json.dumps(figures),
     }
     text = _run_exit_handler(**known).stdout

@@ -314,6 +314,16 @@ def test_notification_links_to_the_node_that_has_the_report() -> None:
     assert [artifact["name"] for artifact in artifacts] == ["report"]
 
 
+def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
+    # Argo saves parameters in order, up to the first without a file or a default: `ok`, there.
+    (outputs,) = (
+        part["outputs"]["parameters"]
+        for part in _template("gpu")["spec"]["templates"]
+        if part["name"] == "aggregate"
+    )
+    assert [output["name"] for output in outputs] == ["figures", "ok"]
+
+
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
     inputs = ("run", "shard", "judge", "stage", "rewriter", "rewriters")
     allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
