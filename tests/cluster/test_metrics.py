@@ -49,6 +49,19 @@ def test_run_that_cannot_be_planned_is_counted_for_its_job(argo: ArgoApi) -> Non
     assert _metrics_error(name) is None
 
 
+def test_run_that_is_not_accepted_is_counted_with_its_images_and_gpu_time(argo: ArgoApi) -> None:
+    job = _job(gates={"low_contrast": {"below": 0.5, "share": 0.0}})
+    name = submit_with_template(job, argo)
+    assert wait_for_end(name, argo).phase == "Failed"
+
+    series = _of_job(job.name)
+    assert series["runs_total", "Failed"] == 1
+    assert series["run_images", "ok"] == 12
+    assert series["run_images", "missing"] == 0
+    assert series["run_gpu_seconds_total", "drawing"] > 0
+    assert _metrics_error(name) is None
+
+
 def test_pod_that_generates_serves_metrics_under_labels_of_its_job_run_and_shard(
     argo: ArgoApi,
 ) -> None:
