@@ -98,7 +98,7 @@ def reproduce(
     model raises.
     """
     run = open_run(uri)
-    manifest_row = _find_kept_row(run, image_id)
+    manifest_row = _find_row_not_forgotten(run, image_id)
     (image_row,) = image_rows(manifest_row)
     (stored,) = to_rows(manifest_row)
     image_id = stored["image_id"]
@@ -108,7 +108,8 @@ def reproduce(
     batch = _original_batch(run.plan, image_row, stats)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch)
-    (stored,) = to_rows(_find_kept_row(run, image_id))  # it may be gone by now, or have moved
+    # It may be gone by now, or have moved.
+    (stored,) = to_rows(_find_row_not_forgotten(run, image_id))
     encoded = _encode(run.plan, image_row, drawn)
     equal = _equality(stored, encoded)
     return ReproduceResult(
@@ -125,7 +126,7 @@ def reproduce(
     )
 
 
-def _find_kept_row(run: Run, name: str) -> pa.Table:
+def _find_row_not_forgotten(run: Run, name: str) -> pa.Table:
     """The manifest row of an image, as `find_row` has it. Raises BadInput if it was taken down."""
     row = find_row(run, name)
     if _only(row, "status") == FORGOTTEN_STATUS:

@@ -85,21 +85,22 @@ def _adapter_key(adapter: AdapterSettings) -> str:
 
 def _refuse_pickles(adapter: AdapterSettings) -> None:
     """Raise BadInput where an adapter's weights are not in safetensors files."""
+    hub_files = list_hub_files(adapter) if is_hub_id(adapter.id) else ()
     for pattern in adapter.weight_patterns:
-        if not _has_file(adapter, PurePosixPath(pattern)):
+        if not _has_file(adapter, hub_files, PurePosixPath(pattern)):
             raise BadInput(
                 f"{adapter.setting_path}: {adapter.id} has no {pattern}. "
                 "Pickles can run code: convert it to safetensors."
             )
 
 
-def _has_file(adapter: AdapterSettings, pattern: PurePosixPath) -> bool:
+def _has_file(adapter: AdapterSettings, hub_files: tuple[str, ...], pattern: PurePosixPath) -> bool:
     """Whether an adapter has such a file; yes where the hub, which would tell, is not reached."""
     if not is_hub_id(adapter.id):
         return any(local_folder(adapter.setting_path, adapter.id).glob(str(pattern)))
-    files = list(map(PurePosixPath, list_hub_files(adapter)))
+    files = map(PurePosixPath, hub_files)
     beside = [file.name for file in files if file.parent == pattern.parent]
-    return not files or any(fnmatchcase(name, pattern.name) for name in beside)
+    return not hub_files or any(fnmatchcase(name, pattern.name) for name in beside)
 
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:

@@ -210,13 +210,13 @@ def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
 
 def _seconds_to_wait(busy: "HfHubHTTPError", attempt: int) -> float:
     """As long as the hub asks for, or ever longer, and up to half of that more by chance."""
-    asked = _asked_seconds(busy.response)
+    asked = _retry_after_seconds(busy.response)
     seconds = FIRST_WAIT_SECONDS * 2 ** (attempt - 1) if asked is None else asked
     spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
     return min(max(seconds, 1.0), MAX_WAIT_SECONDS) * spread
 
 
-def _asked_seconds(response: "Response") -> float | None:
+def _retry_after_seconds(response: "Response") -> float | None:
     """How long an answer asks to wait, by either header in use, whichever is longer."""
     asked = [
         re.fullmatch(r"\s*(\d+)\s*", response.headers.get("retry-after", "")),
@@ -364,7 +364,7 @@ def limit_client() -> None:
 
     keep_listings_in_cache()
     create = _http._GLOBAL_CLIENT_FACTORY
-    checks = (_limit_asked_wait, require_names_in_cache, require_end)
+    checks = (_limit_retry_after, require_names_in_cache, require_end)
 
     def create_with_limits() -> "Client":
         client = create()
@@ -387,9 +387,9 @@ def _limit_request(request: "Request") -> None:
     }
 
 
-def _limit_asked_wait(response: "Response") -> None:
+def _limit_retry_after(response: "Response") -> None:
     """Let an answer ask for no longer wait than the hub's own limit of requests ever needs."""
-    asked = _asked_seconds(response)
+    asked = _retry_after_seconds(response)
     if asked is not None and asked > MAX_WAIT_SECONDS:
         response.headers.pop("ratelimit", None)
         response.headers["retry-after"] = f"{MAX_WAIT_SECONDS:.0f}"

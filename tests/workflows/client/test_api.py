@@ -3,9 +3,6 @@
 import math
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import HTTPServer
-from socketserver import StreamRequestHandler
 from typing import cast
 
 import pytest
@@ -18,7 +15,7 @@ from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.objects import Json, get_mapping
 from tests.kube import Kube, serving
-from tests.servers import running
+from tests.servers import dripping_server
 
 
 class Stream:
@@ -259,16 +256,7 @@ def test_object_that_others_write_again_and_again_is_given_up() -> None:
 def test_events_without_end_are_those_of_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(argo_server, "EVENT_SECONDS", 0.2)
 
-    class Endless(StreamRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(2**16)
-            with suppress(OSError):
-                self.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n{"result":{"reason":"Pulling"}}\n')
-                for _ in range(400):
-                    self.wfile.write(b" ")
-                    time.sleep(0.05)
-
-    with running(HTTPServer(("127.0.0.1", 0), Endless)) as url:
+    with dripping_server(b'\r\n{"result":{"reason":"Pulling"}}\n', seconds=20) as url:
         argo = ArgoServer(ApiConnection(ApiAccess(url, lambda: None)))
         started = time.monotonic()
         assert argo.pod_events("images", "postcards-1") == [{"reason": "Pulling"}]

@@ -3,7 +3,6 @@
 import json
 import ssl
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
@@ -18,7 +17,7 @@ from imagekiln.workflows.client.failures import AlreadyExists, Conflict, Forbidd
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.objects import get_mapping
 from tests import certificates
-from tests.servers import running
+from tests.servers import dripping_server, running
 
 pytestmark = pytest.mark.usefixtures("retries_at_once")
 
@@ -206,16 +205,7 @@ def test_what_one_object_nests_too_deeply_hides_no_other(depth: int) -> None:
 def test_headers_that_come_byte_by_byte_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HEADER_SECONDS", 0.1)
 
-    class Dripping(StreamRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(2**16)
-            with suppress(OSError):
-                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
-                for _ in range(100):
-                    self.wfile.write(b"x")
-                    time.sleep(0.05)
-
-    with running(HTTPServer(("127.0.0.1", 0), Dripping)) as url:
+    with dripping_server(b"X-Long: ", seconds=5) as url:
         lines = ApiConnection(ApiAccess(url, lambda: None)).stream_lines("log", max_silence=1)
         with pytest.raises(TryAgain, match="Read timed out"):
             next(lines)
