@@ -17,6 +17,7 @@ from imagekiln.steps.generate.encoder import build_image_metadata, encode_drawn_
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
+from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.performance import limit_batch_pixels
 from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.image import (
@@ -24,14 +25,16 @@ from imagekiln.steps.runs.image import (
     DrawnImage,
     EncodedImage,
     ImageRow,
+    group_by_shape,
     image_rows,
 )
 from imagekiln.steps.runs.keys import manifest_key, parse_part_key, round_folder
 from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runs.row_checks import check_loras
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import read_column
@@ -89,7 +92,7 @@ def reproduce(
     *,
     report: Callable[[str], None] = lambda _: None,
 ) -> ReproduceResult:
-    """Draw an image of the run at `uri` again, in a batch of the same size, and write it to a file.
+    """Draw an image of the run at `uri` again, in its place of a batch, and write it to a file.
 
     `image_id` may be the id of the image's row, where one image of the run has it.
     Without `to`, the file is named after the image and lies in the current folder. `report` is
@@ -104,10 +107,12 @@ def reproduce(
     image_id = stored["image_id"]
     path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
     _require_writable(path.parent)
-    stats = _original_stats(run.store, stored)
+    origin = _find_origin(run, str(stored["part"]))
+    stats = None if origin is None else load_stats(origin.store, origin.shard)
     batch = _original_batch(run.plan, image_row, stats)
+    place = 0 if origin is None else _place_in_batch(origin, image_id, batch)
     report("Loading the model ...")
-    drawn, now = _draw_again(run, image_row, batch)
+    drawn, now = _draw_again(run, image_row, batch, place)
     # It may be gone by now, or have moved.
     (stored,) = to_rows(_find_row_not_forgotten(run, image_id))
     encoded = _encode(run.plan, image_row, drawn)
@@ -197,15 +202,40 @@ def _read_ids(store: Store, number: int, column: str) -> pa.Array:
         ) from error
 
 
-def _original_stats(store: Store, stored: dict[str, object]) -> ShardStats | None:
-    """The statistics of the shard that drew the image, of the run or of one of its rounds."""
-    round_and_shard = parse_part_key(str(stored["part"]))
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The shard that an image was drawn in, of the run or of one of its rounds."""
+
+    store: Store
+    plan: Plan
+    shard: int
+
+
+def _find_origin(run: Run, part: str) -> _Origin | None:
+    """Where the images of a part were planned; None where the manifest names no such part."""
+    round_and_shard = parse_part_key(part)
     if round_and_shard is None:
         return None
     round_number, shard = round_and_shard
-    if round_number:
-        return load_stats(open_store(f"{store.uri}/{round_folder(round_number)}"), shard)
-    return load_stats(store, shard)
+    if not round_number:
+        return _Origin(run.store, run.plan, shard)
+    store = open_store(f"{run.store.uri}/{round_folder(round_number)}")
+    return _Origin(store, load_plan(store), shard)
+
+
+def _place_in_batch(origin: _Origin, image_id: str, batch: int) -> int:
+    """The place, from 0, that an image had in its batch: a GPU's kernels round otherwise in others.
+
+    In families whose images are drawn one by one, each has the first.
+    """
+    if family_of(origin.plan.model.pipeline).one_at_a_time:
+        return 0
+    for part in read_shard(origin.store, origin.plan, origin.shard):
+        for rows in group_by_shape(image_rows(part.rows)):
+            for index, row in enumerate(rows):
+                if row.image_id == image_id:
+                    return index % batch
+    return 0
 
 
 def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
@@ -219,13 +249,13 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
     return limit_batch_pixels(most, width * height, stats.max_batch_pixels)
 
 
-def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
+def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
     require_libraries()
     # Only where pixels are made: torch takes seconds to import.
     from imagekiln.steps.generate.diffusion.device import free_memory
     from imagekiln.steps.generate.lazy_denoiser import LazyPasses
 
-    drawn, provenance = _draw(run, row, batch)
+    drawn, provenance = _draw(run, row, batch, place)
     if run.plan.job.separate_passes:
         free_memory()  # the models of all stages may not fit together
         with closing(LazyPasses(run.store, run.plan)) as open_passes:
@@ -233,8 +263,8 @@ def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Proven
     return drawn, provenance
 
 
-def _draw(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
-    """Draw the image, and run its passes unless they have a stage of their own."""
+def _draw(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
+    """Draw the image in this place of a batch, and run its passes unless they have a stage."""
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
@@ -244,7 +274,7 @@ def _draw(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
     plan = run.plan
     with closing(load_denoiser(plan, run.store, code=False)) as denoiser:
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
-        (drawn,) = next(recovery.draw_batches([row]))
+        *_, drawn = next(recovery.draw_batches([row] * (place + 1)))
         if plan.job.passes and not plan.job.separate_passes:
             denoiser.passes = load_passes(plan, run.store, denoiser.device, denoiser, code=False)
             (drawn,) = denoiser.passes([drawn], [row], lambda: None).images

@@ -1,5 +1,6 @@
 """The device that was asked for and no other, its clock, its memory and its failures."""
 
+import ctypes
 import gc
 import os
 import re
@@ -7,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import torch
@@ -214,13 +215,28 @@ class DeviceFailed(TryAgain):
         """Take the error and what to do, as a sentence."""
         self.reason = reason
         super().__init__(
-            f"the device{_on_node()} failed ({str(reason)[:200]}). {advice}{_node_advice()}"
+            f"the device{_on_node()} failed ({first_line(str(reason))}). {advice}{_node_advice()}"
         )
 
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
-    """The failure to report for a device that failed."""
+    """The failure to report for a device that failed. To be made where it is first noticed."""
+    _keep_tensors()
     return DeviceFailed(error, advice)
+
+
+def _keep_tensors() -> None:
+    """Have nothing free a tensor that is alive now, as long as this process lives.
+
+    To free one that a side stream has used, PyTorch asks the device for an event. A lost device
+    refuses, PyTorch raises in a destructor, and the process ends by SIGABRT before anybody has read
+    why.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.Tensor):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(candidate))
 
 
 @contextmanager
@@ -287,7 +303,8 @@ def free_memory() -> None:
     """Return what nothing uses to the device: after a batch that did not fit, or with a model."""
     gc.collect()  # tensors in reference cycles, such as those of tracebacks
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        with suppress(torch.AcceleratorError):  # a lost device has failed where it was used
+            torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
 

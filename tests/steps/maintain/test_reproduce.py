@@ -1,5 +1,6 @@
 """One image again."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.output import Png
@@ -14,6 +16,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
@@ -39,6 +42,32 @@ def test_an_image_drawn_again_has_equal_bytes(store: Store, tmp_path: Path) -> N
     )
     assert (tmp_path / "again.png").read_bytes() == image(store, row)
     assert result.then == result.now
+
+
+def test_an_image_has_the_place_in_a_batch_that_it_had_when_its_run_was_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[tuple[str, int, int]] = []
+    draw = Denoiser.draw
+
+    def note_last_place(
+        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        places.extend((row.image_id, place, size) for place, row in enumerate(rows))
+        return draw(self, rows, size, check)
+
+    monkeypatch.setattr(Denoiser, "draw", note_last_place)
+    # Batches of 4: places 0 to 3 and 0 of the small images, then of the large ones from 0 again.
+    rows = [row | {"width": 64 if index < 5 else 32} for index, row in enumerate(PROMPTS[:8])]
+    prompts = write_prompts(tmp_path / "prompts.parquet", rows)
+    uri = run(job(prompts, str(tmp_path / "out"), part={"images": 8})).uri
+    drawn = list(places)
+    assert {place for _, place, _ in drawn} == {0, 1, 2, 3}
+
+    for image_id, place, size in drawn:
+        places.clear()
+        assert reproduce(uri, image_id, tmp_path / "again.png").equal == "bytes"
+        assert places[-1] == (image_id, place, size)
 
 
 def test_the_file_is_named_after_the_image(

@@ -1,5 +1,7 @@
 """A GPU that cannot be used: whether another attempt may help, and what the sentence says."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ from imagekiln.steps.generate.diffusion.device import (
     NODE_VARIABLE,
     choose_device,
     device_error,
+    free_memory,
     has_kernels,
     is_device_lost,
 )
@@ -122,6 +125,36 @@ def test_whatever_a_library_says_a_device_that_no_longer_answers_is_lost(
     assert not is_device_lost(RuntimeError(message))
     monkeypatch.setattr(torch.cuda, "synchronize", _raise(LOST))
     assert is_device_lost(RuntimeError(message))
+
+
+def test_nothing_of_a_lost_device_is_freed_since_that_would_end_the_process_by_a_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    tensor = torch.zeros(1)
+    kept = weakref.ref(tensor)
+    device_error(LOST)
+    del tensor
+    gc.collect()
+    assert kept() is not None
+
+
+def test_a_model_on_a_lost_device_can_be_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def empty_cache() -> None:
+        asked.append("to empty the cache")
+        raise LOST
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    free_memory()
+    assert asked
+
+
+def test_failure_is_the_first_line_of_what_cuda_says() -> None:
+    error = torch.AcceleratorError(f"{LOST}\nSearch for `cudaErrorIllegalAddress' in the manual.")
+    assert str(device_error(error)) == str(device_error(LOST))
 
 
 def test_failure_of_a_pod_names_its_node_and_how_to_take_it_out_of_use(
