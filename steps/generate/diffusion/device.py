@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -37,6 +38,8 @@ BUILD_REMEDIES = {
 # `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
 # "a" on no other.
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+_shared_tensors: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()  # by id
 
 
 def choose_device(name: str) -> torch.device:
@@ -221,22 +224,20 @@ class DeviceFailed(TryAgain):
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed. To be made where it is first noticed."""
-    _keep_tensors()
+    for tensor in list(_shared_tensors.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # nothing frees it, not even the end
     return DeviceFailed(error, advice)
 
 
-def _keep_tensors() -> None:
-    """Have nothing free a tensor that is alive now, as long as this process lives.
+def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Take a tensor that work on two streams uses; returns it.
 
-    To free one that a side stream has used, PyTorch asks the device for an event. A lost device
-    refuses, PyTorch raises in a destructor, and the process ends by SIGABRT before anybody has read
-    why.
+    To free its memory, PyTorch asks the device for an event. A lost device refuses, so a destructor
+    throws, and the process ends by SIGABRT before anybody has read why. So `device_error` keeps
+    such tensors for as long as the process lives.
     """
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return
-    for candidate in gc.get_objects():
-        if issubclass(type(candidate), torch.Tensor):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(candidate))
+    _shared_tensors[id(tensor)] = tensor
+    return tensor
 
 
 @contextmanager

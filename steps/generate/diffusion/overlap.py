@@ -17,6 +17,7 @@ from functools import wraps
 import diffusers
 import torch
 
+from imagekiln.steps.generate.diffusion.device import mark_shared
 from imagekiln.steps.generate.diffusion.kernels import kernel_choices
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, Untyped, replaced_method
 
@@ -25,7 +26,7 @@ def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device; where batches overlap, without a wait for what is queued there."""
     if not kernel_choices().overlap_batches or device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return mark_shared(tensor.pin_memory()).to(device, non_blocking=True)
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def _on_side_stream(
         reader.wait_stream(stream)
         for value in vars(scheduler).values():
             if isinstance(value, torch.Tensor) and value.is_cuda:
-                value.record_stream(reader)
+                mark_shared(value).record_stream(reader)
         return result
 
     return set_on_side_stream

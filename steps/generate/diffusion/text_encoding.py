@@ -12,7 +12,7 @@ from typing import Protocol
 import diffusers
 import torch
 
-from imagekiln.steps.generate.diffusion.device import side_stream
+from imagekiln.steps.generate.diffusion.device import mark_shared, side_stream
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 
 TEXT_THREAD = "texts"  # the name that its thread begins with
@@ -193,7 +193,7 @@ def _keep_for(reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
     """Have the memory of the embeddings not be used again before the reader has read them."""
     for tensor in embeds:
         if reader is not None and tensor.is_cuda:
-            tensor.record_stream(reader)
+            mark_shared(tensor).record_stream(reader)
 
 
 @contextmanager

@@ -7,7 +7,12 @@ from typing import overload
 
 import torch
 
-from imagekiln.steps.generate.diffusion.device import DeviceEvent, record_event, wait_for_event
+from imagekiln.steps.generate.diffusion.device import (
+    DeviceEvent,
+    mark_shared,
+    record_event,
+    wait_for_event,
+)
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.runs.image import DrawnImage
 
@@ -89,4 +94,4 @@ def to_uint8(images: torch.Tensor) -> torch.Tensor:
 
 def _copy_to_pinned(source: torch.Tensor) -> torch.Tensor:
     pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-    return pinned.copy_(source, non_blocking=True)
+    return mark_shared(pinned.copy_(source, non_blocking=True))

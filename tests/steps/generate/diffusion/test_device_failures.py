@@ -16,7 +16,12 @@ from imagekiln.steps.generate.diffusion.device import (
     free_memory,
     has_kernels,
     is_device_lost,
+    side_stream,
 )
+from imagekiln.steps.generate.diffusion.profiling import Spans
+from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher, TextRequest
+from imagekiln.steps.generate.diffusion.transfer import copy_to_host
+from tests.cuda import CUDA, install
 from tests.devices import remove_gpu
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # of torch 2.15 for CUDA 13.2
@@ -127,16 +132,25 @@ def test_whatever_a_library_says_a_device_that_no_longer_answers_is_lost(
     assert is_device_lost(RuntimeError(message))
 
 
-def test_nothing_of_a_lost_device_is_freed_since_that_would_end_the_process_by_a_signal(
+def test_what_streams_share_is_not_freed_on_a_lost_device_which_would_end_the_process_by_a_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    tensor = torch.zeros(1)
-    kept = weakref.ref(tensor)
+    cuda = install(monkeypatch)
+    images = cuda.on_device(torch.rand(1, 3, 4, 4))
+    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
+    prefetcher = TextPrefetcher(CUDA, lambda _: None)
+    texts = TextCache(lambda _: (cuda.on_device(torch.rand(1, 2)),))
+    prefetcher.start([TextRequest(texts, "a fox", None)])
+    prefetcher.wait()
+    prefetcher.close()
+    shared = [weakref.ref(each) for each in (shot.rgb, shot.finite, *texts.get("a fox"))]
+    other = weakref.ref(images)
+
     device_error(LOST)
-    del tensor
+    del images, shot, texts
     gc.collect()
-    assert kept() is not None
+    assert None not in [each() for each in shared]
+    assert other() is None
 
 
 def test_a_model_on_a_lost_device_can_be_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
