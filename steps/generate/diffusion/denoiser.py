@@ -309,7 +309,7 @@ class PipelineCall:
     def iter_images(self) -> Iterator[tuple[RGB, bool, bool]]:
         """Each image's pixels, whether its numbers were finite, and whether it was refused."""
         return zip(
-            self.host_copy.rgb.numpy(),
+            self.host_copy.read_rgb(),
             self.host_copy.finite.tolist(),
             self.safety_flags,
             strict=True,

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.diffusion.device import (
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.profiling import Spans
+from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.runs.image import DrawnImage
 
 
@@ -28,6 +29,11 @@ class HostCopy:
     finite: torch.Tensor
     done_event: DeviceEvent | None = None
     source: tuple[torch.Tensor, ...] = ()
+
+    def read_rgb(self) -> RGB:
+        """The pixels, in memory of their own: pinned memory is not freed without the device."""
+        rgb: RGB = self.rgb.numpy()
+        return rgb if self.done_event is None else rgb.copy()
 
 
 class PendingBatch(Sequence[DrawnImage]):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,17 @@ def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_start_copy(
     assert shot.done_event is not None
     shot.done_event.synchronize()
     del shot
+    assert cuda.races == []
+
+
+def test_pixels_that_are_encoded_hold_no_memory_that_only_the_device_can_free(cuda: Cuda) -> None:
+    images = cuda.on_device(torch.rand(2, 3, 4, 4))
+    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
+    assert shot.done_event is not None
+    shot.done_event.synchronize()
+    pixels = shot.read_rgb()
+    assert pixels.tolist() == shot.rgb.tolist()
+    assert not np.shares_memory(pixels, shot.rgb.numpy())
     assert cuda.races == []
 
 
