@@ -21,6 +21,8 @@ from imagekiln.workflows.client.model_downloads import check_downloads
 from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
+    join_schedule,
+    require_no_running_night,
     require_no_running_twin,
     resubmit_workflow,
     start_retry,
@@ -66,6 +68,7 @@ def submit(
     *,
     retry: bool = False,
     report: Callable[[str], None] = lambda _: None,
+    schedule: Json | None = None,
 ) -> WorkflowStatus:
     """Start the job, after registering its template if there is none.
 
@@ -75,7 +78,8 @@ def submit(
     one that another version of Imagekiln has named otherwise. With `retry`, a new workflow makes
     again what ended failed, blank or missing in the job's run, one at a time. `report` is called
     with what is rewritten first, with how long the job takes, and with what its pods download again
-    and again.
+    and again. The workflow joins `schedule`, whose runs do not overlap, and is refused while one of
+    them is running.
 
     Raises BadInput, also where the job cannot end within the profile's `days`, where a model does
     not fit on the disk of a pod, and where the registered template is of another profile or
@@ -84,7 +88,12 @@ def submit(
     require_readable_date(job, date, timezone)
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
-    workflow = build_workflow(job, profile, date, timezone)
+
+    def build(number: int = 0) -> Json:
+        workflow = build_workflow(job, profile, date, timezone, retry=number)
+        return workflow if schedule is None else join_schedule(workflow, schedule)
+
+    workflow = build()
     if not retry:
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.steps.plan.input_changes import find_input_change
@@ -104,13 +113,12 @@ def submit(
         twin = find_running_twin(workflow, argo)
         if twin is not None:
             return read_available_status(twin)
+        if schedule is not None:
+            require_no_running_night(workflow, argo)
         return await_template(partial(_start, workflow, argo), is_new)
 
-    def build_retry(number: int) -> Json:
-        return build_workflow(job, profile, date, timezone, retry=number)
-
     require_no_running_twin(workflow, argo)
-    return await_template(partial(start_retry, build_retry, argo), is_new)
+    return await_template(partial(start_retry, build, argo), is_new)
 
 
 def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:

@@ -243,11 +243,12 @@ def backfill_nights(
     if not retry:
         _require_single_start(job, list(fired.values()).count(None))
 
+    owner = cron_workflow if shares_new_rows(job) else None  # so that no night begins beside it
     nights = []
     for fire_time, status in fired.items():
         if status is None:
             moment = fire_time.isoformat()
-            status = submit(job, moment, timezone, argo, retry=retry)
+            status = submit(job, moment, timezone, argo, retry=retry, schedule=owner)
         nights.append(Night(fire_time.astimezone(zone).date(), status))
     return [*nights, *(Night(day, None) for day in _days_to_come(crons, timezone, first, last))]
 

@@ -1,7 +1,6 @@
 """How it ended: a pod's termination message, and what the workflow's exit handler reports."""
 
 import base64
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from imagekiln.steps.errors import KilnError, StorageRefused
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
-from imagekiln.workflows.pod.cause import find_cause
+from imagekiln.workflows.pod.cause import FailedNodes, find_cause, read_failed_nodes
 from imagekiln.workflows.pod.links import Links, links_from_environment
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
@@ -86,7 +85,8 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
 
     secrets = secret_values(environment)
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
-    cause = find_cause(failures)
+    failed_nodes = read_failed_nodes(failures)
+    cause = find_cause(failed_nodes)
     workflow = environment.get("IMAGEKILN_WORKFLOW", "")
     run = _output(environment, "IMAGEKILN_RUN")
     counts = count_images(environment)
@@ -95,7 +95,7 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
         status=environment.get("IMAGEKILN_STATUS", ""),
         run=redact_secrets(run, secrets) if run else None,
         failures=truncate_text(
-            redact_secrets(_list_failures(failures), secrets), MAX_FAILURES_CHARS
+            redact_secrets(_list_failures(failures, failed_nodes), secrets), MAX_FAILURES_CHARS
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
         images=_count_all(counts) or _output(environment, "IMAGEKILN_IMAGES"),
@@ -125,25 +125,20 @@ def _output(environment: Mapping[str, str], variable: str) -> str | None:
     return text if is_set else None
 
 
-def _list_failures(text: str) -> str:
-    """Argo's list of failed steps as lines, or as it came where it is cut off."""
-    try:
-        failures = json.loads(text)
-        if isinstance(failures, str):  # a list inside a JSON string
-            failures = json.loads(failures)
-    except ValueError:
+def _list_failures(text: str, failed_nodes: FailedNodes) -> str:
+    """Argo's list of failed steps as lines, or as it came where none of them is whole."""
+    if failed_nodes.is_cut and not failed_nodes.nodes:
         return text
-    if not isinstance(failures, list):
-        return ""
-
     lines = [
-        f"{failure.get('displayName', '?')}: {failure.get('message') or 'no message'}"
-        for failure in failures
-        if isinstance(failure, dict)
+        f"{node.get('displayName', '?')}: {node.get('message') or 'no message'}"
+        for node in failed_nodes.nodes
     ]
     rest = len(lines) - MAX_FAILURES
     if rest > 0:
-        lines[MAX_FAILURES:] = [f"... and {rest} more"]
+        at_least = "at least " if failed_nodes.is_cut else ""
+        lines[MAX_FAILURES:] = [f"... and {at_least}{rest} more"]
+    elif failed_nodes.is_cut:
+        lines.append("... and more")
     return "\n".join(lines)
 
 
@@ -157,10 +152,10 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
         text += "."
     if outcome.run:
         text += f" Dataset: {outcome.run}."
-    if outcome.failures:
-        text += f"\n{outcome.failures}"
     if outcome.cause:
         text += f"\nCause: {outcome.cause}"
+    if outcome.failures:
+        text += f"\n{outcome.failures}"
     for name, url in outcome.links.items():
         text += f"\n{name}: {url}"
     return text

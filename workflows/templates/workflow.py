@@ -33,16 +33,28 @@ from imagekiln.workflows.templates.workflow_template import (
 API_VERSION = "argoproj.io/v1alpha1"
 JOB_LABEL = "imagekiln.dev/job"  # on a workflow: the name of its job
 COMMON_LABELS = {"app.kubernetes.io/part-of": "imagekiln"}
+# As base64, it is a variable of a pod, and with the rest of the template one of Argo's container:
+# Linux starts no process with a variable of more than 128 KiB.
+MAX_JOB_BYTES = 80_000
 
 
 def job_parameter(job: Job) -> str:
-    """The job as the text of a parameter: YAML without what Argo would take for a variable."""
+    """The job as the text of a parameter: YAML without what Argo would take for a variable.
+
+    Raises BadInput where no pod could be started with it.
+    """
     values = inline_prices(job).model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, width=2**31)
-    if "{{" not in text and "}}" not in text:
-        return text
-    # JSON is YAML too. One value a line, its own braces never meet; those in texts are escaped.
-    return json.dumps(values, indent=1).replace("{{", "{\\u007b").replace("}}", "}\\u007d")
+    if "{{" in text or "}}" in text:
+        # JSON is YAML too. One value a line, its own braces never meet; those in texts are escaped.
+        text = json.dumps(values, indent=1).replace("{{", "{\\u007b").replace("}}", "}\\u007d")
+    if len(text.encode()) > MAX_JOB_BYTES:
+        raise BadInput(
+            f"job {job.name}: has {len(text.encode()):,} bytes, and no pod starts with more than "
+            f"{MAX_JOB_BYTES:,}. Move what is long into files: choices of templates into "
+            "`prompts.wildcards`, values of a sweep into columns of the table, prices into a URI."
+        )
+    return text
 
 
 def inline_prices(job: Job) -> Job:

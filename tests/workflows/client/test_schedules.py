@@ -129,6 +129,40 @@ def test_backfill_makes_new_rows_of_one_table_in_one_run(argo: Memory) -> None:
     assert argo.workflows() == [first.name]
 
 
+@pytest.mark.parametrize("retry", [False, True])
+def test_backfill_of_what_is_new_in_one_table_is_a_run_of_its_schedule(
+    argo: Memory, retry: bool
+) -> None:
+    job = postcards(skip_existing=True)
+    schedule(job, "30 1 * * *", argo=argo)
+    cron_workflow = argo.objects["CronWorkflow", NAMESPACE, CRON_WORKFLOW]
+    cast("Json", cron_workflow["metadata"])["uid"] = "7"
+    (status,) = backfill(job, NIGHT, NIGHT, argo, retry=retry)
+    metadata = cast("dict[str, object]", argo.get("Workflow", NAMESPACE, status.name)["metadata"])
+    owner = {"kind": "CronWorkflow", "name": CRON_WORKFLOW, "uid": "7", "controller": True}
+    assert metadata["ownerReferences"] == [owner | {"apiVersion": "argoproj.io/v1alpha1"}]
+    labels = cast("dict[str, str]", metadata["labels"])
+    assert labels["workflows.argoproj.io/cron-workflow"] == CRON_WORKFLOW
+
+
+def test_backfill_of_what_is_new_in_one_table_does_not_begin_beside_another_night(
+    argo: Memory,
+) -> None:
+    night = scheduled_workflow(argo, "2025-11-27T01:30:00Z", "Running")
+    job = postcards(skip_existing=True)
+    schedule(job, "30 1 * * *", argo=argo)
+    with pytest.raises(BadInput, match=f"{night}: is still running"):
+        backfill(job, NIGHT, NIGHT, argo)
+    assert argo.workflows() == [night]
+    argo.end(night, "Succeeded")
+    (first,) = backfill(job, NIGHT, NIGHT, argo)
+    (same,) = backfill(job, NIGHT, NIGHT, argo)
+    assert argo.workflows() == [night, first.name] == [night, same.name]
+    argo.end(first.name, "Succeeded")
+    argo.end(night, "Running")
+    assert backfill(job, NIGHT, NIGHT, argo)[0].name == first.name
+
+
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_backfill_gives_the_workflow_of_the_schedule_unless_it_has_failed(
     argo: Memory, phase: str

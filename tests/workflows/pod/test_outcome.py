@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from click.testing import CliRunner, Result
 from imagekiln.steps.errors import NotDrawn, StorageRefused
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod import outcome
+from imagekiln.workflows.pod.outcome import MAX_FAILURES
+from imagekiln.workflows.templates.steps import MAX_FAILURES_CHARS
+from tests.texts import chance
 
 FAILURES = json.dumps(json.dumps([{"displayName": "shard(3:3)", "message": 'main: "x"'}]))
 
@@ -119,7 +123,7 @@ def _node(name: str, template: str, message: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_last_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() -> None:
+def test_second_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() -> None:
     nodes = [
         _node("plan(0)", "plan", "main: Error (exit code 75): the bucket did not answer"),
         _node("main", "main", ""),
@@ -133,7 +137,7 @@ def test_last_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() ->
     ]
     failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
     result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
-    assert result.stdout.splitlines()[-1] == "Cause: generate of shard 13: GPU 0 fell off the bus"
+    assert result.stdout.splitlines()[1] == "Cause: generate of shard 13: GPU 0 fell off the bus"
 
 
 @pytest.mark.parametrize("pass_first", [False, True])
@@ -152,7 +156,7 @@ def test_cause_is_what_kept_a_shard_from_being_drawn(pass_first: bool) -> None:
     nodes = passing + drawing if pass_first else drawing + passing
     failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
     result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
-    assert result.stdout.splitlines()[-1] == "Cause: generate of shard 3: the LoRA does not fit"
+    assert result.stdout.splitlines()[1] == "Cause: generate of shard 3: the LoRA does not fit"
 
 
 def test_cause_names_no_shard_where_prompts_were_not_rewritten() -> None:
@@ -163,8 +167,48 @@ def test_cause_names_no_shard_where_prompts_were_not_rewritten() -> None:
     ]
     failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
     result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
-    last = result.stdout.splitlines()[-1]
-    assert last == "Cause: rewrite: kiln/writer: no such model on the hub."
+    second = result.stdout.splitlines()[1]
+    assert second == "Cause: rewrite: kiln/writer: no such model on the hub."
+
+
+def _cut(nodes: list[dict[str, str]]) -> str:
+    """The start of a list that is too long, as the exit handler gets it."""
+    text = json.dumps(json.dumps(nodes))
+    assert len(text) > MAX_FAILURES_CHARS
+    return base64.b64encode(text[:MAX_FAILURES_CHARS].encode()).decode()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_list_of_failures_that_is_too_long_has_a_cause_and_is_lines(seed: int) -> None:
+    nodes = [
+        _node("plan(0)", "plan", "main: Error (exit code 75): the hub did not answer"),
+        _node("aggregate", "aggregate", "retryStrategy.expression evaluated to false"),
+        _node("aggregate(0)", "aggregate", "main: Error (exit code 3): images are missing"),
+    ]
+    for shard in range(400):
+        name = f"shard({shard}:{shard})"
+        reason = 'main: Error (exit code 2): "a \\ LoRA" does not fit'
+        nodes += [_node(name, "generate", "No more retries left")]
+        nodes += [_node(f"{name}(0)", "generate", reason)]
+    chance(seed).shuffle(nodes)  # as Go's maps do
+    first, second, *failures = _run_exit_handler(IMAGEKILN_FAILURES=_cut(nodes)).stdout.splitlines()
+    assert first.startswith("images/postcards-1: Failed.")
+    assert second == 'Cause: generate: "a \\ LoRA" does not fit'
+    assert len(failures) == MAX_FAILURES + 1
+    assert failures[0] == f"{nodes[0]['displayName']}: {nodes[0]['message']}"
+    assert re.fullmatch(r"\.\.\. and at least \d+ more", failures[-1])
+
+
+def test_failure_of_characters_that_go_quotes_in_its_own_way_is_read() -> None:
+    nodes = [
+        _node("plan", "plan", "no"),
+        _node("plan(0)", "plan", "main: Error (exit code 2): a\\x7fb\\U000e0001c"),
+    ]
+    quoted = json.dumps(json.dumps(nodes)).replace(r"\\\\", "\\")
+    failures = base64.b64encode(quoted.encode()).decode()
+    result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
+    cause = "Cause: plan: a\N{REPLACEMENT CHARACTER}b\U000e0001c"
+    assert result.stdout.splitlines()[1] == cause
 
 
 def test_log_of_the_exit_handler_is_lines_of_json() -> None:

@@ -1,5 +1,7 @@
 """What runs a job: once, or on a schedule."""
 
+import base64
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,18 @@ def test_job_text_holds_no_double_braces_and_reads_back() -> None:
     assert "{{" not in text
     assert "}}" not in text
     assert Job.model_validate(yaml.safe_load(text)) == ODD
+
+
+def test_job_that_no_pod_could_be_started_with_is_refused() -> None:
+    def job_of(templates: int) -> Job:
+        choices = "|".join("a" * 99 for _ in range(10))
+        prompts = {"template": tuple(f"{number} {{{choices}}}" for number in range(templates))}
+        return Job.model_validate(JOB.model_dump() | {"prompts": prompts})
+
+    with pytest.raises(BadInput, match=r"`prompts\.wildcards`"):
+        build_workflow(job_of(80), load_profile("gpu"))
+    text = base64.b64encode(job_parameter(job_of(75)).encode()).decode()
+    subprocess.run(["true"], env={"IMAGEKILN_JOB": text}, check=True)
 
 
 HUB = {"id": "org/model"}
