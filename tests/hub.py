@@ -1,5 +1,6 @@
 """A model hub on loopback: as much of its API as resolving and downloading one model takes."""
 
+import gzip
 import hashlib
 import json
 import time
@@ -32,8 +33,9 @@ class Hub:
     a hub that has too many requests. `headers` come with every answer, in place of its own. Of
     `disturbances`, "page" answers as a gateway does, "cut" ends files early, "empty" lists none,
     "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere,
-    "surrogate" a file whose name is no text, "again" leads from a list to itself, and "drip" sends
-    a byte now and then.
+    "surrogate" a file whose name is no text, "again" leads from a list to itself, "endless" and
+    "elsewhere" from each part of it to another, "swelling" sends a compressed one that is large,
+    and "drip" a byte now and then. `requests` are the paths of all requests.
     """
 
     endpoint: str
@@ -42,16 +44,18 @@ class Hub:
     first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     disturbances: set[str] = field(default_factory=set)
     headers: dict[str, str] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def hub(folder: Path) -> Iterator[Hub]:
+def hub(folder: Path, address: str = "127.0.0.1") -> Iterator[Hub]:
     """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
     requested_files: list[str] = []
     names = {"main": REVISION}
     first_answers: list[tuple[int, dict[str, str]]] = []
     disturbances: set[str] = set()
     headers: dict[str, str] = {}
+    requests: list[str] = []
     state = {
         "folder": folder,
         "requested_files": requested_files,
@@ -59,10 +63,12 @@ def hub(folder: Path) -> Iterator[Hub]:
         "first_answers": first_answers,
         "disturbances": disturbances,
         "own_headers": headers,
+        "requests": requests,
     }
     handler = type("Handler", (_Handler,), state)
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as endpoint:
-        yield Hub(endpoint, requested_files, names, first_answers, disturbances, headers)
+    with running(ThreadingHTTPServer((address, 0), handler)) as url:
+        endpoint = url.replace("127.0.0.1", address)
+        yield Hub(endpoint, requested_files, names, first_answers, disturbances, headers, requests)
 
 
 @contextmanager
@@ -85,6 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
     first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
     disturbances: ClassVar[set[str]]
     own_headers: ClassVar[dict[str, str]]
+    requests: ClassVar[list[str]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -96,6 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def _answer(self) -> None:
+        self.requests.append(self.path)
         if self.first_answers:
             status, headers = self.first_answers.pop(0)
             self._send(b"{}", headers, status)
@@ -123,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RepoNotFound")
         elif commit not in (REVISION, *self.names.values()):
             self._refuse(404, "RevisionNotFound")
-        elif verb != "/resolve/":
+        elif verb != "/resolve/" or "elsewhere" in self.disturbances:
             self._list(name, commit, verb)
         elif (self.folder / file).is_file():
             self._file(file, commit)
@@ -137,13 +145,23 @@ class _Handler(BaseHTTPRequestHandler):
             files.append({"type": "file", "path": "\ud800.json", "size": 1, "oid": _blob(b"a")})
         siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
         answer = {"id": name, "sha": commit, "siblings": siblings}
-        self._json(files if verb == "/tree/" else answer)
+        self._json(answer if verb == "/revision/" else files)
 
     def _json(self, answer: object) -> None:
         headers = {"Content-Type": "application/json"}
-        if "again" in self.disturbances:
-            headers["Link"] = f'<{self._endpoint}{self.path}>; rel="next"'
-        self._send(json.dumps(answer).encode(), headers)
+        content = json.dumps(answer).encode()
+        another = f"?cursor={len(self.requests)}"
+        following = {
+            "again": self.path,
+            "endless": f"{urlsplit(self.path).path}{another}",
+            "elsewhere": f"/{MODEL}/resolve/main/list{another}",
+        }
+        for disturbance in self.disturbances & following.keys():
+            headers["Link"] = f'<{self._endpoint}{following[disturbance]}>; rel="next"'
+        if "swelling" in self.disturbances:
+            headers["Content-Encoding"] = "gzip"
+            content = gzip.compress(content + b" " * 2**21)
+        self._send(content, headers)
 
     def _drip(self) -> None:
         self.send_response(200)

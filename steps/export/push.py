@@ -16,12 +16,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_n
 from imagekiln.steps.export.checking import require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
-from imagekiln.steps.models.hub import (
-    BUSY_STATUSES,
-    is_of_answer,
-    limit_client,
-    silence_hub_client,
-)
+from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
@@ -301,6 +296,8 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 @contextmanager
 def _translate_errors(repository: str) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
+    from imagekiln.steps.models.hub_answers import limit_client
+
     limit_client()
     try:
         yield

@@ -104,7 +104,7 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 def test_a_hub_that_never_answers_is_worth_another_try(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.models.hub.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_SILENCE_SECONDS", 0.1)
     with silent_server() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         close_session()

@@ -1,6 +1,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,12 @@ from imagekiln.steps.models import hub_answers
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
-    MAX_WAIT_SECONDS,
     ask_hub,
     download_configuration,
     download_file,
     silence_hub_client,
 )
+from imagekiln.steps.storage import web_client
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
@@ -212,7 +213,7 @@ def test_hub_that_does_not_answer_is_worth_another_try(
 def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    monkeypatch.setattr("imagekiln.steps.models.hub.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(hub_answers, "MAX_SILENCE_SECONDS", 0.1)
     monkeypatch.setattr("time.sleep", lambda _: None)
     with silent_server() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
@@ -251,6 +252,46 @@ def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPa
 def test_list_that_leads_to_itself_is_given_up(server: Hub) -> None:
     server.disturbances.add("again")
     assert "the same part of a list again and again" in _error_message(TryAgain, MODEL, REVISION)
+
+
+@pytest.mark.parametrize("disturbance", ["endless", "swelling", "elsewhere"])
+def test_list_that_has_no_end_fills_no_memory(
+    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    server.disturbances.add(disturbance)
+    message = _error_message(BadInput, MODEL, REVISION)
+    assert message == (
+        "127.0.0.1: the hub sends more than 1 MiB for a list of files, or for an error. Trust no "
+        "such hub: correct HF_ENDPOINT."
+    )
+    server.disturbances.clear()
+    assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)).is_dir()
+
+
+def test_file_may_be_larger_than_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    (tmp_path / "repository" / "api").mkdir(parents=True)
+    (tmp_path / "repository" / "api" / "large.json").write_bytes(b" " * 2**21)
+    with serving_model(tmp_path / "repository", tmp_path, monkeypatch):
+        model = HubReference(id=MODEL, revision=REVISION)
+        file = download_file(model, "api/large.json", "model")
+    assert file.stat().st_size == 2**21
+
+
+def test_hub_that_leads_to_a_service_of_this_machine_is_refused(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = HubReference(id=MODEL, revision=REVISION)
+    monkeypatch.setattr(web_client, "METADATA_NETWORKS", (ip_network("127.0.0.2/32"),))
+    about_file = {"X-Repo-Commit": REVISION, "ETag": '"a"'}
+    with loopback_hub(BUNDLED_FOLDER / "shapes", "127.0.0.2") as service:
+        server.headers["Location"] = f"{service.endpoint}/config.json"
+        server.first_answers.extend([(307, {}), (302, about_file)])
+        for ask in (download_configuration, lambda model: download_file(model, "a.json", "model")):
+            with pytest.raises(BadInput, match="an address of this machine or of its cloud"):
+                ask(model)
+    assert (server.first_answers, service.requests) == ([], [])
 
 
 def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:
@@ -365,7 +406,7 @@ def test_hub_that_asks_for_a_day_is_asked_again_within_minutes(
     server.first_answers.extend([(429, headers)] * 2)
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert len(waits) == 2
-    assert max(waits) <= 1.5 * MAX_WAIT_SECONDS
+    assert max(waits) <= 1.5 * hub_answers.MAX_WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("waits")
