@@ -8,8 +8,8 @@ to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -47,6 +47,8 @@ def require_undamaged(
     """
     links = [path for path in paths if path.is_symlink()]
     with translate_errors(name):
+        if not all(link.exists() for link in links):
+            raise _lost_file(name)
         try:
             wholes = map_files(links, lambda path: _is_whole(path, before_piece))
         except FileNotFoundError as error:
@@ -59,6 +61,21 @@ def require_undamaged(
             f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
             "Run again, which downloads it again."
         )
+
+
+@contextmanager
+def loading_from_cache(name: str, place: Path) -> Iterator[None]:
+    """Raise TryAgain in place of BadInput where what is loaded in the block is damaged or gone.
+
+    `place` is a file or folder, of the cache if `name` is that of a hub's model: then it was whole
+    before.
+    """
+    try:
+        yield
+    except BadInput:
+        if f"models--{name.replace('/', '--')}" in place.parts:
+            require_undamaged(name, [place, *place.rglob("*")])
+        raise
 
 
 def require_no_lost_file(name: str, folder: Path) -> None:
