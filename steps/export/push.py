@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
-from imagekiln.steps.export.checking import require_planned_images
+from imagekiln.steps.export.checking import read_planned_manifest, require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
+from imagekiln.steps.export.manifest import iter_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
 from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
-from imagekiln.steps.runs.tables import from_parquet
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -245,7 +245,8 @@ def _upload_all(
 
     Returns what the last commit adds, with which it has all, and which files it deletes.
     """
-    forgotten = frozenset(read_forgotten_ids(store).to_pylist())
+    removed = read_forgotten_ids(store)
+    forgotten = frozenset(removed.to_pylist())
     data = [file.key for file in plan.files]
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
@@ -258,17 +259,12 @@ def _upload_all(
         target.commit(additions)
         progress.add_committed(len(additions))
     outdated = target.outdated_files({*data, *others})
-    additions = [target.upload(key, _read_derived(store, key)) for key in others]
+    additions = [target.upload(CARD_KEY, store.read(CARD_KEY))]
+    for number, rows in enumerate(iter_manifest(store, plan, removed)):
+        key = manifest_chunk_key(number)
+        additions.append(target.upload(key, read_planned_manifest(store, key, rows)))
     progress.close()
     return additions, outdated
-
-
-def _read_derived(store: Store, key: str) -> bytes:
-    """The card, or a piece of the manifest. Raises BadInput where that is damaged."""
-    content = store.read(key)
-    if key != CARD_KEY:
-        from_parquet(content, store.uri_of(key))
-    return content
 
 
 def _content_names(content: bytes) -> frozenset[str]:

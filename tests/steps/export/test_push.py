@@ -205,6 +205,44 @@ def test_a_file_in_the_place_of_another_is_not_published(
     assert hub.tags == {}
 
 
+@pytest.mark.parametrize("suffix", [".json", ".txt"])
+def test_a_damaged_sidecar_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path, suffix: str
+) -> None:
+    run = next((export.parent / "out").glob("tiny-*"))
+    imagekiln.export(run, tmp_path / "damaged", format="webdataset")
+    (file,) = (tmp_path / "damaged" / "data").iterdir()
+    content = bytearray(file.read_bytes())
+    content[content.index(b"number 1", content.index(suffix.encode()))] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match="has not the images and sidecars that"):
+        imagekiln.push(tmp_path / "damaged", REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
+def test_an_export_of_tars_without_what_was_taken_down_is_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    run = next((export.parent / "out").glob("tiny-*"))
+    imagekiln.export(run, tmp_path / "tars", format="webdataset")
+    rows = pq.read_table(tmp_path / "tars" / "manifest" / "00000.parquet")
+    remove_from_export(open_store(str(tmp_path / "tars")), rows["image_id"][:1], remove=True)
+    imagekiln.push(tmp_path / "tars", REPOSITORY, version="v1")
+    assert hub.tags.keys() == {"v1"}
+
+
+def test_a_manifest_of_another_export_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    swapped = shutil.copytree(export, tmp_path / "swapped")
+    manifest = swapped / "manifest" / "00000.parquet"
+    rows = pq.read_table(manifest)
+    pq.write_table(rows.take([1, 0, 2, 3, 4]), manifest)
+    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: has not the rows"):
+        imagekiln.push(swapped, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
 def test_a_damaged_manifest_is_not_published(export: Path, hub: DatasetHub, tmp_path: Path) -> None:
     damaged = shutil.copytree(export, tmp_path / "damaged")
     (damaged / "manifest" / "00000.parquet").write_bytes(b"PAR1")
