@@ -112,6 +112,17 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     assert make_plan(job_to_come).plan.counts.images == len(TEXTS)
 
 
+def test_prompts_that_are_being_rewritten_stay_where_this_machines_clock_is_far_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(_job(tmp_path, "night"))
+    before = files(tmp_path / "out")
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 10 * DAY)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
 def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
     tmp_path: Path,
 ) -> None:
