@@ -155,6 +155,17 @@ def test_planning_whose_texts_are_removed_meanwhile_means_try_again(tmp_path: Pa
     assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(TEXTS)
 
 
+def test_run_whose_texts_are_removed_while_it_is_planned_is_not_made(tmp_path: Path) -> None:
+    unnamed = _job(tmp_path, "night").model_copy(update={"run_id": None})
+    folder = Path(rewrite(unnamed).uri)
+    with interleaving(tmp_path / "out", lambda _operation, _name: None):
+        planning = frozen(partial(make_plan, unnamed), "read", "plan.json")
+        shutil.rmtree(folder)
+        planning.finish()
+    assert isinstance(planning.error, TryAgain)
+    assert not [name for name in files(tmp_path / "out") if name.endswith("plan.json")]
+
+
 @pytest.mark.parametrize("late", ["prompts/00001.parquet", "texts/00000-0001.parquet"])
 def test_what_is_written_while_the_folder_is_removed_is_told_and_stops_no_later_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
