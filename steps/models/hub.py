@@ -37,8 +37,8 @@ MAX_ATTEMPTS = 4
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
 REQUEST_MODULE = re.compile(r"httpx2?\._client")
-# What reads answers.
-ANSWER_MODULE = re.compile(r"httpx2?\._models")
+# What reads answers, and where they lead to.
+ANSWER_MODULE = re.compile(r"httpx2?\._models|urllib\.parse")
 CLIENT_MODULE = re.compile(r"huggingface_hub\..+")
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")

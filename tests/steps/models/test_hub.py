@@ -240,6 +240,12 @@ def test_name_that_is_no_text_is_told_in_a_sentence(server: Hub) -> None:
     assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
 
 
+def test_redirect_to_what_is_no_address_is_told_in_a_sentence(server: Hub) -> None:
+    server.first_answers.append((302, {"Location": "http://[::"}))
+    with pytest.raises(TryAgain, match="the hub could not be reached"):
+        download_file(HubReference(id=MODEL, revision=REVISION), "vae/config.json", "model")
+
+
 def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_answers, "PACE_SECONDS", 0.3)
     server.disturbances.add("drip")
