@@ -21,6 +21,8 @@ GATED = "kiln/gated"
 FORBIDDEN = "kiln/forbidden"
 URLS = "{repo_id}/resolve/{revision}/{filename}"
 TOKEN_PATH = "storage-token"  # noqa: S105  # where clients ask for one
+STORAGE_PATH = "/api/storage/"  # of files, to which a hub may lead
+PIECE_BYTES = 8  # of a file that is broken off
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -31,7 +33,8 @@ class Hub:
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
     a hub that has too many requests. `headers` come with every answer, in place of its own. Of
-    `disturbances`, "page" answers as a gateway does, "cut" ends files early, "empty" lists none,
+    `disturbances`, "page" answers as a gateway does, "cut" ends files early, "break" breaks off
+    in the middle of them, "resume" so that each time a bit more comes, "empty" lists none,
     "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere,
     "surrogate" a file whose name is no text, "again" leads from a list to itself, "endless" and
     "elsewhere" from each part of it to another, "swelling" sends a compressed one that is large,
@@ -111,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._drip()
         elif "page" in self.disturbances:
             self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
+        elif self.path.startswith(STORAGE_PATH):
+            self._file(self.path.removeprefix(STORAGE_PATH), REVISION)
         else:
             self._answer_path()
 
@@ -194,7 +199,19 @@ class _Handler(BaseHTTPRequestHandler):
             headers |= {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}
         if "cut" in self.disturbances and self.command == "GET":
             content = content[: len(content) // 2]
-        self._send(content, headers)
+        if self.disturbances & {"break", "resume"} and self.command == "GET":
+            self._break_off(content)
+        else:
+            self._send(content, headers)
+
+    def _break_off(self, content: bytes) -> None:
+        """Begin a file, with "resume" where the client asks for, and send one piece of it."""
+        range_start = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-")
+        start = int(range_start) if "resume" in self.disturbances else 0
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start : start + PIECE_BYTES])
 
     @property
     def _endpoint(self) -> str:

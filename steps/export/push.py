@@ -23,7 +23,9 @@ from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import explain_storage_error
 from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.web_client import RefusedAddress
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -311,21 +313,12 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
 
     causes = [error, error.__cause__]
     for cause in causes:
+        if isinstance(cause, KilnError):  # of a check of answers, within the client
+            return cause
         if isinstance(cause, HfHubHTTPError) and cause.response is not None:
-            status = cause.response.status_code
-            if status in DENIED_STATUSES:
-                return BadInput(
-                    f"{repository}: the hub refused access ({status}). "
-                    f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
-                )
-            if status in BUSY_STATUSES:
-                return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
-            if status in CHANGED_STATUSES:
-                return TryAgain(
-                    f"{repository}: somebody else changes it ({status}). Run the command again."
-                )
-            reason = first_line(str(cause))
-            return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
+            return _explain_status(repository, cause, cause.response.status_code)
+        if isinstance(cause, RefusedAddress):
+            return explain_storage_error(repository, cause)
         if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
             reason = first_line(str(cause)) or type(cause).__name__
             return TryAgain(
@@ -337,3 +330,18 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
             "Run the command again."
         )
     return None
+
+
+def _explain_status(repository: str, error: Exception, status: int) -> KilnError:
+    if status in DENIED_STATUSES:
+        return BadInput(
+            f"{repository}: the hub refused access ({status}). "
+            f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
+        )
+    if status in BUSY_STATUSES:
+        return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
+    if status in CHANGED_STATUSES:
+        return TryAgain(
+            f"{repository}: somebody else changes it ({status}). Run the command again."
+        )
+    return Missing(f"{repository}: the hub refused this ({first_line(str(error))}). Correct it.")

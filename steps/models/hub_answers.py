@@ -8,10 +8,12 @@ this machine. A file that it would write there may be one that is run.
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from httpx2 import Client, InvalidURL, Request, Response, SyncByteStream
@@ -34,8 +36,9 @@ FIRST_WAIT_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 120.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 PACE_SECONDS = 120.0  # of waiting, between two looks at how much has come
-API_PATH = re.compile(r"(?:(?!/resolve/).)*/api/.*")  # files may be in a folder of this name
 MAX_LISTING_BYTES = 2**27  # the hub advises against 100,000 files, of which each takes some 350
+MAX_CUTS = 400  # of a file
+RESTART_CUTS = 100  # that one counts as after which the file begins anew
 PART_BYTES = 2**16  # that a part of a listing counts at least: it has a thousand files
 
 
@@ -52,7 +55,8 @@ def limit_client() -> None:
     def create_with_limits() -> Client:
         client = create()
         hooks = client.event_hooks
-        checks = (_limit_wait, _require_names_in_cache, _require_end, _ListingLimit())
+        limits = (_limit_wait, _ListingLimit(), _ResumeLimit())
+        checks = (_require_names_in_cache, _require_end, *limits)
         client.event_hooks = {
             "request": [*hooks["request"], _limit_silence, _refuse_metadata_services],
             "response": [*hooks["response"], *checks],
@@ -207,7 +211,7 @@ class _BoundedStream(SyncByteStream):
             if self._listing.came > MAX_LISTING_BYTES:
                 raise BadInput(
                     f"{self._host}: the hub sends more than {MAX_LISTING_BYTES >> 20} MiB for a "
-                    "list of files, or for an error. Trust no such hub: correct HF_ENDPOINT."
+                    "list of files or a short answer. Trust no such hub: correct HF_ENDPOINT."
                 )
             yield piece
 
@@ -216,26 +220,63 @@ class _BoundedStream(SyncByteStream):
 
 
 class _ListingLimit:
-    """Bounds what the client reads into memory: all parts of a listing, and each error."""
+    """Bounds what the client reads into memory: all parts of a listing, and all but files."""
 
     def __init__(self) -> None:
-        self._listings: dict[str, _Listing] = {}  # that are not at their end, by the next address
+        # What is at addresses that answers have led to: a listing goes on there, or it is a file.
+        self._known: dict[str, _Listing | None] = {}
 
     def __call__(self, response: Response) -> None:
-        listing = self._listings.get(str(response.request.url))
-        if listing is None:
-            is_file = response.is_success and API_PATH.fullmatch(response.url.path) is None
-            if is_file:
-                return
-            listing = _Listing()
-        response.stream = _BoundedStream(response, listing)
+        request = response.request
+        listing = _Listing() if _is_of_listing(request) else None
+        listing = self._known.get(str(request.url), listing)
+        if listing is None and response.is_success:
+            self._known.pop(str(request.url), None)
+            return
+        response.stream = _BoundedStream(response, listing or _Listing())
         response.headers.pop("content-encoding", None)
-        addresses = (response.links.get("next", {}).get("url"), response.headers.get("location"))
+        self._follow(response, listing)
+
+    def _follow(self, response: Response, listing: _Listing | None) -> None:
+        addresses = [response.links.get("next", {}).get("url")]
+        if response.has_redirect_location:
+            addresses.append(response.headers["location"])
         followers = [address for address in addresses if address]
-        if not followers and response.is_success:
-            self._listings = {
-                address: other for address, other in self._listings.items() if other is not listing
-            }
         for address in followers:
             with suppress(InvalidURL):  # which the client tells
-                self._listings[str(response.url.join(address))] = listing
+                self._known[str(response.url.join(address))] = listing
+        if not followers and response.is_success:
+            self._known = {
+                address: other for address, other in self._known.items() if other is not listing
+            }
+
+
+def _is_of_listing(request: Request) -> bool:
+    """Whether the client reads an answer as a whole, unless it is where an answer has led to."""
+    is_written = request.method not in ("GET", "HEAD")
+    path = request.url.path
+    return is_written or ("/api/" in path and "/resolve/" not in path)
+
+
+class _ResumeLimit:
+    """Ends what the client would resume for ever, where a server cuts off each answer.
+
+    The client counts no attempt in which something came. Each is within the one before, so that it
+    would end where Python has no more frames.
+    """
+
+    def __init__(self) -> None:
+        self._cuts = Counter[str]()
+
+    def __call__(self, response: Response) -> None:
+        if "range" not in response.request.headers:
+            return
+        path = response.url.path
+        is_resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
+        self._cuts[path] += 1 if is_resumed else RESTART_CUTS
+        if self._cuts[path] > MAX_CUTS:
+            del self._cuts[path]  # for the next command of this process
+            raise TryAgain(
+                f"{response.url.host}: a file is cut off again and again. Run again, or without "
+                "the proxy in between."
+            )

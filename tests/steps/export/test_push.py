@@ -115,6 +115,18 @@ def test_a_hub_that_never_answers_is_worth_another_try(
             close_session()
 
 
+@pytest.mark.parametrize("answers", range(5))
+def test_an_answer_that_has_no_end_fills_no_memory(
+    export: Path, hub: DatasetHub, monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_LISTING_BYTES", 2**20)
+    hub.page = b" " * 2**21
+    hub.answers_left = answers
+    with pytest.raises(BadInput, match="the hub sends more than 1 MiB"):
+        imagekiln.push(export, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
 def test_two_pushes_at_once_agree_on_a_version(export: Path, hub: DatasetHub) -> None:
     first = imagekiln.push(export, REPOSITORY, version="v1")
     hub.commits.append(dict(hub.files))  # that of the other, which saw none of these files

@@ -23,7 +23,16 @@ from imagekiln.steps.models.hub import (
 )
 from imagekiln.steps.storage import web_client
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
+from tests.hub import (
+    FORBIDDEN,
+    GATED,
+    MODEL,
+    PIECE_BYTES,
+    REVISION,
+    STORAGE_PATH,
+    Hub,
+    serving_model,
+)
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
 from tests.servers import silent_server
@@ -240,6 +249,22 @@ def test_name_that_is_no_text_is_told_in_a_sentence(server: Hub) -> None:
     assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
 
 
+@pytest.mark.parametrize("disturbance", ["break", "resume"])
+def test_file_that_is_cut_off_again_and_again_is_given_up(
+    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", PIECE_BYTES)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server.disturbances.add(disturbance)
+    model = HubReference(id=MODEL, revision=REVISION)
+    with pytest.raises(TryAgain, match="a file is cut off again and again"):
+        download_file(model, "tokenizer/tokenizer.json", "model")
+    server.disturbances.clear()
+    download_file(model, "tokenizer/tokenizer.json", "model")
+
+
 def test_redirect_to_what_is_no_address_is_told_in_a_sentence(server: Hub) -> None:
     server.first_answers.append((302, {"Location": "http://[::"}))
     with pytest.raises(TryAgain, match="the hub could not be reached"):
@@ -268,20 +293,31 @@ def test_list_that_has_no_end_fills_no_memory(
     server.disturbances.add(disturbance)
     message = _error_message(BadInput, MODEL, REVISION)
     assert message == (
-        "127.0.0.1: the hub sends more than 1 MiB for a list of files, or for an error. Trust no "
+        "127.0.0.1: the hub sends more than 1 MiB for a list of files or a short answer. Trust no "
         "such hub: correct HF_ENDPOINT."
     )
     server.disturbances.clear()
     assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)).is_dir()
 
 
-def test_file_may_be_larger_than_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("redirected", [False, True])
+def test_file_may_be_larger_than_a_list(
+    redirected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
     (tmp_path / "repository" / "api").mkdir(parents=True)
     (tmp_path / "repository" / "api" / "large.json").write_bytes(b" " * 2**21)
-    with serving_model(tmp_path / "repository", tmp_path, monkeypatch):
+    with (
+        serving_model(tmp_path / "repository", tmp_path, monkeypatch) as server,
+        loopback_hub(tmp_path / "repository", "127.0.0.2") as storage,
+    ):
+        if redirected:
+            location = f"{storage.endpoint}{STORAGE_PATH}api/large.json"
+            about = {"X-Repo-Commit": REVISION, "X-Linked-Etag": '"a"', "Location": location}
+            server.first_answers.append((302, about | {"X-Linked-Size": f"{2**21}"}))
         model = HubReference(id=MODEL, revision=REVISION)
         file = download_file(model, "api/large.json", "model")
+        assert bool(storage.requests) == redirected
     assert file.stat().st_size == 2**21
 
 
