@@ -246,9 +246,9 @@ class _ListingLimit:
             with suppress(InvalidURL):  # which the client tells
                 self._known[str(response.url.join(address))] = listing
         if not followers and response.is_success:
-            self._known = {
-                address: other for address, other in self._known.items() if other is not listing
-            }
+            for address, known in list(self._known.items()):  # other threads add to it
+                if known is listing:
+                    self._known.pop(address, None)
 
 
 def _is_of_listing(request: Request) -> bool:
@@ -275,7 +275,7 @@ class _ResumeLimit:
         is_resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
         self._cuts[path] += 1 if is_resumed else RESTART_CUTS
         if self._cuts[path] > MAX_CUTS:
-            del self._cuts[path]  # for the next command of this process
+            self._cuts.pop(path)  # for the next command of this process
             raise TryAgain(
                 f"{response.url.host}: a file is cut off again and again. Run again, or without "
                 "the proxy in between."
