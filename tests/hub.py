@@ -21,6 +21,7 @@ GATED = "kiln/gated"
 FORBIDDEN = "kiln/forbidden"
 URLS = "{repo_id}/resolve/{revision}/{filename}"
 TOKEN_PATH = "storage-token"  # noqa: S105  # where clients ask for one
+PROGRAMS_PATH = "/api/agent-harnesses"
 STORAGE_PATH = "/api/storage/"  # of files, to which a hub may lead
 PIECE_BYTES = 8  # of a file that is broken off
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -38,7 +39,8 @@ class Hub:
     "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere,
     "surrogate" a file whose name is no text, "again" leads from a list to itself, "endless" and
     "elsewhere" from each part of it to another, "swelling" sends a compressed one that is large,
-    and "drip" a byte now and then. `requests` are the paths of all requests.
+    "programs" answers with a list where the client looks up names of programs, and "drip" sends a
+    byte now and then. `requests` are the paths of all requests.
     """
 
     endpoint: str
@@ -114,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._drip()
         elif "page" in self.disturbances:
             self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
+        elif "programs" in self.disturbances and self.path == PROGRAMS_PATH:
+            self._send(b"[7]", {"Content-Type": "application/json"})
         elif self.path.startswith(STORAGE_PATH):
             self._file(self.path.removeprefix(STORAGE_PATH), REVISION)
         else:

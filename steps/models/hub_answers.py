@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from httpx2 import Client, InvalidURL, Request, Response, SyncByteStream
-from huggingface_hub import _tree_cache, set_client_factory
+from huggingface_hub import _tree_cache, constants, set_client_factory
 from huggingface_hub.utils import _http
 
 from imagekiln.steps.errors import BadInput, TryAgain, cut_name
@@ -47,8 +47,11 @@ def limit_client() -> None:
     """Limit what the hub's client waits for and takes, also where it writes.
 
     It has no limit for most requests, and none for what a busy server asks. The client's factory is
-    private, and needed: one that was set before, as for a proxy, stays.
+    private, and needed: one that was set before, as for a proxy, stays. Nor does it tell the hub
+    what runs here: it would ask for a list of programs first, and keep an answer that is none, with
+    which each request of a day fails.
     """
+    constants.HF_HUB_DISABLE_TELEMETRY = True
     _keep_listings_in_cache()
     create = _http._GLOBAL_CLIENT_FACTORY
 

@@ -28,6 +28,7 @@ from tests.hub import (
     GATED,
     MODEL,
     PIECE_BYTES,
+    PROGRAMS_PATH,
     REVISION,
     STORAGE_PATH,
     Hub,
@@ -269,6 +270,21 @@ def test_redirect_to_what_is_no_address_is_told_in_a_sentence(server: Hub) -> No
     server.first_answers.append((302, {"Location": "http://[::"}))
     with pytest.raises(TryAgain, match="the hub could not be reached"):
         download_file(HubReference(id=MODEL, revision=REVISION), "vae/config.json", "model")
+
+
+def test_list_of_programs_that_is_none_stops_no_download(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _detect_agent
+
+    monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "programs.json"))
+    monkeypatch.setattr(_detect_agent, "_registry", None)
+    server.disturbances.add("programs")
+    model = HubReference(id=MODEL, revision=REVISION)
+    assert download_file(model, "model_index.json", "model").is_file()
+    assert not (tmp_path / "programs.json").exists()
+    assert PROGRAMS_PATH not in server.requests
 
 
 def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
