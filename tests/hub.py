@@ -1,5 +1,6 @@
 """A model hub on loopback: as much of its API as resolving and downloading one model takes."""
 
+import gzip
 import hashlib
 import json
 import time
@@ -20,6 +21,9 @@ GATED = "kiln/gated"
 FORBIDDEN = "kiln/forbidden"
 URLS = "{repo_id}/resolve/{revision}/{filename}"
 TOKEN_PATH = "storage-token"  # noqa: S105  # where clients ask for one
+PROGRAMS_PATH = "/api/agent-harnesses"
+STORAGE_PATH = "/api/storage/"  # of files, to which a hub may lead
+PIECE_BYTES = 8  # of a file that is broken off
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -30,10 +34,13 @@ class Hub:
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
     a hub that has too many requests. `headers` come with every answer, in place of its own. Of
-    `disturbances`, "page" answers as a gateway does, "cut" ends files early, "empty" lists none,
+    `disturbances`, "page" answers as a gateway does, "cut" ends files early, "break" breaks off
+    in the middle of them, "resume" so that each time a bit more comes, "empty" lists none,
     "stored" has them in a storage that lacks them, "outside" lists hashes that lead elsewhere,
-    "surrogate" a file whose name is no text, "again" leads from a list to itself, and "drip" sends
-    a byte now and then.
+    "surrogate" a file whose name is no text, "again" leads from a list to itself, "endless" and
+    "elsewhere" from each part of it to another, "swelling" sends a compressed one that is large,
+    "programs" answers with a list where the client looks up names of programs, and "drip" sends a
+    byte now and then. `requests` are the paths of all requests.
     """
 
     endpoint: str
@@ -42,16 +49,18 @@ class Hub:
     first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     disturbances: set[str] = field(default_factory=set)
     headers: dict[str, str] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def hub(folder: Path) -> Iterator[Hub]:
+def hub(folder: Path, address: str = "127.0.0.1") -> Iterator[Hub]:
     """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
     requested_files: list[str] = []
     names = {"main": REVISION}
     first_answers: list[tuple[int, dict[str, str]]] = []
     disturbances: set[str] = set()
     headers: dict[str, str] = {}
+    requests: list[str] = []
     state = {
         "folder": folder,
         "requested_files": requested_files,
@@ -59,10 +68,12 @@ def hub(folder: Path) -> Iterator[Hub]:
         "first_answers": first_answers,
         "disturbances": disturbances,
         "own_headers": headers,
+        "requests": requests,
     }
     handler = type("Handler", (_Handler,), state)
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as endpoint:
-        yield Hub(endpoint, requested_files, names, first_answers, disturbances, headers)
+    with running(ThreadingHTTPServer((address, 0), handler)) as url:
+        endpoint = url.replace("127.0.0.1", address)
+        yield Hub(endpoint, requested_files, names, first_answers, disturbances, headers, requests)
 
 
 @contextmanager
@@ -85,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
     disturbances: ClassVar[set[str]]
     own_headers: ClassVar[dict[str, str]]
+    requests: ClassVar[list[str]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -96,6 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def _answer(self) -> None:
+        self.requests.append(self.path)
         if self.first_answers:
             status, headers = self.first_answers.pop(0)
             self._send(b"{}", headers, status)
@@ -103,6 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._drip()
         elif "page" in self.disturbances:
             self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
+        elif "programs" in self.disturbances and self.path == PROGRAMS_PATH:
+            self._send(b"[7]", {"Content-Type": "application/json"})
+        elif self.path.startswith(STORAGE_PATH):
+            self._file(self.path.removeprefix(STORAGE_PATH), REVISION)
         else:
             self._answer_path()
 
@@ -123,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RepoNotFound")
         elif commit not in (REVISION, *self.names.values()):
             self._refuse(404, "RevisionNotFound")
-        elif verb != "/resolve/":
+        elif verb != "/resolve/" or "elsewhere" in self.disturbances:
             self._list(name, commit, verb)
         elif (self.folder / file).is_file():
             self._file(file, commit)
@@ -137,13 +154,23 @@ class _Handler(BaseHTTPRequestHandler):
             files.append({"type": "file", "path": "\ud800.json", "size": 1, "oid": _blob(b"a")})
         siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
         answer = {"id": name, "sha": commit, "siblings": siblings}
-        self._json(files if verb == "/tree/" else answer)
+        self._json(answer if verb == "/revision/" else files)
 
     def _json(self, answer: object) -> None:
         headers = {"Content-Type": "application/json"}
-        if "again" in self.disturbances:
-            headers["Link"] = f'<{self._endpoint}{self.path}>; rel="next"'
-        self._send(json.dumps(answer).encode(), headers)
+        content = json.dumps(answer).encode()
+        another = f"?cursor={len(self.requests)}"
+        following = {
+            "again": self.path,
+            "endless": f"{urlsplit(self.path).path}{another}",
+            "elsewhere": f"/{MODEL}/resolve/main/list{another}",
+        }
+        for disturbance in self.disturbances & following.keys():
+            headers["Link"] = f'<{self._endpoint}{following[disturbance]}>; rel="next"'
+        if "swelling" in self.disturbances:
+            headers["Content-Encoding"] = "gzip"
+            content = gzip.compress(content + b" " * 2**21)
+        self._send(content, headers)
 
     def _drip(self) -> None:
         self.send_response(200)
@@ -176,7 +203,19 @@ class _Handler(BaseHTTPRequestHandler):
             headers |= {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}
         if "cut" in self.disturbances and self.command == "GET":
             content = content[: len(content) // 2]
-        self._send(content, headers)
+        if self.disturbances & {"break", "resume"} and self.command == "GET":
+            self._break_off(content)
+        else:
+            self._send(content, headers)
+
+    def _break_off(self, content: bytes) -> None:
+        """Begin a file, with "resume" where the client asks for, and send one piece of it."""
+        range_start = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-")
+        start = int(range_start) if "resume" in self.disturbances else 0
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start : start + PIECE_BYTES])
 
     @property
     def _endpoint(self) -> str:

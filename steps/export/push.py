@@ -13,22 +13,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
-from imagekiln.steps.export.checking import require_planned_images
+from imagekiln.steps.export.checking import read_planned_manifest, require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
+from imagekiln.steps.export.manifest import iter_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
-from imagekiln.steps.models.hub import (
-    BUSY_STATUSES,
-    is_of_answer,
-    limit_client,
-    silence_hub_client,
-)
+from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
-from imagekiln.steps.runs.tables import from_parquet
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import explain_storage_error
 from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.web_client import RefusedAddress
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -250,7 +247,8 @@ def _upload_all(
 
     Returns what the last commit adds, with which it has all, and which files it deletes.
     """
-    forgotten = frozenset(read_forgotten_ids(store).to_pylist())
+    removed = read_forgotten_ids(store)
+    forgotten = frozenset(removed.to_pylist())
     data = [file.key for file in plan.files]
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
@@ -263,17 +261,12 @@ def _upload_all(
         target.commit(additions)
         progress.add_committed(len(additions))
     outdated = target.outdated_files({*data, *others})
-    additions = [target.upload(key, _read_derived(store, key)) for key in others]
+    additions = [target.upload(CARD_KEY, store.read(CARD_KEY))]
+    for number, rows in enumerate(iter_manifest(store, plan, removed)):
+        key = manifest_chunk_key(number)
+        additions.append(target.upload(key, read_planned_manifest(store, key, rows)))
     progress.close()
     return additions, outdated
-
-
-def _read_derived(store: Store, key: str) -> bytes:
-    """The card, or a piece of the manifest. Raises BadInput where that is damaged."""
-    content = store.read(key)
-    if key != CARD_KEY:
-        from_parquet(content, store.uri_of(key))
-    return content
 
 
 def _content_names(content: bytes) -> frozenset[str]:
@@ -301,6 +294,8 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 @contextmanager
 def _translate_errors(repository: str) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
+    from imagekiln.steps.models.hub_answers import limit_client
+
     limit_client()
     try:
         yield
@@ -318,21 +313,12 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
 
     causes = [error, error.__cause__]
     for cause in causes:
+        if isinstance(cause, KilnError):  # of a check of answers, within the client
+            return cause
         if isinstance(cause, HfHubHTTPError) and cause.response is not None:
-            status = cause.response.status_code
-            if status in DENIED_STATUSES:
-                return BadInput(
-                    f"{repository}: the hub refused access ({status}). "
-                    f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
-                )
-            if status in BUSY_STATUSES:
-                return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
-            if status in CHANGED_STATUSES:
-                return TryAgain(
-                    f"{repository}: somebody else changes it ({status}). Run the command again."
-                )
-            reason = first_line(str(cause))
-            return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
+            return _explain_status(repository, cause, cause.response.status_code)
+        if isinstance(cause, RefusedAddress):
+            return explain_storage_error(repository, cause)
         if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
             reason = first_line(str(cause)) or type(cause).__name__
             return TryAgain(
@@ -344,3 +330,18 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
             "Run the command again."
         )
     return None
+
+
+def _explain_status(repository: str, error: Exception, status: int) -> KilnError:
+    if status in DENIED_STATUSES:
+        return BadInput(
+            f"{repository}: the hub refused access ({status}). "
+            f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
+        )
+    if status in BUSY_STATUSES:
+        return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
+    if status in CHANGED_STATUSES:
+        return TryAgain(
+            f"{repository}: somebody else changes it ({status}). Run the command again."
+        )
+    return Missing(f"{repository}: the hub refused this ({first_line(str(error))}). Correct it.")

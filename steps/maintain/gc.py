@@ -7,6 +7,7 @@ writes are removed: what somebody else put beside them stays, with its folder.
 
 import logging
 import time
+import uuid
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -15,7 +16,7 @@ from itertools import chain, islice
 from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing, NewerVersion
-from imagekiln.steps.maintain.leftovers import find_leftovers, walk_objects
+from imagekiln.steps.maintain.leftovers import TEMPORARY_PREFIX, find_leftovers, walk_objects
 from imagekiln.steps.maintain.run_list import READERS, FoundRuns, find_runs, require_output
 from imagekiln.steps.runs.keys import (
     PLAN_KEY,
@@ -83,12 +84,12 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     NewerVersion where a run may need others in ways that are unknown here, TryAgain.
     """
     store = open_store(output)
-    now = time.time()
-    cutoff = now - older_than * DAY_SECONDS
     folders = find_runs(store)
     runs = folders.runs
     if not runs:
         require_output(store)
+    now = time.time() - (_clock_lead(store) if remove else 0.0)
+    cutoff = now - older_than * DAY_SECONDS
     succeeded = [entry.run_id for entry in read_entries(store.uri)]
     plans = [*(run.plan for run in runs), *_linked_plans(store, folders, succeeded)]
     needed_ids = _needed_ids(plans, folders.unreadable.values(), succeeded)
@@ -168,7 +169,6 @@ def _remove_unfinished(run: Run, cutoff: float) -> bool:
     turn = TurnStore(store)  # no aggregation that began before will finish the run
     if run.is_finished or run.is_suspended:
         return False
-    cutoff -= _clock_lead(store)
     for batch in _batches(entry for entry in walk_objects(store) if not _is_last(entry)):
         if not all(_is_before(entry, cutoff) for entry in batch):
             return False
@@ -184,13 +184,16 @@ def _remove_unfinished(run: Run, cutoff: float) -> bool:
 
 
 def _clock_lead(store: Store) -> float:
-    """The seconds by which this machine's clock is ahead of the store's, from the newest turn.
+    """The seconds by which this machine's clock is ahead of the store's, by an object written now.
 
-    That turn has just been taken. By a clock that is ahead, a run in use would look old.
+    By a clock that is ahead, what is in use would look old. All counts as new where the store does
+    not tell.
     """
-    turns = store.list_folder(TURNS_FOLDER)
-    newest = max((entry.modified or 0.0 for entry in turns), default=0.0)
-    lead = time.time() - newest
+    key = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex[:8]}"
+    store.create(key, b"")
+    written = [entry.modified for entry in store.list_folder("") if entry.key == key]
+    _remove(store, key)
+    lead = time.time() - (written[0] if written and written[0] else 0.0)
     return lead if lead > CLOCK_TOLERANCE_SECONDS else 0.0
 
 

@@ -1,12 +1,10 @@
 """Models on the Hugging Face hub: pinned commits, their files, and failures as sentences."""
 
-import random
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import cache
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
 from traceback import walk_tb
@@ -14,16 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.models.hub_cache import (
-    forget_empty_listing,
-    keep_listings_in_cache,
-    require_names_in_cache,
-    require_undamaged,
-)
+from imagekiln.steps.models.hub_cache import forget_empty_listing, require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
-    from httpx2 import Client, Request, Response
     from huggingface_hub.errors import HfHubHTTPError
 
 T = TypeVar("T")
@@ -42,14 +34,11 @@ ACCESS_DENIED_STATUSES = {401, 403}
 RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
-FIRST_WAIT_SECONDS = 5.0
-MAX_SILENCE_SECONDS = 120.0
-MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
 REQUEST_MODULE = re.compile(r"httpx2?\._client")
-# What reads answers.
-ANSWER_MODULE = re.compile(r"httpx2?\._models")
+# What reads answers, and where they lead to.
+ANSWER_MODULE = re.compile(r"httpx2?\._models|urllib\.parse")
 CLIENT_MODULE = re.compile(r"huggingface_hub\..+")
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
@@ -181,6 +170,8 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
     all. These waits are random, and never shorter than the hub asks for. Raises BadInput, Missing,
     TryAgain.
     """
+    from imagekiln.steps.models.hub_answers import seconds_to_wait
+
     for attempt in range(1, MAX_ATTEMPTS):
         try:
             with translate_hub_errors(reference, setting):
@@ -189,7 +180,7 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
             busy = _busy_answer(error)
             if busy is None:
                 raise
-            seconds = _seconds_to_wait(busy, attempt)
+            seconds = seconds_to_wait(busy.response, attempt)
         time.sleep(seconds)
     with translate_hub_errors(reference, setting):
         return request()
@@ -208,29 +199,16 @@ def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
     return None
 
 
-def _seconds_to_wait(busy: "HfHubHTTPError", attempt: int) -> float:
-    """As long as the hub asks for, or ever longer, and up to half of that more by chance."""
-    asked = _retry_after_seconds(busy.response)
-    seconds = FIRST_WAIT_SECONDS * 2 ** (attempt - 1) if asked is None else asked
-    spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
-    return min(max(seconds, 1.0), MAX_WAIT_SECONDS) * spread
-
-
-def _retry_after_seconds(response: "Response") -> float | None:
-    """How long an answer asks to wait, by either header in use, whichever is longer."""
-    asked = [
-        re.fullmatch(r"\s*(\d+)\s*", response.headers.get("retry-after", "")),
-        re.search(r"\bt=(\d+)", response.headers.get("ratelimit", "")),
-    ]
-    return max((float(match[1]) for match in asked if match), default=None)
-
-
 @contextmanager
 def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
+    from imagekiln.steps.models.hub_answers import limit_client
+
     limit_client()
     try:
         yield
+    except KilnError:
+        raise
     except Exception as error:
         explained = _explain_hub_error(reference, error, setting)
         if explained is None:
@@ -348,51 +326,6 @@ def _modules_of(error: Exception) -> list[str]:
 
 def _is_network_error(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx")
-
-
-@cache
-def limit_client() -> None:
-    """Limit how long the hub's client waits, also where an answer asks it to, and where it writes.
-
-    It has no limit for most requests, and none for what a busy server asks. The client's factory is
-    private, and needed: one that was set before, as for a proxy, stays.
-    """
-    from huggingface_hub import set_client_factory
-    from huggingface_hub.utils import _http
-
-    from imagekiln.steps.models.hub_answers import require_end
-
-    keep_listings_in_cache()
-    create = _http._GLOBAL_CLIENT_FACTORY
-    checks = (_limit_retry_after, require_names_in_cache, require_end)
-
-    def create_with_limits() -> "Client":
-        client = create()
-        hooks = client.event_hooks
-        client.event_hooks = {
-            "request": [*hooks["request"], _limit_request],
-            "response": [*hooks["response"], *checks],
-        }
-        return client
-
-    set_client_factory(create_with_limits)
-
-
-def _limit_request(request: "Request") -> None:
-    """Set the limits that a request lacks: it overrides the client's own by none."""
-    limits = request.extensions["timeout"]
-    request.extensions["timeout"] = {
-        name: MAX_SILENCE_SECONDS if seconds is None else seconds
-        for name, seconds in limits.items()
-    }
-
-
-def _limit_retry_after(response: "Response") -> None:
-    """Let an answer ask for no longer wait than the hub's own limit of requests ever needs."""
-    asked = _retry_after_seconds(response)
-    if asked is not None and asked > MAX_WAIT_SECONDS:
-        response.headers.pop("ratelimit", None)
-        response.headers["retry-after"] = f"{MAX_WAIT_SECONDS:.0f}"
 
 
 @contextmanager

@@ -3,66 +3,21 @@
 The hub's client looks whether a file is there, and when it downloads one, at its length alone. In
 the cache, a file is named by what the hub calls its content, and the folder of a commit has links
 to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
-
-The client takes any name. One that leads out of the cache is refused here: a hub would otherwise
-write wherever this process may, also what is run.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from imagekiln.steps.errors import BadInput, TryAgain, cut_name
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.models.weights import BeforePiece, iter_pieces, map_files, proceed
 from imagekiln.steps.storage.failures import error_reason, translate_errors
 
-if TYPE_CHECKING:
-    from httpx2 import Response
-    from huggingface_hub._tree_cache import TreeCacheEntry
-
 SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
 SHA1_NAME = re.compile(r"[0-9a-f]{40}")
-
-
-def require_names_in_cache(response: "Response") -> None:
-    """Raise BadInput where the hub calls a file or a commit something that is not in the cache.
-
-    The client takes names of the answers to HEAD alone.
-    """
-    headers = response.headers
-    content = (headers.get("x-linked-etag") or headers.get("etag") or "").lstrip("W/").strip('"')
-    for name in (content, headers.get("x-repo-commit", "")):
-        if response.request.method == "HEAD" and _leads_out(name):
-            raise BadInput(
-                f"{response.url.host}: calls a file {cut_name(name)}, which is not in the cache. "
-                "Trust no such hub: correct HF_ENDPOINT."
-            )
-
-
-def _leads_out(name: str) -> bool:
-    return name.startswith("/") or ".." in name.split("/")
-
-
-def keep_listings_in_cache() -> None:
-    """Let the client name files only by hashes where it goes by a listing in place of headers.
-
-    It drops listings that are not valid, and then asks for each file. That is private.
-    """
-    from huggingface_hub import _tree_cache
-
-    is_valid = _tree_cache.is_valid_tree_entries
-
-    def are_hashes(entries: "dict[str, TreeCacheEntry]") -> bool:
-        names = (entry.lfs_sha256 for entry in entries.values())
-        return is_valid(entries) and all(
-            name is None or SHA256_NAME.fullmatch(str(name)) for name in names
-        )
-
-    _tree_cache.is_valid_tree_entries = are_hashes
 
 
 def forget_empty_listing(name: str, folder: Path) -> None:
@@ -92,6 +47,8 @@ def require_undamaged(
     """
     links = [path for path in paths if path.is_symlink()]
     with translate_errors(name):
+        if not all(link.exists() for link in links):
+            raise _lost_file(name)
         try:
             wholes = map_files(links, lambda path: _is_whole(path, before_piece))
         except FileNotFoundError as error:
@@ -104,6 +61,21 @@ def require_undamaged(
             f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
             "Run again, which downloads it again."
         )
+
+
+@contextmanager
+def loading_from_cache(name: str, place: Path) -> Iterator[None]:
+    """Raise TryAgain in place of BadInput where what is loaded in the block is damaged or gone.
+
+    `place` is a file or folder, of the cache if `name` is that of a hub's model: then it was whole
+    before.
+    """
+    try:
+        yield
+    except BadInput:
+        if f"models--{name.replace('/', '--')}" in place.parts:
+            require_undamaged(name, [place, *place.rglob("*")])
+        raise
 
 
 def require_no_lost_file(name: str, folder: Path) -> None:

@@ -10,6 +10,7 @@ from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_file
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.weights import file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
@@ -61,11 +62,12 @@ def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
     """
     path = fetch_lora_file(name, lora)
     setting = _setting_path(name)
-    if _read_lora_facts(path, setting).sha256 != sha256:
-        raise BadInput(
-            f"{setting}: {path.name} is not the file that the run was planned with. "
-            "Restore it, or plan anew."
-        )
+    with loading_from_cache(lora.id, path):
+        if _read_lora_facts(path, setting).sha256 != sha256:
+            raise BadInput(
+                f"{setting}: {path.name} is not the file that the run was planned with. "
+                "Restore it, or plan anew."
+            )
     return path
 
 

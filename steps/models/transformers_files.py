@@ -11,6 +11,7 @@ from imagekiln.steps.models.component_files import (
 )
 from imagekiln.steps.models.facts import is_hub_id, local_folder, weights_digest
 from imagekiln.steps.models.hub import download_snapshot, list_hub_files
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.json_files import Config, read_json
 
 CONFIG_FILE = "config.json"
@@ -31,7 +32,8 @@ def fetch_planned_files(setting: str, reference: HubReference, digest: str | Non
         folder = download_snapshot(reference, MODEL_FILES, setting)
     else:
         folder = local_folder(setting, reference.id)
-    require_data_component(folder, setting, AUTO_CLASS)
+    with loading_from_cache(reference.id, folder):
+        require_data_component(folder, setting, AUTO_CLASS)
     return folder
 
 

@@ -36,11 +36,13 @@ class NotRewritten(BadInput):
 class RewrittenInput:
     """The files with the prompts as they are drawn, and what the plan says of their texts.
 
-    `missing` counts the prompts that are still to be rewritten, which no plan has.
+    `parts` are those that had the texts. `missing` counts the prompts that are still to be
+    rewritten, which no plan has.
     """
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
+    parts: frozenset[str] = frozenset()
     missing: int = 0
 
 
@@ -57,10 +59,10 @@ def rewrite_input(
         return RewrittenInput(files)
     prompts = collect_prompts(job, files)
     rewriting = open_rewriting(job, settings)
-    texts = read_texts_of(rewriting, prompts)
+    texts, parts = read_texts_of(rewriting, prompts)
     if rewriter is not None and len(texts) < len(prompts):
         rewriter(job, prompts)
-        texts = read_texts_of(rewriting, prompts)
+        texts, parts = read_texts_of(rewriting, prompts)
         if len(texts) < len(prompts):
             raise rewriting.removed_error()
     if len(texts) < len(prompts):
@@ -77,7 +79,17 @@ def rewrite_input(
     if model is None:  # it was there when the texts were read
         raise rewriting.removed_error()
     facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
-    return RewrittenInput(rewritten_files, facts)
+    return RewrittenInput(rewritten_files, facts, parts)
+
+
+def require_texts(job: Job, rewritten: RewrittenInput) -> None:
+    """Raise TryAgain where the texts that were read are removed meanwhile, as by `gc`.
+
+    Its run would be whole. But the job, if it has no `run_id`, finds it by texts that may come out
+    otherwise.
+    """
+    if job.rewrite is not None and rewritten.parts:
+        open_rewriting(job, job.rewrite).require_parts(rewritten.parts)
 
 
 def count_prompts_to_rewrite(job: Job) -> int:
@@ -94,7 +106,7 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
     if settings is None:
         return RewrittenInput(files)
     prompts = collect_prompts(job, files)
-    texts = read_texts_of(open_rewriting(job, settings), prompts)
+    texts, _ = read_texts_of(open_rewriting(job, settings), prompts)
     rewritten = _replace_prompts(files, gather_texts(job, settings, texts))
     return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
 
@@ -117,15 +129,19 @@ def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
     return prompts
 
 
-def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
-    """The texts of these prompts that are committed."""
+def read_texts_of(
+    rewriting: Rewriting, prompts: set[str]
+) -> tuple[dict[str, RewrittenText], frozenset[str]]:
+    """The texts of these prompts that are committed, and the keys of the parts that have them."""
     texts: dict[str, RewrittenText] = {}
+    parts = set[str]()
     for part, own in rewriting.divide(prompts):
         part_texts = rewriting.read_part(part)
         if part_texts is not None:
             pairs = zip(part.prompts, part_texts, strict=True)
             texts.update((prompt, text) for prompt, text in pairs if prompt in own)
-    return texts
+            parts.add(part.key)
+    return texts, frozenset(parts)
 
 
 def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:

@@ -30,7 +30,12 @@ from imagekiln.steps.plan.input_files import (
     input_fingerprint,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInput, rewrite_input
+from imagekiln.steps.plan.rewritten_prompts import (
+    PromptRewriter,
+    RewrittenInput,
+    require_texts,
+    rewrite_input,
+)
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.space import SpaceNeeded, estimate_peak_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
@@ -169,6 +174,7 @@ def make_plan(
             if existing is not None:
                 require_same_shards(store, existing, draft)
                 TurnStore(store)  # a removal that goes on, or was frozen, ends here
+            require_texts(job, rewritten)
             plan = write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())

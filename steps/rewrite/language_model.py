@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +26,7 @@ from imagekiln.steps.generate.diffusion.device import (
     is_out_of_memory,
 )
 from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture
 from imagekiln.steps.runs.rewriting import Ending, RewrittenText
 
@@ -49,6 +51,12 @@ def load_language_model(
         torch.set_num_threads(threads)
     reference = settings.model
     folder = fetch_weights(reference, MODEL_SETTING)
+    with loading_from_cache(reference.id, folder):
+        return _load(settings, folder, device)
+
+
+def _load(settings: RewriteSettings, folder: Path, device: torch.device) -> "LanguageModel":
+    reference = settings.model
     architecture = read_architecture(folder, reference.id)
     if architecture not in CAUSAL_CLASSES | SEQUENCE_CLASSES:
         raise BadInput(

@@ -8,6 +8,7 @@ from imagekiln.steps.job.rewrite import LanguageModelSettings
 from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_snapshot
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.models.single_file import PICKLE_SUFFIXES
 from imagekiln.steps.storage.failures import translate_errors
@@ -55,7 +56,8 @@ def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
     Raises BadInput where it has no safetensors, or names more than its own data, Missing, TryAgain.
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS, WEIGHT_PATTERN])
-    require_data_component(folder, reference.id)
+    with loading_from_cache(reference.id, folder):
+        require_data_component(folder, reference.id)
     if any(folder.glob(WEIGHT_PATTERN)):
         return folder
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)

@@ -7,7 +7,7 @@ is one commit. A job with further prompts appends a list of those that no list h
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -213,6 +213,12 @@ class Rewriting:
             raise damage_error(where, ValueError("it lacks texts"))
         pairs = zip(table["text"].to_pylist(), ends, strict=True)
         return [RewrittenText(text, end) for text, end in pairs]
+
+    def require_parts(self, keys: Collection[str]) -> None:
+        """Raise TryAgain where one of these parts, which were there, is not any more."""
+        listed = {entry.key for entry in self._store.list_folder(f"{self.folder}/texts")}
+        if not listed.issuperset(keys):
+            raise self.removed_error()
 
     def removed_error(self) -> TryAgain:
         """That the folder lacks what was there."""

@@ -139,12 +139,13 @@ def _forget_connections() -> None:
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None where it is not a failure of storage."""
-    if any(isinstance(cause, RefusedAddress) for cause in _iter_causes(error)):
+    errors = (error, *_iter_causes(error))
+    if any(isinstance(cause, RefusedAddress) for cause in errors):
         return StorageRefused(
             f"{where}: leads to an address of this machine or of its cloud's services, which is "
             "not for jobs. Name another host."
         )
-    if any(isinstance(cause, SlowServer) for cause in (error, *_iter_causes(error))):
+    if any(isinstance(cause, SlowServer) for cause in errors):
         return TryAgain(
             f"{where}: the server sends less than 4 kB a second. Run the command again, or copy "
             "the file to a disk or a bucket first."

@@ -71,11 +71,13 @@ async def open_web_client(**options: Any) -> Any:  # noqa: ANN401  # as fsspec h
 
 def is_private_service(host: str) -> bool:
     """Whether an IP address is that of a metadata service, or in a pod one of the pod itself."""
-    is_in_pod = POD_VARIABLE in os.environ
-    return any(
-        _is_of_metadata(address) or (is_in_pod and is_own_address(address))
-        for address in _meant_addresses(ip_address(host.partition("%")[0]))
-    )
+    is_own = POD_VARIABLE in os.environ and any(map(is_own_address, _meant_by(host)))
+    return is_own or is_metadata_service(host)
+
+
+def is_metadata_service(host: str) -> bool:
+    """Whether an IP address is one by which a machine gets credentials."""
+    return any(map(_is_of_metadata, _meant_by(host)))
 
 
 def is_own_address(address: Address) -> bool:
@@ -93,8 +95,9 @@ def _is_of_metadata(address: Address) -> bool:
     return address.is_link_local or any(address in network for network in METADATA_NETWORKS)
 
 
-def _meant_addresses(address: Address) -> list[Address]:
+def _meant_by(host: str) -> list[Address]:
     """The address, and the IPv4 addresses that it may stand for where it is one of IPv6."""
+    address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv4Address):
         return [address]
     embedded = [address.ipv4_mapped, address.sixtofour]

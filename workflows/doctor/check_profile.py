@@ -58,7 +58,7 @@ def check_template(view: ClusterView, job: Job, profile: Profile) -> Finding:
 def template_images(template: Json) -> dict[str, str]:
     """The container images of a WorkflowTemplate, by the names of the steps."""
     containers = {
-        str(part["name"]): get_mapping(part, "container")
+        str(part.get("name")): get_mapping(part, "container")
         for part in get_mappings(template, "spec", "templates")
     }
     return {name: str(each["image"]) for name, each in containers.items() if "image" in each}

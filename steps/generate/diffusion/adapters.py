@@ -1,9 +1,10 @@
 """What images are drawn from besides their texts: input images, and the networks that read them."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
 
 import diffusers
 
@@ -16,11 +17,10 @@ from imagekiln.steps.job.adapters import ControlNetSettings
 from imagekiln.steps.models.adapters import controlnet_mismatch, fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.families import variants_of
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +46,25 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     preprocess = partial(preprocess_reference, pipe) if reference else None
     adapters = LoadedAdapters(ImagePrefetcher(store, preprocess))
     if control is not None:
-        key = plan.adapters["control_image"]
-        network = _load_or_explain("model.controlnet", lambda: load_controlnet(pipe, control, key))
+        folder = fetch_planned_adapter(control, plan.adapters["control_image"])
+        with loading_from_cache(control.id, folder), _explained_loading("model.controlnet"):
+            network = load_controlnet(pipe, control, folder)
         adapters = replace(adapters, controlnet=network, controlnet_scale=control.scale)
     if reference is not None:
-        key = plan.adapters["reference_image"]
-        _load_or_explain("model.ip_adapter", lambda: load_ip_adapter(pipe, reference, key))
+        folder = fetch_planned_adapter(reference, plan.adapters["reference_image"])
+        with loading_from_cache(reference.id, folder), _explained_loading("model.ip_adapter"):
+            load_ip_adapter(pipe, reference, folder)
         adapters = replace(adapters, ip_adapter_scale=reference.scale)
     return adapters
 
 
 def load_controlnet(
-    pipe: diffusers.DiffusionPipeline, settings: ControlNetSettings, key: str
+    pipe: diffusers.DiffusionPipeline, settings: ControlNetSettings, folder: Path
 ) -> diffusers.ModelMixin:
-    """The ControlNet with this key, on the pipeline's device.
+    """The ControlNet in a folder, on the pipeline's device.
 
     Raises ValueError where it does not fit.
     """
-    folder = fetch_planned_adapter(settings, key)
     name = variants_of(type(pipe).__name__).controlnet
     if name is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
@@ -77,9 +78,10 @@ def load_controlnet(
     return network.to(pipe.device).eval()
 
 
-def _load_or_explain(setting: str, load: Callable[[], T]) -> T:
+@contextmanager
+def _explained_loading(setting: str) -> Iterator[None]:
     try:
-        return load()
+        yield
     except KilnError:
         raise
     except Exception as error:  # a user's folder makes the libraries raise anything

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.diffusion.transformers_models import (
 )
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 
 MAX_CAPTION_CHARS = 4000
@@ -69,7 +70,10 @@ def load_captioner(
     Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
     """
     folder = fetch_planned_files(setting, settings, digest)
-    with explained_loading(setting, settings.id, settings.kind):
+    with (
+        loading_from_cache(settings.id, folder),
+        explained_loading(setting, settings.id, settings.kind),
+    ):
         processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
         model_class: Untyped = transformers.AutoModelForImageTextToText

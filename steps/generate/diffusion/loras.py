@@ -16,6 +16,7 @@ from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
 from imagekiln.steps.generate.diffusion.patches import lora_components, lora_scales_to_tensors
 from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
 from imagekiln.steps.models.loras import format_loras, lora_weights
 from imagekiln.steps.storage.failures import error_reason
@@ -102,10 +103,11 @@ class LoraLayers:
             )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
-        try:
-            self._load_layers(path, adapter)
-        except Exception as error:  # a user's file makes the libraries raise anything
-            raise _explain_load_error(f"model.loras.{name}", error) from error
+        with loading_from_cache(self._settings[name].id, path):
+            try:
+                self._load_layers(path, adapter)
+            except Exception as error:  # a user's file makes the libraries raise anything
+                raise _explain_load_error(f"model.loras.{name}", error) from error
         for component in lora_components(self._pipe).values():
             component.eval()  # new layers are in train mode, where dropout is random
         self._adapters[name] = adapter

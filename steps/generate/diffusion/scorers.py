@@ -27,6 +27,7 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.scorers import fetch_planned_head
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.runs.image import ImageRow, ScoreValue, pad_rows
@@ -84,16 +85,19 @@ def load_model_scorer(
     if not isinstance(score, AnyModelScore):
         raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
     folder = fetch_planned_files(setting, score, plan.scores.get(setting))
-    processor_folder = folder
+    processor, processor_folder = score.id, folder
     if isinstance(score, RewardScore) and score.processor is not None:
-        processor = f"{setting}.processor"
-        processor_folder = fetch_planned_files(
-            processor, score.processor, plan.scores.get(processor)
-        )
+        processor = score.processor.id
+        place = f"{setting}.processor"
+        processor_folder = fetch_planned_files(place, score.processor, plan.scores.get(place))
     head = None
     if isinstance(score, AestheticScore):
         head = _load_head(f"{setting}.head", score.head, plan, device)
-    with explained_loading(setting, score.id, score.kind):
+    with (
+        loading_from_cache(score.id, folder),
+        loading_from_cache(processor, processor_folder),
+        explained_loading(setting, score.id, score.kind),
+    ):
         return _load(score, folder, processor_folder, head, device, stream)
 
 

@@ -15,6 +15,7 @@ from imagekiln.steps.generate.diffusion.transformers_models import (
 )
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import UpscalePass
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 
 
@@ -48,7 +49,10 @@ def load_upscaler(
     Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
     """
     folder = fetch_planned_files(setting, settings, digest)
-    with explained_loading(setting, settings.id, settings.kind):
+    with (
+        loading_from_cache(settings.id, folder),
+        explained_loading(setting, settings.id, settings.kind),
+    ):
         model_class: Untyped = transformers.AutoModelForImageToImage
         model = model_class.from_pretrained(folder, **MODEL_OPTIONS).to(device).eval()
         return Upscaler(model, device)

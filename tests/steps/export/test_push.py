@@ -104,7 +104,7 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 def test_a_hub_that_never_answers_is_worth_another_try(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.models.hub.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_SILENCE_SECONDS", 0.1)
     with silent_server() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         close_session()
@@ -113,6 +113,18 @@ def test_a_hub_that_never_answers_is_worth_another_try(
                 imagekiln.push(export, REPOSITORY, version="v1")
         finally:
             close_session()
+
+
+@pytest.mark.parametrize("answers", range(5))
+def test_an_answer_that_has_no_end_fills_no_memory(
+    export: Path, hub: DatasetHub, monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_LISTING_BYTES", 2**20)
+    hub.page = b" " * 2**21
+    hub.answers_left = answers
+    with pytest.raises(BadInput, match="the hub sends more than 1 MiB"):
+        imagekiln.push(export, REPOSITORY, version="v1")
+    assert hub.tags == {}
 
 
 def test_two_pushes_at_once_agree_on_a_version(export: Path, hub: DatasetHub) -> None:
@@ -201,6 +213,44 @@ def test_a_file_in_the_place_of_another_is_not_published(
     first, second = (swapped / f"data/place={place}/00000.parquet" for place in range(2))
     shutil.copy(first, second)
     with pytest.raises(BadInput, match="has not the images that were planned"):
+        imagekiln.push(swapped, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".txt"])
+def test_a_damaged_sidecar_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path, suffix: str
+) -> None:
+    run = next((export.parent / "out").glob("tiny-*"))
+    imagekiln.export(run, tmp_path / "damaged", format="webdataset")
+    (file,) = (tmp_path / "damaged" / "data").iterdir()
+    content = bytearray(file.read_bytes())
+    content[content.index(b"number 1", content.index(suffix.encode()))] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match="has not the images and sidecars that"):
+        imagekiln.push(tmp_path / "damaged", REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
+def test_an_export_of_tars_without_what_was_taken_down_is_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    run = next((export.parent / "out").glob("tiny-*"))
+    imagekiln.export(run, tmp_path / "tars", format="webdataset")
+    rows = pq.read_table(tmp_path / "tars" / "manifest" / "00000.parquet")
+    remove_from_export(open_store(str(tmp_path / "tars")), rows["image_id"][:1], remove=True)
+    imagekiln.push(tmp_path / "tars", REPOSITORY, version="v1")
+    assert hub.tags.keys() == {"v1"}
+
+
+def test_a_manifest_of_another_export_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    swapped = shutil.copytree(export, tmp_path / "swapped")
+    manifest = swapped / "manifest" / "00000.parquet"
+    rows = pq.read_table(manifest)
+    pq.write_table(rows.take([1, 0, 2, 3, 4]), manifest)
+    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: has not the rows"):
         imagekiln.push(swapped, REPOSITORY, version="v1")
     assert hub.tags == {}
 

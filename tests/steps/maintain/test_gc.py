@@ -522,6 +522,18 @@ def test_run_in_use_stays_where_this_machines_clock_is_far_ahead_of_the_stores(
     assert not Path(half.uri).exists()
 
 
+def test_what_is_being_written_in_a_finished_run_stays_where_this_machines_clock_is_far_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(finished_run(tmp_path, "good").uri)
+    (run / "images" / ".writing-new_____").write_bytes(b"1")
+    before = files(tmp_path / "out")
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 10 * DAY)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
 @pytest.mark.slow
 def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
     out = f"{s3_bucket}/out"

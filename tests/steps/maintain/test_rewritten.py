@@ -112,6 +112,17 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     assert make_plan(job_to_come).plan.counts.images == len(TEXTS)
 
 
+def test_prompts_that_are_being_rewritten_stay_where_this_machines_clock_is_far_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(_job(tmp_path, "night"))
+    before = files(tmp_path / "out")
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 10 * DAY)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
 def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
     tmp_path: Path,
 ) -> None:
@@ -142,6 +153,17 @@ def test_planning_whose_texts_are_removed_meanwhile_means_try_again(tmp_path: Pa
     with pytest.raises(TryAgain, match="was removed meanwhile"):
         make_plan(job_to_come, rewriter=lambda _job, _prompts: None)
     assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(TEXTS)
+
+
+def test_run_whose_texts_are_removed_while_it_is_planned_is_not_made(tmp_path: Path) -> None:
+    unnamed = _job(tmp_path, "night").model_copy(update={"run_id": None})
+    folder = Path(rewrite(unnamed).uri)
+    with interleaving(tmp_path / "out", lambda _operation, _name: None):
+        planning = frozen(partial(make_plan, unnamed), "read", "plan.json")
+        shutil.rmtree(folder)
+        planning.finish()
+    assert isinstance(planning.error, TryAgain)
+    assert not [name for name in files(tmp_path / "out") if name.endswith("plan.json")]
 
 
 @pytest.mark.parametrize("late", ["prompts/00001.parquet", "texts/00000-0001.parquet"])

@@ -1,6 +1,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,24 @@ from imagekiln.steps.models import hub_answers
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
-    MAX_WAIT_SECONDS,
     ask_hub,
     download_configuration,
     download_file,
     silence_hub_client,
 )
+from imagekiln.steps.storage import web_client
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
+from tests.hub import (
+    FORBIDDEN,
+    GATED,
+    MODEL,
+    PIECE_BYTES,
+    PROGRAMS_PATH,
+    REVISION,
+    STORAGE_PATH,
+    Hub,
+    serving_model,
+)
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
 from tests.servers import silent_server
@@ -212,7 +223,7 @@ def test_hub_that_does_not_answer_is_worth_another_try(
 def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    monkeypatch.setattr("imagekiln.steps.models.hub.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(hub_answers, "MAX_SILENCE_SECONDS", 0.1)
     monkeypatch.setattr("time.sleep", lambda _: None)
     with silent_server() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
@@ -239,6 +250,43 @@ def test_name_that_is_no_text_is_told_in_a_sentence(server: Hub) -> None:
     assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
 
 
+@pytest.mark.parametrize("disturbance", ["break", "resume"])
+def test_file_that_is_cut_off_again_and_again_is_given_up(
+    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", PIECE_BYTES)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server.disturbances.add(disturbance)
+    model = HubReference(id=MODEL, revision=REVISION)
+    with pytest.raises(TryAgain, match="a file is cut off again and again"):
+        download_file(model, "tokenizer/tokenizer.json", "model")
+    server.disturbances.clear()
+    download_file(model, "tokenizer/tokenizer.json", "model")
+
+
+def test_redirect_to_what_is_no_address_is_told_in_a_sentence(server: Hub) -> None:
+    server.first_answers.append((302, {"Location": "http://[::"}))
+    with pytest.raises(TryAgain, match="the hub could not be reached"):
+        download_file(HubReference(id=MODEL, revision=REVISION), "vae/config.json", "model")
+
+
+def test_list_of_programs_that_is_none_stops_no_download(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _detect_agent
+
+    monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "programs.json"))
+    monkeypatch.setattr(_detect_agent, "_registry", None)
+    server.disturbances.add("programs")
+    model = HubReference(id=MODEL, revision=REVISION)
+    assert download_file(model, "model_index.json", "model").is_file()
+    assert not (tmp_path / "programs.json").exists()
+    assert PROGRAMS_PATH not in server.requests
+
+
 def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_answers, "PACE_SECONDS", 0.3)
     server.disturbances.add("drip")
@@ -251,6 +299,57 @@ def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPa
 def test_list_that_leads_to_itself_is_given_up(server: Hub) -> None:
     server.disturbances.add("again")
     assert "the same part of a list again and again" in _error_message(TryAgain, MODEL, REVISION)
+
+
+@pytest.mark.parametrize("disturbance", ["endless", "swelling", "elsewhere"])
+def test_list_that_has_no_end_fills_no_memory(
+    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    server.disturbances.add(disturbance)
+    message = _error_message(BadInput, MODEL, REVISION)
+    assert message == (
+        "127.0.0.1: the hub sends more than 1 MiB for a list of files or a short answer. Trust no "
+        "such hub: correct HF_ENDPOINT."
+    )
+    server.disturbances.clear()
+    assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)).is_dir()
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+def test_file_may_be_larger_than_a_list(
+    redirected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    (tmp_path / "repository" / "api").mkdir(parents=True)
+    (tmp_path / "repository" / "api" / "large.json").write_bytes(b" " * 2**21)
+    with (
+        serving_model(tmp_path / "repository", tmp_path, monkeypatch) as server,
+        loopback_hub(tmp_path / "repository", "127.0.0.2") as storage,
+    ):
+        if redirected:
+            location = f"{storage.endpoint}{STORAGE_PATH}api/large.json"
+            about = {"X-Repo-Commit": REVISION, "X-Linked-Etag": '"a"', "Location": location}
+            server.first_answers.append((302, about | {"X-Linked-Size": f"{2**21}"}))
+        model = HubReference(id=MODEL, revision=REVISION)
+        file = download_file(model, "api/large.json", "model")
+        assert bool(storage.requests) == redirected
+    assert file.stat().st_size == 2**21
+
+
+def test_hub_that_leads_to_a_service_of_this_machine_is_refused(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = HubReference(id=MODEL, revision=REVISION)
+    monkeypatch.setattr(web_client, "METADATA_NETWORKS", (ip_network("127.0.0.2/32"),))
+    about_file = {"X-Repo-Commit": REVISION, "ETag": '"a"'}
+    with loopback_hub(BUNDLED_FOLDER / "shapes", "127.0.0.2") as service:
+        server.headers["Location"] = f"{service.endpoint}/config.json"
+        server.first_answers.extend([(307, {}), (302, about_file)])
+        for ask in (download_configuration, lambda model: download_file(model, "a.json", "model")):
+            with pytest.raises(BadInput, match="an address of this machine or of its cloud"):
+                ask(model)
+    assert (server.first_answers, service.requests) == ([], [])
 
 
 def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:
@@ -365,7 +464,7 @@ def test_hub_that_asks_for_a_day_is_asked_again_within_minutes(
     server.first_answers.extend([(429, headers)] * 2)
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert len(waits) == 2
-    assert max(waits) <= 1.5 * MAX_WAIT_SECONDS
+    assert max(waits) <= 1.5 * hub_answers.MAX_WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("waits")

@@ -16,7 +16,7 @@ from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.doctor.diagnosis import diagnose
 from tests.hub import MODEL, REVISION, serving_model
 from tests.jobs import SHAPES
-from tests.kube import Kube, put_repository
+from tests.kube import ARGO, CORE, Kube, put_repository
 
 # Of a job with the profile `gpu`, in order.
 EVERY_CHECK = [
@@ -142,6 +142,22 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     done = _doctor(job, "--format", "json")
     assert done.exit_code == 0
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
+
+
+def test_objects_that_are_not_as_kubernetes_writes_them_end_no_other_check(
+    job: str, kube: Kube
+) -> None:
+    kube.node("odd", {}, has={"cpu": "many"})
+    kube.put(f"{ARGO}/workflows", "undated", metadata={"labels": {}})
+    kube.put(f"{ARGO}/workflowtemplates", "imagekiln-gpu", spec={"templates": [{"container": {}}]})
+    kube.put(f"{CORE}/namespaces/imagekiln/resourcequotas", "odd", spec={"hard": {"pods": "x"}})
+    done = _doctor(job, "--format", "json")
+    assert done.exit_code == 2, done.output
+    verdicts = _verdicts(done)
+    assert list(verdicts) == EVERY_CHECK
+    for name in ("argo-controller", "quota", "gpu-nodes", "driver", "cpu-nodes", "gpu-image"):
+        assert verdicts[name] == "unknown", name
+    assert "(KeyError: 'creationTimestamp')." in done.stdout
 
 
 def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kube: Kube) -> None:
