@@ -4,9 +4,13 @@ import hashlib
 from collections.abc import Container, Iterator
 from pathlib import PurePosixPath
 
+import pyarrow as pa
+
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
 from imagekiln.steps.runs.damage import damage_error
+from imagekiln.steps.runs.parquet_format import image_table_schema
 from imagekiln.steps.runs.tables import IMAGE_FIELD, parse_parquet
 from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.storage.store import Store
@@ -23,8 +27,11 @@ def require_planned_images(
     where = store.uri_of(plan.files[number].key)
     names = zip(rows["image_id"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
     planned = [(name, sha256) for name, sha256 in names if name not in forgotten]
-    iter_images = _iter_parquet if plan.settings.format == "parquet" else _iter_tar
-    images = iter_images(content, where)
+    if plan.settings.format == "parquet":
+        schema = image_table_schema(rows.select(file_columns(plan, rows)).schema)
+        images = _iter_parquet(content, where, schema)
+    else:
+        images = _iter_tar(content, where)
     if [(name, hashlib.sha256(image).hexdigest()) for name, image in images] != planned:
         raise BadInput(
             f"{where}: has not the images that were planned. Restore it, or export to another "
@@ -32,9 +39,14 @@ def require_planned_images(
         )
 
 
-def _iter_parquet(content: bytes, where: str) -> Iterator[tuple[str, bytes]]:
+def _iter_parquet(content: bytes, where: str, schema: pa.Schema) -> Iterator[tuple[str, bytes]]:
     """The images by id. All columns are read, so that the checksums of all pages are compared."""
     with parse_parquet(content, where) as parquet:
+        if not parquet.schema_arrow.equals(schema):  # which have no checksum
+            raise BadInput(
+                f"{where}: has not the columns that were planned. Restore it, or export to another "
+                "folder."
+            )
         for batch in parquet.iter_batches(BATCH_ROWS, use_threads=False):
             names = batch["image_id"].to_pylist()
             files = batch[IMAGE_FIELD.name].to_pylist()

@@ -12,9 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
 from imagekiln.steps.export.checking import require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
+from imagekiln.steps.export.manifest import cut_manifest, iter_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
 from imagekiln.steps.models.hub import (
     BUSY_STATUSES,
@@ -195,7 +198,7 @@ def _read_name(repository: str, version: str | None) -> str:
 def _list_files(store: Store) -> tuple[ExportPlan, list[str]]:
     """The plan of an export, with its data files, and what comes with the last commit."""
     plan = load_export_plan(store)
-    chunks = count_entries(store, manifest_chunk_key)
+    chunks = len(cut_manifest(plan))
     others = [*map(manifest_chunk_key, range(chunks)), CARD_KEY]
     if len(plan.files) + len(others) > MAX_REPOSITORY_FILES:
         raise BadInput(
@@ -250,7 +253,8 @@ def _upload_all(
 
     Returns what the last commit adds, with which it has all, and which files it deletes.
     """
-    forgotten = frozenset(read_forgotten_ids(store).to_pylist())
+    ids = read_forgotten_ids(store)
+    forgotten = frozenset(ids.to_pylist())
     data = [file.key for file in plan.files]
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
@@ -263,17 +267,26 @@ def _upload_all(
         target.commit(additions)
         progress.add_committed(len(additions))
     outdated = target.outdated_files({*data, *others})
-    additions = [target.upload(key, _read_derived(store, key)) for key in others]
+    derived = _iter_derived(store, plan, ids)
+    additions = [target.upload(key, content) for key, content in derived]
     progress.close()
     return additions, outdated
 
 
-def _read_derived(store: Store, key: str) -> bytes:
-    """The card, or a piece of the manifest. Raises BadInput where that is damaged."""
-    content = store.read(key)
-    if key != CARD_KEY:
-        from_parquet(content, store.uri_of(key))
-    return content
+def _iter_derived(
+    store: Store, plan: ExportPlan, forgotten: pa.Array
+) -> Iterator[tuple[str, bytes]]:
+    """The manifest and the card. Raises BadInput where the manifest is not what was planned."""
+    for number, chunk in enumerate(iter_manifest(store, plan, forgotten)):
+        key = manifest_chunk_key(number)
+        content = store.read(key)
+        where = store.uri_of(key)
+        if not from_parquet(content, where).equals(chunk):
+            raise BadInput(
+                f"{where}: is not what was planned. Restore it, or export to another folder."
+            )
+        yield key, content
+    yield CARD_KEY, store.read(CARD_KEY)
 
 
 def _content_names(content: bytes) -> frozenset[str]:

@@ -247,6 +247,20 @@ def test_a_plan_without_runs_or_files_is_none(output: str, tmp_path: Path, name:
         imagekiln.export(output, target)
 
 
+def test_a_plan_of_which_a_bit_is_damaged_is_not_carried_out(output: str, tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    imagekiln.export(output, target)
+    path = target / "export.json"
+    path.write_bytes(path.read_bytes().replace(b"data/00000.", b"data/00001."))
+    with pytest.raises(BadInput, match=r"export\.json: has other bytes than were planned"):
+        imagekiln.export(output, target)
+    (target / SUCCESS_KEY).unlink()
+    before = jobs.files(target)
+    with pytest.raises(BadInput, match=r"export\.json: has other bytes than were planned"):
+        imagekiln.export(output, target)
+    assert jobs.files(target) == before
+
+
 @pytest.mark.parametrize(
     ("version", "error"),
     [

@@ -194,6 +194,17 @@ def test_a_damaged_file_of_an_export_is_not_published(
     assert hub.tags == {}
 
 
+def test_a_file_with_the_name_of_a_column_damaged_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(export, tmp_path / "damaged")
+    path = damaged / "data/place=1/00000.parquet"
+    path.write_bytes(path.read_bytes().replace(b"guidance", b"guidince"))
+    with pytest.raises(BadInput, match=r"00000\.parquet: has not the columns"):
+        imagekiln.push(damaged, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
 def test_a_file_in_the_place_of_another_is_not_published(
     export: Path, hub: DatasetHub, tmp_path: Path
 ) -> None:
@@ -202,6 +213,21 @@ def test_a_file_in_the_place_of_another_is_not_published(
     shutil.copy(first, second)
     with pytest.raises(BadInput, match="has not the images that were planned"):
         imagekiln.push(swapped, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_manifest_that_says_something_else_or_is_lost_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path, is_lost: bool
+) -> None:
+    damaged = shutil.copytree(export, tmp_path / "damaged")
+    path = damaged / "manifest" / "00000.parquet"
+    rows = pq.read_table(path)
+    path.unlink()
+    if not is_lost:
+        pq.write_table(rows.slice(1), path)
+    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: is (missing|not what was)"):
+        imagekiln.push(damaged, REPOSITORY, version="v1")
     assert hub.tags == {}
 
 
