@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import compress
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.runs.keys import REGISTRY_FOLDER, SUCCESS_KEY, SUSPENDED_KEY
 from imagekiln.steps.runs.plan import read_run_id
 from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
@@ -36,8 +36,7 @@ def is_named_like_its_run(folder: Store, name: str) -> bool:
 def _require_entries(store: Store, entries: Sequence[RunEntry]) -> None:
     """Raise BadInput where a finished run that is there has no entry: it would be left out."""
     known = {entry.run_id for entry in entries}
-    listed = (entry.key for entry in store.list_folder("") if entry.is_folder)
-    names = [name for name in listed if name not in known]
+    names = [name for name in _list_folders(store) if name not in known]
 
     def is_finished_run(index: int) -> bool:
         return _is_finished_run(open_store(f"{store.uri}/{names[index]}"), names[index])
@@ -50,6 +49,13 @@ def _require_entries(store: Store, entries: Sequence[RunEntry]) -> None:
             f"damaged or lost, or the run was moved here. Type `{format_command('aggregate', uri)}`"
             ", which registers it, or move it away."
         )
+
+
+def _list_folders(store: Store) -> list[str]:
+    """The names of an output's folders; none where they may not be listed, as over HTTP."""
+    with suppress(StorageRefused):
+        return [entry.key for entry in store.list_folder("") if entry.is_folder]
+    return []
 
 
 def _is_finished_run(folder: Store, name: str) -> bool:

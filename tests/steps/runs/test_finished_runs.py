@@ -11,6 +11,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import registry_key
 from imagekiln.steps.storage import open_store
+from tests.galleries import FileRequest, serving_files
 from tests.runs import fill, planned
 
 NIGHTS = ("night-0", "night-1", "night-2")
@@ -59,6 +60,18 @@ def test_all_entries_that_are_lost_are_no_output_without_runs(output: str) -> No
     shutil.rmtree(Path(output) / "_runs")
     with pytest.raises(BadInput, match="is a finished run, and no entry"):
         imagekiln.dataset(output)
+
+
+class Unlisted(FileRequest):
+    """A web server that lists no folder, as most do."""
+
+    def list_directory(self, _: object) -> None:
+        self.send_error(403)
+
+
+def test_runs_in_a_place_that_cannot_be_listed_are_those_that_entries_name(output: str) -> None:
+    with serving_files(Path(output), Unlisted) as server:
+        assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
 
 
 def test_what_is_no_finished_run_of_its_own_needs_no_entry(output: str, tmp_path: Path) -> None:
