@@ -18,12 +18,13 @@ from imagekiln.steps.job.output import FILE_SUFFIXES
 from imagekiln.steps.runs.plan import Count
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN
-from imagekiln.steps.runs.tables import from_parquet
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, parse_parquet, read_whole, require_columns
 from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 
 # Raise it when an older Imagekiln would misread a plan, or ignore what it must not, such as a new
 # field. A new setting with a default needs no new version: an older Imagekiln refuses it.
 EXPORT_VERSION = 1
+REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # of the rows, besides places
 MAX_FILES = 300_000  # the plan stays as small as a plan can be
 IMAGE_SUFFIX_PATTERN = rf"^(?:{'|'.join(FILE_SUFFIXES.values())})$".replace(".", r"\.")
 
@@ -156,4 +157,10 @@ def read_file_rows(store: Store, plan: ExportPlan, number: int) -> pa.Table:
             f"{store.uri_of(key)}: has other bytes than were planned. "
             "Restore it, or export to another destination."
         )
-    return from_parquet(content, store.uri_of(key))
+    with parse_parquet(content, store.uri_of(key)) as parquet:
+        names = [*REQUIRED_COLUMNS, *LOCATION_SCHEMA.names]
+        require_columns(parquet.schema_arrow, names)
+        rows = read_whole(parquet)
+        if any(rows[name].null_count for name in names):
+            raise ValueError("a row is incomplete")
+        return rows
