@@ -9,7 +9,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -125,8 +125,11 @@ def change(folder: Path, dice: random.Random) -> str:
 
 
 def _fit_hash(path: Path) -> None:
-    """Let the plan of the export have the hash of rows that were changed."""
+    """Let the plan of the export have its own hash, and that of rows that were changed."""
     plan = path.parent.parent / "export.json"
+    if path.name == plan.name and path.is_file() and not path.is_symlink():
+        with suppress(ValueError):
+            _seal(path, json.loads(path.read_bytes()))
     if path.parent.name != "_plan" or not path.is_file() or path.is_symlink():
         return
     if path.stat().st_size > 10**9:
@@ -134,8 +137,17 @@ def _fit_hash(path: Path) -> None:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     document = json.loads(plan.read_bytes())
     document["files"][int(path.name.partition("-")[0])]["sha256"] = digest
-    plan.write_text(json.dumps(document), encoding="utf-8")
+    _seal(plan, document)
     path.rename(path.with_name(f"{path.name.partition('-')[0]}-{digest[:16]}.parquet"))
+
+
+def _seal(path: Path, document: object) -> None:
+    """Write a plan of an export with the digest of its bytes."""
+    if isinstance(document, dict):
+        document = {**document, "digest": ""}
+        digest = hashlib.sha256(json.dumps(document).encode()).hexdigest()
+        document["digest"] = digest
+    path.write_text(json.dumps(document), encoding="utf-8")
 
 
 def commands(folder: Path, original: Path, file_format: str) -> Iterator[tuple[str, Command]]:

@@ -11,10 +11,10 @@ from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain, cut_name
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.added_columns import added_fields
+from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.registry import read_registry
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
@@ -64,17 +64,16 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     """The run at `uri`, or the successful runs under it, in the order in which they were planned.
 
     A night that failed and is resumed later is not newer for that: its prompts are those of then.
-    Raises Missing where there are none, Incomplete where the run at `uri` is suspended, BadInput
-    where one cannot be read, TryAgain.
+    Raises Missing where there are none, Incomplete where one is suspended, BadInput where one
+    cannot be read, TryAgain.
     """
     if not is_remote_uri(uri):
         _refuse_file(uri)
     run_uri, _ = resolve_run(uri.rstrip("/") or uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
-        require_not_suspended(store)
         return (open_source(run_uri),)
-    entries = read_registry(run_uri)
+    entries = find_finished_runs(run_uri)
     if not entries:
         raise Missing(
             f"{uri}: is neither a run nor a folder with finished runs. "
@@ -124,7 +123,7 @@ def _refuse_file(uri: str) -> None:
 def open_source(uri: str) -> RunSource:
     """What the plan of the run at `uri` says.
 
-    Raises Incomplete where the run was not aggregated, Missing, BadInput, TryAgain.
+    Raises Incomplete where the run was not aggregated or is suspended, Missing, BadInput, TryAgain.
     """
     store = open_store(uri)
     return describe_source(store, load_plan(store))
@@ -132,6 +131,7 @@ def open_source(uri: str) -> RunSource:
 
 def describe_source(store: Store, plan: Plan) -> RunSource:
     """What a plan says of the run in `store`. Raises as `open_source` does."""
+    require_not_suspended(store)
     if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
         raise no_manifest_error(store)
     row_schema = read_row_schema(store, plan)

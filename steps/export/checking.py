@@ -11,6 +11,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
 from imagekiln.steps.runs.damage import damage_error
+from imagekiln.steps.runs.parquet_format import image_table_schema
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import IMAGE_FIELD, from_parquet, parse_parquet
 from imagekiln.steps.runs.tar_members import iter_members
@@ -27,12 +28,18 @@ def require_planned_images(
     """Raise BadInput where a file's content is damaged, or has others than the planned images."""
     rows = read_file_rows(store, plan, number)
     where = store.uri_of(plan.files[number].key)
-    is_parquet = plan.settings.format == "parquet"
-    planned = _image_hashes(rows) if is_parquet else _member_hashes(plan, rows)
+    if plan.settings.format == "parquet":
+        what = "images"
+        planned = _image_hashes(rows)
+        schema = image_table_schema(rows.select(file_columns(plan, rows)).schema)
+        files = _iter_parquet(content, where, schema)
+    else:
+        what = "images and sidecars"
+        planned = _member_hashes(plan, rows)
+        files = _iter_tar(content, where)
     left = [(name, sha256) for image_id, name, sha256 in planned if image_id not in forgotten]
-    files = _iter_parquet(content, where) if is_parquet else _iter_tar(content, where)
     if [(name, hashlib.sha256(file).hexdigest()) for name, file in files] != left:
-        raise _other_content(where, "images" if is_parquet else "images and sidecars")
+        raise _other_content(where, what)
 
 
 def read_planned_manifest(store: Store, key: str, planned: pa.Table) -> bytes:
@@ -66,9 +73,11 @@ def _member_hashes(plan: ExportPlan, rows: pa.Table) -> Iterator[PlannedFile]:
             yield image_id, f"{image_id}{suffix}", hashlib.sha256(text).hexdigest()
 
 
-def _iter_parquet(content: bytes, where: str) -> Iterator[tuple[str, bytes]]:
+def _iter_parquet(content: bytes, where: str, schema: pa.Schema) -> Iterator[tuple[str, bytes]]:
     """The images by id. All columns are read, so that the checksums of all pages are compared."""
     with parse_parquet(content, where) as parquet:
+        if not parquet.schema_arrow.equals(schema):  # which have no checksum
+            raise _other_content(where, "columns")
         for batch in parquet.iter_batches(BATCH_ROWS, use_threads=False):
             names = batch["image_id"].to_pylist()
             files = batch[IMAGE_FIELD.name].to_pylist()

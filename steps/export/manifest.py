@@ -16,6 +16,19 @@ MANIFEST_COLUMNS = ("image_id", "id", "byte_size", "sha256", "run_id")
 FILE_COLUMNS = ("byte_size", "sha256")  # of a file, which a removed image has not
 
 
+def cut_manifest(plan: ExportPlan) -> list[list[int]]:
+    """The numbers of the files of each piece of the manifest."""
+    pieces: list[list[int]] = [[]]
+    rows = 0
+    for number, file in enumerate(plan.files):
+        if pieces[-1] and rows + file.images > MANIFEST_ROWS:
+            pieces.append([])
+            rows = 0
+        pieces[-1].append(number)
+        rows += file.images
+    return pieces
+
+
 def iter_manifest(
     store: Store, plan: ExportPlan, forgotten: pa.Array = NO_IDS
 ) -> Iterator[pa.Table]:
@@ -23,15 +36,9 @@ def iter_manifest(
 
     Those that were removed are in no file.
     """
-    pending = list[pa.Table]()
-    rows = 0
-    for number, file in enumerate(plan.files):
-        if pending and rows + file.images > MANIFEST_ROWS:
-            yield pa.concat_tables(pending).combine_chunks()
-            pending, rows = [], 0
-        pending.append(_file_manifest(store, plan, number, forgotten))
-        rows += file.images
-    yield pa.concat_tables(pending).combine_chunks()
+    for numbers in cut_manifest(plan):
+        tables = [_file_manifest(store, plan, number, forgotten) for number in numbers]
+        yield pa.concat_tables(tables).combine_chunks()
 
 
 def _file_manifest(store: Store, plan: ExportPlan, number: int, forgotten: pa.Array) -> pa.Table:

@@ -5,7 +5,7 @@ made from nothing else, so that it resumes, and two writers write the same files
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 import pyarrow as pa
@@ -18,12 +18,13 @@ from imagekiln.steps.job.output import FILE_SUFFIXES
 from imagekiln.steps.runs.plan import Count
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN
-from imagekiln.steps.runs.tables import from_parquet
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, parse_parquet, read_whole, require_columns
 from imagekiln.steps.storage.store import Store, confirm_damage, read_small
 
 # Raise it when an older Imagekiln would misread a plan, or ignore what it must not, such as a new
 # field. A new setting with a default needs no new version: an older Imagekiln refuses it.
 EXPORT_VERSION = 1
+REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # of the rows, besides places
 MAX_FILES = 300_000  # the plan stays as small as a plan can be
 IMAGE_SUFFIX_PATTERN = rf"^(?:{'|'.join(FILE_SUFFIXES.values())})$".replace(".", r"\.")
 
@@ -51,7 +52,8 @@ class ExportPlan:
     """The plan of an export. `is_run` says that the source is one run, not an output of several.
 
     Left out are images of older runs: `duplicates`, which a newer run holds, and `superseded`,
-    whose value in the column `newest_by` an image of a newer run has.
+    whose value in the column `newest_by` an image of a newer run has. `digest` is the SHA-256 of
+    the plan's bytes without it; older plans have none.
     """
 
     schema_version: int
@@ -61,6 +63,7 @@ class ExportPlan:
     files: Annotated[tuple[ExportFile, ...], Field(min_length=1, max_length=MAX_FILES), FailFast()]
     duplicates: Count = 0
     superseded: Count = 0
+    digest: str = ""
 
     @property
     def images(self) -> int:
@@ -77,6 +80,7 @@ EXPORT_PLAN_TYPE_ADAPTER: TypeAdapter[ExportPlan] = TypeAdapter(ExportPlan)
 VERSION_TYPE_ADAPTER: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
+@confirm_damage
 def load_export_plan(store: Store) -> ExportPlan:
     """The plan of the export in `store`. Raises Missing, BadInput, NewerVersion, TryAgain."""
     content = read_small(store, EXPORT_KEY)
@@ -85,9 +89,23 @@ def load_export_plan(store: Store) -> ExportPlan:
         version = VERSION_TYPE_ADAPTER.validate_json(content).get("schema_version")
         if isinstance(version, int) and version > EXPORT_VERSION:
             raise newer_version_error(where, version, EXPORT_VERSION)
-        return EXPORT_PLAN_TYPE_ADAPTER.validate_json(content)
+        plan = EXPORT_PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
+    if plan.digest and plan.digest != _digest(content.replace(plan.digest.encode(), b"")):
+        raise BadInput(f"{where}: has other bytes than were planned. Restore it.")
+    return plan
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_export_plan(plan: ExportPlan) -> bytes:
+    """The bytes of a plan, with their digest."""
+    content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(replace(plan, digest=""), indent=1) + b"\n"
+    sealed = replace(plan, digest=_digest(content))
+    return EXPORT_PLAN_TYPE_ADAPTER.dump_json(sealed, indent=1) + b"\n"
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
@@ -111,8 +129,7 @@ def find_export_plan(store: Store) -> ExportPlan | None:
 
 def freeze_export_plan(store: Store, plan: ExportPlan) -> ExportPlan:
     """Write a plan whose rows are all written, and return it: or the one that was there first."""
-    content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
-    is_first = store.create(EXPORT_KEY, content)
+    is_first = store.create(EXPORT_KEY, write_export_plan(plan))
     return plan if is_first else load_export_plan(store)
 
 
@@ -135,9 +152,15 @@ def read_file_rows(store: Store, plan: ExportPlan, number: int) -> pa.Table:
     sha256 = plan.files[number].sha256
     key = file_rows_key(number, sha256)
     content = store.read(key)
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if _digest(content) != sha256:
         raise BadInput(
             f"{store.uri_of(key)}: has other bytes than were planned. "
             "Restore it, or export to another destination."
         )
-    return from_parquet(content, store.uri_of(key))
+    with parse_parquet(content, store.uri_of(key)) as parquet:
+        names = [*REQUIRED_COLUMNS, *LOCATION_SCHEMA.names]
+        require_columns(parquet.schema_arrow, names)
+        rows = read_whole(parquet)
+        if any(rows[name].null_count for name in names):
+            raise ValueError("a row is incomplete")
+        return rows

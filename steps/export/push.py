@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
 from imagekiln.steps.export.checking import read_planned_manifest, require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
-from imagekiln.steps.export.manifest import iter_manifest
+from imagekiln.steps.export.manifest import cut_manifest, iter_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
 from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
 from imagekiln.steps.runs.account import count_entries
@@ -192,7 +192,7 @@ def _read_name(repository: str, version: str | None) -> str:
 def _list_files(store: Store) -> tuple[ExportPlan, list[str]]:
     """The plan of an export, with its data files, and what comes with the last commit."""
     plan = load_export_plan(store)
-    chunks = count_entries(store, manifest_chunk_key)
+    chunks = len(cut_manifest(plan))
     others = [*map(manifest_chunk_key, range(chunks)), CARD_KEY]
     if len(plan.files) + len(others) > MAX_REPOSITORY_FILES:
         raise BadInput(

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.export.card import render_export_card
+from imagekiln.steps.export.checking import require_planned_images
 from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
@@ -109,18 +110,23 @@ def _find_images(
     return pa.concat_arrays(selected), left
 
 
-def _replace_files(store: Store, plan: ExportPlan, forgotten: pa.Array) -> None:
+def _replace_files(store: TurnStore, plan: ExportPlan, forgotten: pa.Array) -> None:
+    removed = frozenset(forgotten.to_pylist())
     for number, file in enumerate(plan.files):
         rows = read_file_rows(store, plan, number)
-        is_removed = pc.is_in(rows["image_id"], forgotten)
-        if not pc.any(is_removed).as_py():
+        if removed.isdisjoint(rows["image_id"].to_pylist()):
             continue
         content = store.read(file.key)
         where = store.uri_of(file.key)
         if plan.settings.format == "parquet":
             rest = _parquet_without(content, where, forgotten)
         else:
-            rest = _tar_without(content, where, frozenset(forgotten.to_pylist()))
+            rest = _tar_without(content, where, removed)
+        try:
+            require_planned_images(store, plan, number, rest, removed)
+        except BadInput:
+            store.require_turn()  # another removal may have taken more
+            raise
         if rest != content:
             store.replace(file.key, rest)
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, Dataset
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.layout import partition_folder
+from imagekiln.steps.export.plan import REQUIRED_COLUMNS
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors
@@ -25,7 +26,6 @@ READERS = 2
 MAX_PARTITIONS = 500  # each has an open file while the images are sorted into them
 # Of every image that is ok, the same.
 CONSTANT_COLUMNS = ("status", "error")
-REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from imagekiln.steps.export.cutting import write_partition
 from imagekiln.steps.export.layout import EXPORT_KEY, manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
 from imagekiln.steps.export.plan import (
-    EXPORT_PLAN_TYPE_ADAPTER,
     EXPORT_VERSION,
     ExportedRun,
     ExportFile,
@@ -28,6 +27,7 @@ from imagekiln.steps.export.plan import (
     freeze_export_plan,
     read_file_rows,
     require_settings,
+    write_export_plan,
 )
 from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
@@ -80,8 +80,7 @@ def export(
         _require_free(store)
         _require_no_files(store)
         plan = freeze_export_plan(store, _make_plan(source_uri, store, settings))
-        content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
-        require_conditional_writes(store, EXPORT_KEY, content)
+        require_conditional_writes(store, EXPORT_KEY, write_export_plan(plan))
     require_settings(store, plan, settings)
     export_source = _open_source(source_uri, plan)
     written = 0

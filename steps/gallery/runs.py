@@ -7,7 +7,6 @@ import pyarrow as pa
 from imagekiln.steps.dataset.runs import (
     RunSource,
     describe_source,
-    require_not_suspended,
     unite_columns,
 )
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
@@ -74,7 +73,6 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
 def _describe(run: Run) -> GalleryRun | BadInput | Incomplete:
     """The run, or why it cannot be shown. Raises TryAgain."""
     try:
-        require_not_suspended(run.store)
         return GalleryRun(run, describe_source(run.store, run.plan))
     except (BadInput, Incomplete) as error:
         return error

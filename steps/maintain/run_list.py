@@ -14,8 +14,9 @@ from imagekiln.steps.errors import BadInput, Missing, NewerVersion
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.committed_images import count_committed_images
+from imagekiln.steps.runs.finished_runs import is_named_like_its_run
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
-from imagekiln.steps.runs.plan import load_plan, read_run_id
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Run, resolve_run
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -124,16 +125,10 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
     except Missing:  # it was removed meanwhile
         return None
     except NewerVersion as error:
-        return error if _is_named_like_its_run(folder, name) else None
+        return error if is_named_like_its_run(folder, name) else None
     except BadInput as error:
         return error
     return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None
-
-
-def _is_named_like_its_run(folder: Store, name: str) -> bool:
-    with suppress(BadInput):
-        return read_run_id(folder) == name
-    return False
 
 
 def require_output(store: Store) -> None:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
     IdArray,
@@ -25,7 +26,7 @@ from imagekiln.steps.runs.image_id_index import (
 )
 from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.registry import RunId, iter_successful, read_entries
+from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database, arrow_stream_reader, write_arrow_file
@@ -45,9 +46,7 @@ def successful_runs(job: Job) -> tuple[str, ...]:
     """
     if not job.skip_existing:
         return ()
-    entries = read_entries(job.output)
-    held = iter_successful(job.output, entries, also_suspended=True)
-    return tuple(entry.run_id for entry in held)
+    return tuple(entry.run_id for entry in find_finished_runs(job.output))
 
 
 def choose_existing_runs(

@@ -76,18 +76,10 @@ def append_run_entry(output: str, entry: RunEntry) -> None:
     _write_blocks(store, entries, len(blocks))
 
 
-def read_registry(output: str) -> list[RunEntry]:
-    """The runs in the registry of `output`, oldest first, without those whose `_SUCCESS` is gone.
-
-    Raises BadInput on damage, TryAgain where storage fails.
-    """
-    return list(iter_successful(output, read_entries(output)))
-
-
 def read_entries(output: str) -> list[RunEntry]:
     """All runs in the registry of `output`, oldest first, also those whose `_SUCCESS` is gone.
 
-    Raises as `read_registry` does.
+    Raises BadInput on damage, TryAgain where storage fails.
     """
     store = open_store(output)
     blocks = list(_iter_blocks(store))

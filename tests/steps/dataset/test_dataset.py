@@ -17,12 +17,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import imagekiln
-from imagekiln import BadInput, Missing, NotInstalled, TryAgain
+from imagekiln import BadInput, Incomplete, Missing, NotInstalled, TryAgain
 from imagekiln.results import Dataset
+from imagekiln.steps.aggregate.publishing import suspend_success
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import manifest_key, shard_key
+from imagekiln.steps.runs.rounds import open_run
 from tests.runs import Rows, encoded, fill, not_ok, planned, retried
 
 FORMATS = ("parquet", "webdataset", "files")
@@ -65,6 +67,21 @@ def rows_of(dataset: Dataset) -> Iterator[dict[str, object]]:
     """The rows of all batches."""
     for batch in dataset.to_batches(3):
         yield from batch.to_pylist()
+
+
+def test_a_run_that_is_replaced_just_now_is_left_out_of_no_dataset_of_its_output(
+    tmp_path: Path,
+) -> None:
+    output = str(tmp_path / "out")
+    for name in ("first", "second"):
+        make_run(tmp_path, output, [{"prompt": name}], run_id=name)
+    suspend_success(open_run(f"{output}/first"))
+    with pytest.raises(Incomplete, match="first: its objects are being replaced"):
+        imagekiln.dataset(output)
+    with pytest.raises(Incomplete, match="first: its objects are being replaced"):
+        imagekiln.export(output, tmp_path / "export")
+    aggregate(f"{output}/first")
+    assert imagekiln.dataset(output).count_rows() == 2
 
 
 @pytest.mark.quick_cases(2)

@@ -206,6 +206,17 @@ def test_a_damaged_file_of_an_export_is_not_published(
     assert hub.tags == {}
 
 
+def test_a_file_with_the_name_of_a_column_damaged_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(export, tmp_path / "damaged")
+    path = damaged / "data/place=1/00000.parquet"
+    path.write_bytes(path.read_bytes().replace(b"guidance", b"guidince"))
+    with pytest.raises(BadInput, match=r"00000\.parquet: has not the columns"):
+        imagekiln.push(damaged, REPOSITORY, version="v1")
+    assert hub.tags == {}
+
+
 def test_a_file_in_the_place_of_another_is_not_published(
     export: Path, hub: DatasetHub, tmp_path: Path
 ) -> None:
@@ -243,15 +254,18 @@ def test_an_export_of_tars_without_what_was_taken_down_is_published(
     assert hub.tags.keys() == {"v1"}
 
 
-def test_a_manifest_of_another_export_is_not_published(
-    export: Path, hub: DatasetHub, tmp_path: Path
+@pytest.mark.parametrize("left", [[1, 0, 2, 3, 4], [1, 2, 3, 4], None], ids=str)
+def test_a_manifest_that_says_something_else_or_is_lost_is_not_published(
+    export: Path, hub: DatasetHub, tmp_path: Path, left: list[int] | None
 ) -> None:
-    swapped = shutil.copytree(export, tmp_path / "swapped")
-    manifest = swapped / "manifest" / "00000.parquet"
+    damaged = shutil.copytree(export, tmp_path / "damaged")
+    manifest = damaged / "manifest" / "00000.parquet"
     rows = pq.read_table(manifest)
-    pq.write_table(rows.take([1, 0, 2, 3, 4]), manifest)
-    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: has not the rows"):
-        imagekiln.push(swapped, REPOSITORY, version="v1")
+    manifest.unlink()
+    if left is not None:
+        pq.write_table(rows.take(left), manifest)
+    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: (is missing|has not the rows)"):
+        imagekiln.push(damaged, REPOSITORY, version="v1")
     assert hub.tags == {}
 
 

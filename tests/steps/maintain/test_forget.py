@@ -480,6 +480,22 @@ def test_nothing_is_removed_where_a_run_or_a_round_is_not_finished(tmp_path: Pat
     assert images_by_row(whole) == before
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
+def test_files_of_an_export_that_were_exchanged_keep_no_image_without_a_word(
+    tmp_path: Path, file_format: str
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    export = tmp_path / "export"
+    imagekiln.export(uri, export, format=file_format, partition_by="id")
+    first, second, *_ = sorted(path for path in export.glob("data/*/*") if path.is_file())
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    with pytest.raises(BadInput, match="has not the images (and sidecars )?that were planned"):
+        imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
+    assert not (export / SUCCESS_KEY).exists()
+
+
 def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     with pytest.raises(Missing, match="nowhere"):

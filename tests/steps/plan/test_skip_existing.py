@@ -13,6 +13,7 @@ from imagekiln.steps.local import RunResult, run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import (
     EXISTING_RUNS_KEY,
@@ -21,7 +22,7 @@ from imagekiln.steps.runs.keys import (
     SUCCESS_KEY,
     manifest_key,
 )
-from imagekiln.steps.runs.registry import RunEntry, read_registry
+from imagekiln.steps.runs.registry import RunEntry
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
@@ -88,7 +89,7 @@ def test_three_nights_are_together_what_one_run_over_all_rows_is(tmp_path: Path)
         assert verify(ran.uri).ok == summary.ok == summary.images
     union = pa.concat_tables([manifest(ran) for ran in nights])
     assert union.sort_by("image_id").equals(manifest(whole).sort_by("image_id"))
-    assert [entry.run_id for entry in read_registry(str(tmp_path / "out"))] == [
+    assert [entry.run_id for entry in find_finished_runs(str(tmp_path / "out"))] == [
         each.summary.run_id for each in nights
     ]
 
@@ -155,7 +156,7 @@ def test_run_that_is_whole_again_counts_again(tmp_path: Path) -> None:
     open_store(first.uri).remove(SUCCESS_KEY)
     aggregate(first.uri)
     assert make_plan(night(tmp_path, output, PROMPTS[:5])).plan.counts.images == 1
-    assert read_registry(output) == [RunEntry(first.plan.run_id, "tiny")]
+    assert find_finished_runs(output) == [RunEntry(first.plan.run_id, "tiny")]
 
 
 @pytest.mark.quick_cases(1)

@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
 from imagekiln.steps.runs.registry import (
     BLOCK_ENTRIES,
@@ -17,7 +18,6 @@ from imagekiln.steps.runs.registry import (
     RunEntry,
     append_run_entry,
     read_entries,
-    read_registry,
 )
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
@@ -28,24 +28,26 @@ from tests.stub_s3 import Fault, stub_s3
 
 
 def test_output_without_runs_has_none(store_uri: str) -> None:
-    assert read_registry(store_uri) == []
+    assert find_finished_runs(store_uri) == []
 
 
 def test_runs_come_in_the_order_in_which_they_ended(store_uri: str) -> None:
     nights = [entry(number) for number in (2, 0, 1)]
     succeed(store_uri, *nights)
-    assert read_registry(store_uri) == nights
+    assert find_finished_runs(store_uri) == nights
 
 
 def test_as_many_runs_as_are_read_ahead_are_all_found(tmp_path: object) -> None:
     for count in (READERS, 2 * READERS + 1):
         succeed(f"{tmp_path}/{count}", *map(entry, range(count)))
-        assert read_registry(f"{tmp_path}/{count}") == [entry(number) for number in range(count)]
+        assert find_finished_runs(f"{tmp_path}/{count}") == [
+            entry(number) for number in range(count)
+        ]
 
 
 def test_run_is_registered_once_however_often_it_is_aggregated(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1), entry(0), entry(1))
-    assert read_registry(store_uri) == [entry(0), entry(1)]
+    assert find_finished_runs(store_uri) == [entry(0), entry(1)]
     assert not open_store(store_uri).exists(registry_key(2))
 
 
@@ -53,7 +55,7 @@ def test_run_is_registered_once_however_often_it_is_aggregated(store_uri: str) -
 def test_run_whose_success_is_gone_does_not_count(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1))
     open_store(store_uri).remove(f"{entry(0).run_id}/{SUCCESS_KEY}")
-    assert read_registry(store_uri) == [entry(1)]
+    assert find_finished_runs(store_uri) == [entry(1)]
 
 
 def test_entries_are_never_changed(store_uri: str) -> None:
@@ -75,7 +77,7 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
     with ThreadPoolExecutor(2 * len(nights)) as pool:
         list(pool.map(end, nights * 2))  # each by two pods, as after a retry
     succeed(store_uri, *nights)
-    assert sorted(read_registry(store_uri), key=lambda run: run.run_id) == nights
+    assert sorted(find_finished_runs(store_uri), key=lambda run: run.run_id) == nights
     assert not open_store(store_uri).exists(registry_key(len(nights)))
 
 
@@ -108,7 +110,7 @@ def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> N
     open_store(store_uri).replace(registry_key(0), content or b"\n")
     refusal = r"_runs/000000\.json: is not the entry of a run"
     with pytest.raises(BadInput, match=refusal):
-        read_registry(store_uri)
+        find_finished_runs(store_uri)
     with pytest.raises(BadInput, match=refusal):
         append_run_entry(store_uri, entry(0))
 
@@ -118,7 +120,7 @@ def test_entry_of_a_later_imagekiln_is_read(store_uri: str) -> None:
     values = b'{"run_id": "nightly-0", "name": "nightly", "new": 1}'
     open_store(store_uri).replace(registry_key(0), values)
     succeed(store_uri, entry(0))
-    assert read_registry(store_uri) == [entry(0)]
+    assert find_finished_runs(store_uri) == [entry(0)]
 
 
 def test_store_that_fails_is_not_taken_for_the_end_of_the_log(
@@ -128,7 +130,7 @@ def test_store_that_fails_is_not_taken_for_the_end_of_the_log(
         log_in(S3Server(store.endpoint), monkeypatch)
         store.faults.extend([(400, "ExpiredToken")] * READERS)
         with pytest.raises(TryAgain):
-            read_registry("s3://bucket/out")
+            find_finished_runs("s3://bucket/out")
 
 
 def test_many_entries_are_read_in_few_requests(
@@ -173,7 +175,7 @@ def test_block_that_a_killed_process_did_not_write_is_written_by_the_next(tmp_pa
 def test_block_that_is_damaged_is_refused(tmp_path: Path, content: bytes) -> None:
     open_store(str(tmp_path)).replace(registry_block_key(0), content)
     with pytest.raises(BadInput, match=r"_runs/block-0000\.json: is damaged\. Delete it"):
-        read_registry(str(tmp_path))
+        find_finished_runs(str(tmp_path))
 
 
 def test_block_larger_than_any_is_not_read_into_memory(tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_block_larger_than_any_is_not_read_into_memory(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 2**43)
     with pytest.raises(BadInput, match="no run wrote it"):
-        read_registry(str(tmp_path))
+        find_finished_runs(str(tmp_path))
 
 
 def _id(run: RunEntry) -> bytes:

@@ -1,0 +1,66 @@
+"""The finished runs under one output, by its registry, compared with the folders that are there."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import compress
+
+from imagekiln.steps.errors import BadInput, StorageRefused
+from imagekiln.steps.runs.keys import REGISTRY_FOLDER, SUCCESS_KEY, SUSPENDED_KEY
+from imagekiln.steps.runs.plan import read_run_id
+from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.runtime.sanitize import format_command
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store, confirm_damage
+
+
+@confirm_damage  # a run that finishes between two looks has an entry at the second
+def find_finished_runs(output: str) -> list[RunEntry]:
+    """The runs under `output` that succeeded and are still there, in the order of the registry.
+
+    Also those whose objects are replaced just now, or were until that was interrupted. Raises
+    BadInput on damage, such as of an entry that named another run, TryAgain where storage fails.
+    """
+    entries = read_entries(output)
+    _require_entries(open_store(output), entries)
+    return list(iter_successful(output, entries, also_suspended=True))
+
+
+def is_named_like_its_run(folder: Store, name: str) -> bool:
+    """Whether a folder of this name has the plan of the run of this name, of any version."""
+    with suppress(BadInput):
+        return read_run_id(folder) == name
+    return False
+
+
+def _require_entries(store: Store, entries: Sequence[RunEntry]) -> None:
+    """Raise BadInput where a finished run that is there has no entry: it would be left out."""
+    known = {entry.run_id for entry in entries}
+    names = [name for name in _list_folders(store) if name not in known]
+
+    def is_finished_run(index: int) -> bool:
+        return _is_finished_run(open_store(f"{store.uri}/{names[index]}"), names[index])
+
+    are_finished = map_ordered(is_finished_run, len(names), READERS)
+    for name in compress(names, are_finished):
+        uri = f"{store.uri}/{name}"
+        raise BadInput(
+            f"{uri}: is a finished run, and no entry in {REGISTRY_FOLDER}/ names it: that was "
+            f"damaged or lost, or the run was moved here. Type `{format_command('aggregate', uri)}`"
+            ", which registers it, or move it away."
+        )
+
+
+def _list_folders(store: Store) -> list[str]:
+    """The names of an output's folders; none where they may not be listed, as over HTTP."""
+    with suppress(StorageRefused):
+        return [entry.key for entry in store.list_folder("") if entry.is_folder]
+    return []
+
+
+def _is_finished_run(folder: Store, name: str) -> bool:
+    """Whether a folder has such a run; not where it may not be read, as a folder of others'."""
+    with suppress(BadInput):
+        is_finished = folder.exists(SUCCESS_KEY) or folder.exists(SUSPENDED_KEY)
+        return is_finished and is_named_like_its_run(folder, name)
+    return False
