@@ -491,7 +491,7 @@ def test_files_of_an_export_that_were_exchanged_keep_no_image_without_a_word(
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
-    with pytest.raises(BadInput, match="has not the images (and sidecars )?that were planned"):
+    with pytest.raises(BadInput, match=r"has not the images (and sidecars )?that were planned"):
         imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
     assert not (export / SUCCESS_KEY).exists()
 
