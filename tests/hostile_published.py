@@ -128,7 +128,7 @@ def _fit_hash(path: Path) -> None:
     """Let the plan of the export have its own hash, and that of rows that were changed."""
     plan = path.parent.parent / "export.json"
     if path.name == plan.name and path.is_file() and not path.is_symlink():
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             _seal(path, json.loads(path.read_bytes()))
     if path.parent.name != "_plan" or not path.is_file() or path.is_symlink():
         return
