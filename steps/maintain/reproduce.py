@@ -219,8 +219,10 @@ def _find_origin(run: Run, part: str) -> _Origin | None:
     round_number, shard = round_and_shard
     if not round_number:
         return _Origin(run.store, run.plan, shard)
-    store = open_store(f"{run.store.uri}/{round_folder(round_number)}")
-    return _Origin(store, load_plan(store), shard)
+    folder = round_folder(round_number)
+    store = open_store(f"{run.store.uri}/{folder}")
+    plan = load_plan(store)
+    return _Origin(store, plan, shard)
 
 
 def _place_in_batch(origin: _Origin, image_id: str, batch: int) -> int:
@@ -231,10 +233,12 @@ def _place_in_batch(origin: _Origin, image_id: str, batch: int) -> int:
     if family_of(origin.plan.model.pipeline).one_at_a_time:
         return 0
     for part in read_shard(origin.store, origin.plan, origin.shard):
-        for rows in group_by_shape(image_rows(part.rows)):
-            for index, row in enumerate(rows):
-                if row.image_id == image_id:
-                    return index % batch
+        rows = image_rows(part.rows)
+        for group in group_by_shape(rows):
+            image_ids = [row.image_id for row in group]
+            if image_id in image_ids:
+                index = image_ids.index(image_id)
+                return index % batch
     return 0
 
 
@@ -274,7 +278,8 @@ def _draw(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, 
     plan = run.plan
     with closing(load_denoiser(plan, run.store, code=False)) as denoiser:
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
-        *_, drawn = next(recovery.draw_batches([row] * (place + 1)))
+        rows = [row] * (place + 1)
+        *_, drawn = next(recovery.draw_batches(rows))
         if plan.job.passes and not plan.job.separate_passes:
             denoiser.passes = load_passes(plan, run.store, denoiser.device, denoiser, code=False)
             (drawn,) = denoiser.passes([drawn], [row], lambda: None).images
