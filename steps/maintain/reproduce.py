@@ -159,7 +159,8 @@ def find_row(run: Run, name: str) -> pa.Table:
         )
     rows = [_read_row(run, position) for position in positions[:MAX_NAMED_IMAGES]]
     if len(positions) > 1:
-        images = ", ".join(f"{_only(row, 'image_id')} ({_only(row, 'status')})" for row in rows)
+        names = [f"{_only(row, 'image_id')} ({_only(row, 'status')})" for row in rows]
+        images = ", ".join(names)
         raise BadInput(
             f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Name one of them by "
             f"its image_id: {images}{' ...' if len(positions) > len(rows) else ''}"
@@ -174,10 +175,12 @@ def _only(row: pa.Table, column: str) -> object:
 
 def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
     """The shard and the row in its manifest of each image that has this value."""
-    columns = map_ordered(lambda number: _read_ids(run.store, number, column), len(run.plan.shards))
+    shards = len(run.plan.shards)
+    columns = map_ordered(lambda number: _read_ids(run.store, number, column), shards)
     with closing(columns):
         for number, ids in enumerate(columns):
-            for index in pc.indices_nonzero(pc.equal(ids, value)).to_pylist():
+            matches = pc.equal(ids, value)
+            for index in pc.indices_nonzero(matches).to_pylist():
                 yield number, index
 
 
