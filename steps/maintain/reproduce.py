@@ -105,7 +105,8 @@ def reproduce(
     (image_row,) = image_rows(manifest_row)
     (stored,) = to_rows(manifest_row)
     image_id = stored["image_id"]
-    path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
+    suffix = file_suffix(run.plan.job.encoding)
+    path = to or Path(f"{image_id}{suffix}")
     _require_writable(path.parent)
     origin = _find_origin(run, str(stored["part"]))
     stats = None if origin is None else load_stats(origin.store, origin.shard)
@@ -117,6 +118,7 @@ def reproduce(
     (stored,) = to_rows(_find_row_not_forgotten(run, image_id))
     encoded = _encode(run.plan, image_row, drawn)
     equal = _equality(stored, encoded)
+    likeness = _compare_pixels(run.store, stored, drawn) if equal == "nothing" else None
     return ReproduceResult(
         run=run.store.uri,
         image_id=image_id,
@@ -125,7 +127,7 @@ def reproduce(
         status_then=stored["status"],
         status_now=encoded.status,
         error=encoded.error,
-        likeness=_compare_pixels(run.store, stored, drawn) if equal == "nothing" else None,
+        likeness=likeness,
         then=None if stats is None else Provenance(stats.device, batch, stats.versions),
         now=now,
     )
