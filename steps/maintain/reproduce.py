@@ -234,7 +234,8 @@ def _place_in_batch(origin: _Origin, image_id: str, batch: int) -> int:
         for rows in group_by_shape(image_rows(part.rows)):
             for index, row in enumerate(rows):
                 if row.image_id == image_id:
-                    return index % batch
+                    # Where memory ran out, each planned batch was cut into smaller ones.
+                    return index % _original_batch(origin.plan, row, None) % batch
     return 0
 
 
