@@ -90,10 +90,10 @@ def load_model_scorer(
         processor_folder = fetch_planned_files(
             processor, score.processor, plan.scores.get(processor)
         )
-    head = None
-    if isinstance(score, AestheticScore):
-        head = _load_head(f"{setting}.head", score.head, plan, device)
     with explained_loading(setting, score.id, score.kind):
+        head = None
+        if isinstance(score, AestheticScore):
+            head = _load_head(f"{setting}.head", score.head, plan, device)
         return _load(score, folder, processor_folder, head, device, stream)
 
 
