@@ -113,8 +113,8 @@ def in_setting(setting: str) -> Iterator[None]:
     try:
         yield
     except KilnError as error:
-        sentences = [f"{setting}: {sentence}" for sentence in error.args]
-        raise type(error)(*sentences) from error
+        error.args = tuple(f"{setting}: {sentence}" for sentence in error.args)
+        raise
 
 
 def _safe_sentence(text: str) -> str:

@@ -296,7 +296,8 @@ class Event:
         self._cuda.wait(self._after)
 
     def elapsed_time(self, end: "Event") -> float:
-        """Milliseconds between two events that have both come."""
+        """Milliseconds between two events that have both come, unless the device is lost by now."""
+        self._cuda.wait(Progress())
         for event in (self, end):
             assert event._timed
             assert event._after is not None

@@ -14,9 +14,11 @@ import torch
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.device import (
     device_error,
+    explain_device,
     free_memory,
     is_device_lost,
     is_out_of_memory,
+    loading,
     side_stream,
 )
 from imagekiln.steps.generate.diffusion.scorers import (
@@ -48,12 +50,14 @@ class OwnScorer:
     """The user's own score: a function, or a class that is made once with the device's name."""
 
     def __init__(self, setting: str, entry: str, device: str) -> None:
-        """Import it. Raises BadInput where that fails."""
+        """Import it. Raises BadInput where that fails, TryAgain where the device does."""
         function = import_entry(setting, entry)
         if isinstance(function, type):
             try:
                 function = function(device)
             except (Exception, SystemExit) as error:  # a user's code may raise anything
+                if isinstance(error, Exception) and (failure := explain_device(setting, error)):
+                    raise failure from error
                 reason = error_reason(error)
                 raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
         self._function = function
@@ -174,7 +178,8 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
     """
     if not plan.job.scores:
         return {}
-    stream = side_stream(device)
+    with loading("scores"):
+        stream = side_stream(device)
     scorers: dict[str, BatchScorer] = {}
     for name, score in plan.job.scores.items():
         setting = f"scores.{name}"

@@ -243,7 +243,9 @@ def _place_in_batch(origin: _Origin, image_id: str, batch: int) -> int:
             image_ids = [row.image_id for row in group]
             if image_id in image_ids:
                 index = image_ids.index(image_id)
-                return index % batch
+                planned_batch = _original_batch(origin.plan, group[0], None)
+                # Where memory ran out, each planned batch was cut into smaller ones.
+                return index % planned_batch % batch
     return 0
 
 

@@ -4,6 +4,9 @@ An image is written before its sidecar, and all sidecars before the index. Each 
 one before as it is stored, whoever wrote it. So neither two pods that drew different bytes of one
 image, nor a killed writer, leave objects that disagree. A part whose files and sidecars are all
 stored is committed from the sidecars, and nothing is drawn again.
+
+Where candidates compete, two writers may choose others, and sidecars of both have two winners of a
+prompt, or none. So who commits the index chooses, and a part is never committed from sidecars.
 """
 
 import hashlib
@@ -22,6 +25,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
+from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.added_columns import outcome_schema
 from imagekiln.steps.runs.damage import CONTENT_ERRORS, DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
@@ -69,7 +73,13 @@ class PackedFiles:
             lines = sidecar_lines(table)
             outcomes = list(pool.map(write_sidecar, images, lines))
         stored = pa.concat_tables(outcomes)
-        return _commit_index(store, part, stored)
+        if not _competes(part) or stored[RANK_COLUMN] == outcome[RANK_COLUMN]:
+            return _commit_index(store, part, stored)
+        chosen = _without_forgotten(outcome, stored)
+        is_first = _commit_index(store, part, chosen)
+        if is_first:
+            _replace_sidecars(store, part, stored, chosen)
+        return is_first
 
     def _write_image(self, store: Store, image: EncodedImage) -> EncodedImage:
         """Write an image, unless another pod did. Returns the image that is stored."""
@@ -116,6 +126,8 @@ class FilesFormat:
 
     def recover(self, store: Store, part: Part) -> bool:
         """Commit the index of images that were all stored; False where a file is missing."""
+        if _competes(part):
+            return False
         sidecars = _image_keys(part, SIDECAR_SUFFIX)
         with ThreadPoolExecutor(IO_THREADS) as pool:
             # Most parts that are missing have no file at all: ask for one before the others.
@@ -221,6 +233,29 @@ class FilesFormat:
         except BadInput as error:
             return check_failure(error)
         return result
+
+
+def _competes(part: Part) -> bool:
+    """Whether images of a part are candidates, of which some are chosen."""
+    return RANK_COLUMN in outcome_schema(part.added).names
+
+
+def _without_forgotten(outcome: pa.Table, stored: pa.Table) -> pa.Table:
+    """The outcome, but for the images that were taken down by what is stored."""
+    is_forgotten = pc.equal(stored["status"], FORGOTTEN_STATUS)
+    rows = pa.array(range(len(outcome)))
+    places = pc.if_else(is_forgotten, pc.add(rows, len(outcome)), rows)
+    return pa.concat_tables([outcome, stored]).take(places)
+
+
+def _replace_sidecars(store: Store, part: Part, stored: pa.Table, chosen: pa.Table) -> None:
+    """Have the sidecars say what was chosen, where they say something else."""
+    before = sidecar_lines(join_outcome(part.rows, stored))
+    after = sidecar_lines(join_outcome(part.rows, chosen))
+    keys = _image_keys(part, SIDECAR_SUFFIX)
+    for key, old, new in zip(keys, before, after, strict=True):
+        if old != new:
+            store.replace(key, new)
 
 
 def _image_keys(part: Part, suffix: str) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import diffusers
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.ip_adapter import load_ip_adapter, preprocess_reference
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
@@ -85,10 +85,7 @@ def _explained_loading(setting: str) -> Iterator[None]:
     except KilnError:
         raise
     except Exception as error:  # a user's folder makes the libraries raise anything
-        if is_out_of_memory(error) or is_device_lost(error):
-            raise TryAgain(
-                f"{setting}: the device has no room for it ({error_reason(error)}). "
-                "Run the shard again."
-            ) from error
+        if failure := explain_device(setting, error):
+            raise failure from error
         reason = f"it has no {error}" if isinstance(error, KeyError) else error_reason(error)
         raise BadInput(f"{setting}: does not fit the model ({reason}). Choose another.") from error

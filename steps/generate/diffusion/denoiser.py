@@ -22,6 +22,7 @@ from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
     describe_device,
+    loading,
     process_peak_bytes,
     side_stream,
     wait_for_event,
@@ -366,10 +367,11 @@ def load_denoiser(
     `code`, it loads and saves compiled code where the job shares it. The code for rows that leave
     all to the job's defaults is read while the model is loaded. With `startup`, it takes what a new
     process began. Raises BadInput where the model does not load, TryAgain where its device is
-    missing.
+    missing, has no room for it, or fails.
     """
     cache = None
-    with startup or Startup.begin(plan) as begun:
+    name = plan.job.model.id
+    with startup or Startup.begin(plan) as begun, loading(name):
         clock = begun.clock
         device = open_device(plan, clock)
         if store is not None and code:
@@ -380,12 +382,14 @@ def load_denoiser(
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:
-        return Denoiser(pipe, speed, None, loras)
+        with loading(name):
+            return Denoiser(pipe, speed, None, loras)
     run, _ = resolve_run(store.uri)
-    adapters = load_adapters(pipe, plan, open_store(run))
-    return Denoiser(
-        pipe, speed, cache, loras, adapters, planned_size=plan.batch_size, start_clock=clock
-    )
+    with loading(name):
+        adapters = load_adapters(pipe, plan, open_store(run))
+        return Denoiser(
+            pipe, speed, cache, loras, adapters, planned_size=plan.batch_size, start_clock=clock
+        )
 
 
 def _open_compile_cache(plan: Plan, store: Store, device: torch.device) -> CompileCache | None:

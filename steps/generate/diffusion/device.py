@@ -224,8 +224,9 @@ class DeviceFailed(TryAgain):
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed. To be made where it is first noticed."""
-    for tensor in list(_shared_tensors.values()):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # nothing frees it, not even the end
+    for reference in _shared_tensors.valuerefs():  # a copy, since other threads add to it
+        if (tensor := reference()) is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # not even the end frees it
     return DeviceFailed(error, advice)
 
 
@@ -238,6 +239,35 @@ def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
     """
     _shared_tensors[id(tensor)] = tensor
     return tensor
+
+
+def explain_device(subject: str, error: Exception) -> TryAgain | None:
+    """The failure to report where the device is why this did not get there; None where it is not.
+
+    `subject` is the setting or the model that is at hand.
+    """
+    if is_device_lost(error):
+        return device_error(error)
+    if is_out_of_memory(error):
+        reason = first_line(str(error)) or type(error).__name__
+        return TryAgain(
+            f"{subject}: the device has no room for it ({reason.rstrip('.')}). Run the shard again."
+        )
+    return None
+
+
+@contextmanager
+def loading(subject: str) -> Iterator[None]:
+    """Report where the device has no room for what the block loads, or fails. Raises TryAgain."""
+    try:
+        yield
+    except KilnError:
+        raise
+    except Exception as error:
+        failure = explain_device(subject, error)
+        if failure is None:
+            raise
+        raise failure from error
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import diffusers
 import torch
 from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapters
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.patches import lora_components, lora_scales_to_tensors
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.models.hub_cache import loading_from_cache
@@ -151,11 +151,8 @@ def _explain_load_error(setting: str, error: Exception) -> KilnError:
         return error
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
-    if is_out_of_memory(error) or is_device_lost(error):
-        return TryAgain(
-            f"{setting}: the device has no room for it, or failed ({error_reason(error)}). "
-            "Run the shard again."
-        )
+    if failure := explain_device(setting, error):
+        return failure
     return BadInput(
         f"{setting}: does not fit the model ({error_reason(error)}). "
         "Choose another LoRA, or another model."

@@ -16,8 +16,7 @@ from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     describe_device,
-    is_device_lost,
-    is_out_of_memory,
+    explain_device,
 )
 from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
@@ -241,11 +240,9 @@ class Schedulers:
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:
+    if failure := explain_device(name, error):
+        return failure
     reason = error_reason(error)
-    if is_out_of_memory(error) or is_device_lost(error):
-        return TryAgain(
-            f"{name}: the device has no room for it, or failed ({reason}). Run the shard again."
-        )
     if isinstance(error, OSError) and error.errno is not None:
         explained = explain_storage_error(str(error.filename or name), error)
         return explained or TryAgain(f"{name}: storage failed ({reason}).")

@@ -12,10 +12,10 @@ import torch
 
 from imagekiln.steps.generate.diffusion.compile import CompileClock
 from imagekiln.steps.generate.diffusion.device import (
+    device_error,
     device_label,
     record_event,
     report_memory,
-    wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
 from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
@@ -114,8 +114,11 @@ def elapsed_seconds(begin: Moment, end: Moment) -> float:
     """
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]  # both are of one kind
-    wait_for_event(end)  # pixels copied on another stream may arrive before this event
-    return float(begin.elapsed_time(end)) / 1000
+    try:
+        end.synchronize()  # pixels copied on another stream may arrive before this event
+        return float(begin.elapsed_time(end)) / 1000
+    except Exception as error:  # the next batch may have failed meanwhile
+        raise device_error(error) from error
 
 
 class PipelineProfiler:

@@ -90,14 +90,14 @@ def load_model_scorer(
         processor = score.processor.id
         place = f"{setting}.processor"
         processor_folder = fetch_planned_files(place, score.processor, plan.scores.get(place))
-    head = None
-    if isinstance(score, AestheticScore):
-        head = _load_head(f"{setting}.head", score.head, plan, device)
     with (
         loading_from_cache(score.id, folder),
         loading_from_cache(processor, processor_folder),
         explained_loading(setting, score.id, score.kind),
     ):
+        head = None
+        if isinstance(score, AestheticScore):
+            head = _load_head(f"{setting}.head", score.head, plan, device)
         return _load(score, folder, processor_folder, head, device, stream)
 
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.storage.failures import error_reason
 
@@ -32,11 +32,8 @@ def explained_loading(setting: str, model_id: str, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # a user's folder makes the libraries raise anything
         reason = error_reason(error)
-        if is_out_of_memory(error) or is_device_lost(error):
-            raise TryAgain(
-                f"{setting}: the device has no room for {model_id}, or failed ({reason}). "
-                "Run the shard again."
-            ) from error
+        if failure := explain_device(f"{setting}: {model_id}", error):
+            raise failure from error
         raise BadInput(
             f"{setting}: {model_id} does not load as a {kind} ({reason}). Choose another model."
         ) from error

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
@@ -44,8 +45,10 @@ def test_an_image_drawn_again_has_equal_bytes(store: Store, tmp_path: Path) -> N
     assert result.then == result.now
 
 
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize(("batch", "most"), [(4, 4), (5, 2)], ids=["as planned", "halved"])
 def test_an_image_has_the_place_in_a_batch_that_it_had_when_its_run_was_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[tuple[str, int, int]] = []
     draw = Denoiser.draw
@@ -53,16 +56,19 @@ def test_an_image_has_the_place_in_a_batch_that_it_had_when_its_run_was_drawn(
     def note_last_place(
         self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
     ) -> Sequence[DrawnImage]:
+        if size > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         places.extend((row.image_id, place, size) for place, row in enumerate(rows))
         return draw(self, rows, size, check)
 
     monkeypatch.setattr(Denoiser, "draw", note_last_place)
-    # Batches of 4: places 0 to 3 and 0 of the small images, then of the large ones from 0 again.
-    rows = [row | {"width": 64 if index < 5 else 32} for index, row in enumerate(PROMPTS[:8])]
-    prompts = write_prompts(tmp_path / "prompts.parquet", rows)
-    uri = run(job(prompts, str(tmp_path / "out"), part={"images": 8})).uri
+    # Of the small images more than one batch, then the large ones from place 0 again.
+    rows = [row | {"width": 64 if index < batch + 1 else 32} for index, row in enumerate(PROMPTS)]
+    prompts = write_prompts(tmp_path / "prompts.parquet", rows[: batch + 4])
+    sizes = {"batch": {"images": batch}, "part": {"images": batch + 4}}
+    uri = run(job(prompts, str(tmp_path / "out"), **sizes)).uri
     drawn = list(places)
-    assert {place for _, place, _ in drawn} == {0, 1, 2, 3}
+    assert {place for _, place, _ in drawn} == {*range(most)}
 
     for image_id, place, size in drawn:
         places.clear()

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.files_format import FilesFormat
 from imagekiln.steps.runs.formats import PART_FORMATS, format_of, recover_parts
-from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.image import OUTSCORED_STATUS, EncodedImage
 from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     IMAGES_PREFIX,
@@ -227,6 +228,34 @@ def test_second_writer_with_other_bytes_takes_what_the_first_one_wrote(
     unused = {"images/00000/0000-00001.png"} if format_name == "files" else set()
     assert after.keys() - before.keys() == unused
     assert after | before == after
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("order", [1, -1], ids=["the first goes on", "the second goes on"])
+def test_two_writers_that_choose_different_candidates_leave_one_winner(
+    tmp_path: Path, format_name: str, order: int
+) -> None:
+    best = {
+        "scores": {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
+        "keep": "best 1 of 2 by seeds",
+    }
+    original = plan_of(tmp_path, format_name, rows=1, **best)
+    winner = [replace(encoded(place), candidate_rank=1) for place in range(2)]
+    loser = [replace(not_ok(place, OUTSCORED_STATUS), candidate_rank=2) for place in range(2)]
+    first, second = [[winner[0], loser[1]], [loser[0], winner[1]]][::order]
+    for writes in range(5):
+        planned_run = replace(original, uri=str(tmp_path / str(writes)))
+        copytree(original.uri, planned_run.uri)
+        store = open_store(planned_run.uri)
+        part = first_part(planned_run)
+        part_format = format_of(planned_run.plan.job)
+        with suppress(KeyboardInterrupt):
+            part_format.pack(part, first).commit(DyingStore(planned_run, writes))
+        if missing_parts(store, recover_parts(store, part_format, [part])):
+            part_format.pack(part, second).commit(store)
+        summary = aggregate(planned_run.uri)
+        assert (summary.ok, summary.outscored) == (1, 1)
+        assert verify(planned_run.uri).ok == 1
 
 
 def test_part_that_lacks_only_its_index_is_committed_without_drawing(

@@ -1,15 +1,22 @@
 """What drawing takes, seen from outside."""
 
 import time
+from typing import cast
 
 import diffusers
 import pytest
 import torch
 import transformers
 
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.compile import CompileClock
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.profiling import (
+    DeviceTimes,
+    PipelineProfiler,
+    Spans,
+    elapsed_seconds,
+)
 from imagekiln.steps.job.speed import SpeedSettings
 from tests import families, models, plain
 from tests.runs import image_row
@@ -160,6 +167,21 @@ def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_re
     with spans.span("whole"):
         pass
     assert spans.times().busy == 2.0
+
+
+def test_device_that_fails_before_times_are_read_is_to_be_tried_again() -> None:
+    class Event:
+        """One that came, on a device that the next batch has lost since."""
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, _: "Event") -> float:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    event = cast("torch.cuda.Event", Event())
+    with pytest.raises(TryAgain, match="the device failed"):
+        elapsed_seconds(event, event)
 
 
 class Checker(torch.nn.Module):

@@ -1,0 +1,71 @@
+"""A device that fails, or has no room, while models are loaded: a sentence, and exit code 75."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.generate import passes, scores
+from imagekiln.steps.generate.diffusion import denoiser, pipeline, scorers
+from imagekiln.steps.generate.diffusion.device import device_error
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.storage import open_store
+from tests.models import folder
+from tests.runs import planned
+from tests.scorers import aesthetic_head, clip_folder
+
+LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+OTHER = {"id": str(folder("sdxl")), "dtype": "float32"}
+HEAD = {"kind": "aesthetic", "id": str(clip_folder()), "head": str(aesthetic_head())}
+MAKES = {"kind": "own", "entry": "tests.scorers:SeedScore"}
+REFINES = {"kind": "refine", "strength": 0.5, "steps": 4, "model": OTHER}
+# Where it fails, and what a job has for it to come there.
+PLACES: Mapping[str, tuple[object, str, dict[str, object]]] = {
+    "quantizing": (pipeline, "_require_text_input", {}),
+    "its streams": (denoiser, "side_stream", {}),
+    "a score's stream": (scores, "side_stream", {"scores": {"made": MAKES}}),
+    "a score's head": (scorers, "load_file", {"scores": {"pretty": HEAD}}),
+    "a score of one's own": (scores, "import_entry", {"scores": {"made": MAKES}}),
+}
+
+
+def _raise(error: Exception) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def _class_that_fails(error: Exception) -> Callable[..., type]:
+    class Score:
+        def __init__(self, _: str) -> None:
+            raise error
+
+    return lambda *_: Score
+
+
+@pytest.mark.quick_cases(5)
+@pytest.mark.parametrize("error", [LOST, FULL], ids=["lost", "full"])
+@pytest.mark.parametrize("place", PLACES)
+def test_device_that_fails_while_models_are_loaded_is_to_be_tried_again(
+    place: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, settings = PLACES[place]
+    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], **settings)
+    fail = _class_that_fails if name == "import_entry" else _raise
+    monkeypatch.setattr(module, name, fail(error))
+    told = "the device failed" if error is LOST else "the device has no room for it"
+    with pytest.raises(TryAgain, match=f"{told} .*Run the shard again"):
+        LazyDenoiser(open_store(run.uri), run.plan)()
+
+
+def test_device_that_fails_before_a_pass_has_its_model_is_told_with_the_name_of_the_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], passes={"fine": REFINES})
+    monkeypatch.setattr(passes, "load_denoiser", _raise(device_error(LOST)))
+    with pytest.raises(TryAgain, match=r"^passes.fine: the device failed .*Run the shard again"):
+        LazyDenoiser(open_store(run.uri), run.plan)()
