@@ -280,11 +280,6 @@ class _PlainConnection(HTTPConnection):
 
 
 class _TlsConnection(HTTPSConnection):
-    def connect(self) -> None:
-        """Connect, through a proxy if need be, whose answer also has headers."""
-        with _in_time(self):
-            super().connect()
-
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 has it
         """The answer, as far as its headers."""
         with _in_time(self):
@@ -293,17 +288,14 @@ class _TlsConnection(HTTPSConnection):
 
 @contextmanager
 def _in_time(connection: HTTPConnection) -> Iterator[None]:
-    """End the connection if headers come byte by byte: none of these is late by itself.
-
-    A TLS handshake has the connection's timeout as a whole.
-    """
+    """End the connection if headers come byte by byte: none of these is late by itself."""
+    sock = cast("socket.socket", connection.sock)
     is_late = threading.Event()
 
     def end() -> None:
         is_late.set()
-        if connection.sock is not None:
-            with suppress(OSError):  # the other side has ended it
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # also below TLS
+        with suppress(OSError):  # the other side has ended it
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # also below TLS
 
     timer = threading.Timer(HEADER_SECONDS + cast("float", connection.timeout), end)
     timer.daemon = True

@@ -211,15 +211,6 @@ def test_headers_that_come_byte_by_byte_are_given_up(monkeypatch: pytest.MonkeyP
             next(lines)
 
 
-def test_proxy_whose_headers_come_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEADER_SECONDS", 0.1)
-    monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.2)
-    with dripping_server(b"X-Long: ", seconds=10) as proxy:
-        access = ApiAccess("https://argo.invalid:2746", lambda: None, proxy=proxy)
-        with pytest.raises(TryAgain, match="did not answer"):
-            ApiConnection(access).request("GET", "api")
-
-
 def test_answer_that_comes_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ANSWER_TIMEOUT", 0)
     with answering(b"{}") as (url, _), pytest.raises(TryAgain, match="takes more than 0 s"):
