@@ -71,13 +71,13 @@ def limit_client() -> None:
 
 def seconds_to_wait(busy: Response, attempt: int) -> float:
     """As long as a busy hub asks for, or ever longer, and up to half of that more by chance."""
-    asked = _asked_seconds(busy)
+    asked = _retry_after_seconds(busy)
     seconds = FIRST_WAIT_SECONDS * 2 ** (attempt - 1) if asked is None else asked
     spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
     return min(max(seconds, 1.0), MAX_WAIT_SECONDS) * spread
 
 
-def _asked_seconds(response: Response) -> float | None:
+def _retry_after_seconds(response: Response) -> float | None:
     """How long an answer asks to wait, by either header in use, whichever is longer."""
     asked = [
         re.fullmatch(r"\s*(\d+)\s*", response.headers.get("retry-after", "")),
@@ -110,7 +110,7 @@ def _refuse_metadata_services(request: Request) -> None:
 
 def _limit_wait(response: Response) -> None:
     """Let an answer ask for no longer wait than the hub's own limit of requests ever needs."""
-    asked = _asked_seconds(response)
+    asked = _retry_after_seconds(response)
     if asked is not None and asked > MAX_WAIT_SECONDS:
         response.headers.pop("ratelimit", None)
         response.headers["retry-after"] = f"{MAX_WAIT_SECONDS:.0f}"

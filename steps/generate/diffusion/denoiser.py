@@ -381,11 +381,10 @@ def load_denoiser(
 
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
-    if store is None:
-        with loading(name):
-            return Denoiser(pipe, speed, None, loras)
-    run, _ = resolve_run(store.uri)
     with loading(name):
+        if store is None:
+            return Denoiser(pipe, speed, None, loras)
+        run, _ = resolve_run(store.uri)
         adapters = load_adapters(pipe, plan, open_store(run))
         return Denoiser(
             pipe, speed, cache, loras, adapters, planned_size=plan.batch_size, start_clock=clock

@@ -70,6 +70,11 @@ def plan_of(folder: Path, format_name: str, rows: int = 8, **settings: object) -
     return planned(folder, str(folder / "out"), PROMPTS[:rows], format=format_name, **settings)
 
 
+def copy_of(original: PlanResult, target: Path) -> PlanResult:
+    copytree(original.uri, target)
+    return replace(original, uri=str(target))
+
+
 def first_part(planned_run: PlanResult) -> Part:
     return read_shard(open_store(planned_run.uri), planned_run.plan, 0)[0]
 
@@ -199,8 +204,7 @@ def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
 ) -> None:
     original = plan_of(tmp_path, format_name, rows=4)
     for writes in range(8):
-        planned_run = replace(original, uri=str(tmp_path / str(writes)))
-        copytree(original.uri, planned_run.uri)
+        planned_run = copy_of(original, tmp_path / str(writes))
         store = open_store(planned_run.uri)
         part = first_part(planned_run)
         part_format = format_of(planned_run.plan.job)
@@ -244,8 +248,7 @@ def test_two_writers_that_choose_different_candidates_leave_one_winner(
     loser = [replace(not_ok(place, OUTSCORED_STATUS), candidate_rank=2) for place in range(2)]
     first, second = [[winner[0], loser[1]], [loser[0], winner[1]]][::order]
     for writes in range(5):
-        planned_run = replace(original, uri=str(tmp_path / str(writes)))
-        copytree(original.uri, planned_run.uri)
+        planned_run = copy_of(original, tmp_path / str(writes))
         store = open_store(planned_run.uri)
         part = first_part(planned_run)
         part_format = format_of(planned_run.plan.job)
