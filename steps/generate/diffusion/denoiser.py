@@ -22,6 +22,7 @@ from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
     describe_device,
+    finish_device_work,
     loading,
     process_peak_bytes,
     side_stream,
@@ -241,6 +242,7 @@ class Denoiser:
             self.passes.close()
         if self._adapters is not None:
             self._adapters.image_prefetcher.close()
+        finish_device_work(self.device)
 
     def _call_pipeline(
         self,

@@ -224,18 +224,35 @@ class DeviceFailed(TryAgain):
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed. To be made where it is first noticed."""
+    _keep_shared_tensors()
+    return DeviceFailed(error, advice)
+
+
+def finish_device_work(device: torch.device) -> None:
+    """Wait for the device before a model is freed. Where it failed, whoever uses it next is told.
+
+    To be called once all images are read, which nothing can spoil any more.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except Exception:  # noqa: BLE001  # its class depends on who notices
+        _keep_shared_tensors()
+
+
+def _keep_shared_tensors() -> None:
     for reference in _shared_tensors.valuerefs():  # a copy, since other threads add to it
         if (tensor := reference()) is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # not even the end frees it
-    return DeviceFailed(error, advice)
 
 
 def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
     """Take a tensor that work on two streams uses; returns it.
 
     To free its memory, PyTorch asks the device for an event. A lost device refuses, so a destructor
-    throws, and the process ends by SIGABRT before anybody has read why. So `device_error` keeps
-    such tensors for as long as the process lives.
+    throws, and the process ends by SIGABRT before anybody has read why. So `device_error` and
+    `finish_device_work` keep such tensors for as long as the process lives.
     """
     _shared_tensors[id(tensor)] = tensor
     return tensor

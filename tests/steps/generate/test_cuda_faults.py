@@ -3,6 +3,7 @@
 The GPU is a stand-in on the CPU (tests/cuda.py), with the streams, waits and errors of CUDA.
 """
 
+import weakref
 from collections.abc import Iterator
 from functools import wraps
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.device import mark_shared
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.plan.step import PlanResult
@@ -165,3 +167,16 @@ def test_row_alone_in_its_batch_and_part_is_not_blamed_for_a_device_that_a_libra
     with pytest.raises(TryAgain, match="the device failed"):
         _generate(run, cuda)
     assert {status for status, _ in _pixels(run).values()} <= {"ok"}
+
+
+@pytest.mark.parametrize("fault", [None, DeviceLost(1)])
+def test_what_streams_share_outlives_the_model_only_where_the_device_is_lost_after_its_last_image(
+    fault: Fault | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denoiser = _denoiser(install(monkeypatch))
+    text = mark_shared(torch.empty(1))
+    shared = weakref.ref(text)
+    install(monkeypatch, fault)
+    denoiser.close()
+    del text
+    assert (shared() is None) == (fault is None)
