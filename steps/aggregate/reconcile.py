@@ -249,13 +249,17 @@ def overlay(
 
     statuses = manifest["status"].to_numpy()
     is_ok = np.isin(statuses, SETTLED_STATUSES)
-    if candidates > 1:
-        is_decided_later = in_later & _has_winner(later, candidates)[later_rows]
-        is_decided = _has_winner(manifest, candidates) | ~is_decided_later
-        is_ok &= is_decided | (statuses == "ok")
     outcomes = later["status"].to_numpy()[later_rows]
+    is_ok_later = np.isin(outcomes, SETTLED_STATUSES)
+    if candidates > 1:
+        is_decided = _has_winner(manifest, candidates)
+        is_decided_later = in_later & _has_winner(later, candidates)[later_rows]
+        is_ok &= ~is_decided_later | (statuses == "ok")
+        # Together with the winner, so that there is one, go those that failed.
+        is_ok |= is_decided
+        is_ok_later |= is_decided_later
     replaced = in_later & ~is_ok & (outcomes != MISSING_STATUS)
-    is_in_both = in_later & is_ok & np.isin(outcomes, SETTLED_STATUSES)
+    is_in_both = in_later & is_ok & is_ok_later
     if is_in_both.any():
         later_parts = later["part"].take(pa.array(later_rows))
         is_named = pc.fill_null(pc.equal(later_parts, read_named_parts()), False)

@@ -360,8 +360,9 @@ def _remove_drawn(run: Run, ids: frozenset[str]) -> None:
 
 
 def _iter_stored_images(run: Run, ids: frozenset[str]) -> Iterator[str]:
+    part_format = format_of(run.plan.job)
     for planned, part in _parts_with(run, ids):
-        yield from iter_stored_images(planned.store, part, ids)
+        yield from iter_stored_images(planned.store, part_format, part, ids)
 
 
 def _remove_copies(store: Store) -> None:

@@ -177,6 +177,7 @@ def _check_shard(
     checked = sum(map(check_failure, input_image_errors(run.store, rows)), CheckResult())
 
     forgotten = frozenset(reconciler.forgotten.to_pylist())
+    checked += _check_forgotten_images(run, run.store, parts, forgotten)
     try:
         manifest = reconciler.reconcile(number).manifest
     except BadInput as error:
@@ -188,7 +189,6 @@ def _check_shard(
         checked += run_check(lambda: _check_manifest(run, recount, number, manifest))
         if reconciler.rounds or forgotten:
             parts = tuple(_parts_not_replaced(run, parts, manifest))
-    checked += _check_forgotten_images(run, run.store, parts, forgotten)
     repair = _generate(run.store, number)
     return checked + _check_parts(run.store, run.plan, parts, budget, repair)
 
@@ -276,9 +276,11 @@ def _check_forgotten_images(
 
 
 def _find_forgotten(run: Run, store: Store, forgotten: frozenset[str], part: Part) -> str | None:
-    for image_id in iter_stored_images(store, part, forgotten):
+    part_format = format_of(run.plan.job)
+    for image_id in iter_stored_images(store, part_format, part, forgotten):
         command = format_command("forget", run.store.uri, f"--id {image_id}", "--remove")
-        return f"{store.uri_of(part.key)}: holds image {image_id}, which was forgotten ({command})"
+        where = store.uri_of(part.key)
+        return f"{where}: holds image {image_id}, which was forgotten ({command})"
     return None
 
 

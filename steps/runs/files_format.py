@@ -7,12 +7,16 @@ stored is committed from the sidecars, and nothing is drawn again.
 
 Where candidates compete, two writers may choose others, and sidecars of both have two winners of a
 prompt, or none. So who commits the index chooses, and a part is never committed from sidecars.
+Those that say something else are replaced before, lest a killed writer leaves them, and after.
+
+Images that were taken down are not to come back by a writer that comes late, or wakes up.
 """
 
 import hashlib
 import json
 from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -22,7 +26,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
 from imagekiln.steps.job.scores import RANK_COLUMN
@@ -40,6 +44,7 @@ from imagekiln.steps.runs.parts import (
     index_to_parquet,
     is_to_be_emptied,
     join_outcome,
+    note_committed,
     outcome_table,
     parse_part_index,
 )
@@ -62,36 +67,57 @@ class PackedFiles:
     encoding: Encoding
 
     def commit(self, store: Store) -> bool:
-        """Write the images, then their sidecars, then the index of what is stored."""
-        write_image = partial(self._write_image, store)
-        write_sidecar = partial(self._write_sidecar, store)
+        """Write each image and its sidecar, and at last the index of what is stored."""
         part = self.part
+        if store.exists(part.key):  # images of it may have been taken down since
+            note_committed(store, part.key, part.rows)
+            return False
+        drawn = outcome_table(self.images, part.added)
+        table = join_outcome(part.rows, drawn)
+        lines = sidecar_lines(table)
         with ThreadPoolExecutor(IO_THREADS) as pool:
-            images = list(pool.map(write_image, self.images))
-            outcome = outcome_table(images, part.added)
-            table = join_outcome(part.rows, outcome)
-            lines = sidecar_lines(table)
-            outcomes = list(pool.map(write_sidecar, images, lines))
+            written = pool.map(partial(self._write, store), self.images, lines)
+            images, outcomes = zip(*written, strict=True)
         stored = pa.concat_tables(outcomes)
-        if not _competes(part) or stored[RANK_COLUMN] == outcome[RANK_COLUMN]:
+        if not _competes(part):
             return _commit_index(store, part, stored)
-        chosen = _without_forgotten(outcome, stored)
+        outcome = outcome_table(images, part.added)
+        chosen = _choose(outcome, stored)
+        if not chosen.equals(stored) and not store.exists(part.key):
+            _set_sidecars(store, part, chosen)
         is_first = _commit_index(store, part, chosen)
-        if is_first:
-            _replace_sidecars(store, part, stored, chosen)
+        if not is_first:
+            content = store.read(part.key)
+            index = parse_part_index(content, part, store.uri_of(part.key))
+            chosen = index.table.select(chosen.column_names)
+        _set_sidecars(store, part, chosen)  # others may have set them meanwhile
         return is_first
+
+    def _write(
+        self, store: Store, image: EncodedImage, line: bytes
+    ) -> tuple[EncodedImage, pa.Table]:
+        """Write an image and its sidecar, unless others did. Returns what is stored of both."""
+        stored = self._write_image(store, image)
+        if stored is not image:
+            outcome = outcome_table([stored], self.part.added)
+            line = _sidecar_line(self.part, image.index_in_part, outcome)
+        return stored, self._write_sidecar(store, stored, line)
 
     def _write_image(self, store: Store, image: EncodedImage) -> EncodedImage:
         """Write an image, unless another pod did. Returns the image that is stored."""
-        key = image_key(self.part.key, image.index_in_part, file_suffix(self.encoding))
+        key = self._file_key(image)
         if image.content is None or store.create(key, image.content):
             return image
-        content = store.read(key)
+        where = store.uri_of(key)
+        try:
+            content = store.read(key)
+        except Missing as error:
+            raise TryAgain(
+                f"{where}: another process removed it meanwhile. Run the command again."
+            ) from error
         if content == image.content:
             return image
-        return _with_stored_content(
-            image, content, store.uri_of(key), lossless=is_lossless(self.encoding)
-        )
+        return _with_stored_content(image, content, where, lossless=is_lossless(self.encoding))
 
     def _write_sidecar(self, store: Store, image: EncodedImage, line: bytes) -> pa.Table:
         """Write a sidecar, unless another pod did. Returns the outcome that is stored."""
@@ -99,6 +125,9 @@ class PackedFiles:
         where = store.uri_of(key)
         stored = line if store.create(key, line) else store.read(key)
         outcome = _parse_sidecar(stored, self.part, image.index_in_part, where)
+        if image.content is not None and _is_forgotten(outcome):
+            with suppress(Missing, StorageRefused):  # `forget`, done again, finds it
+                store.remove(self._file_key(image))
         sha256 = outcome["sha256"][0].as_py()
         if image.sha256 is not None and sha256 not in (None, image.sha256):
             raise BadInput(
@@ -107,13 +136,16 @@ class PackedFiles:
             )
         return outcome
 
+    def _file_key(self, image: EncodedImage) -> str:
+        return image_key(self.part.key, image.index_in_part, file_suffix(self.encoding))
+
 
 @dataclass(frozen=True, slots=True)
 class FilesFormat:
     """Parts as files, each with an index."""
 
     encoding: Encoding
-    has_metadata_tables: ClassVar[bool] = True
+    has_image_files: ClassVar[bool] = True
 
     def commit_key(self, shard_number: int, part_number: int) -> str:
         """The key of the index."""
@@ -186,10 +218,7 @@ class FilesFormat:
             if image_id not in image_ids:
                 continue
             if store.exists(sidecars[index]):
-                row = part.rows.slice(index, 1)
-                table = join_outcome(row, nothing)
-                (line,) = sidecar_lines(table)
-                store.replace(sidecars[index], line)
+                store.replace(sidecars[index], _sidecar_line(part, index, nothing))
             if store.exists(files[index]):
                 store.remove(files[index])
                 is_emptied = True
@@ -240,22 +269,55 @@ def _competes(part: Part) -> bool:
     return RANK_COLUMN in outcome_schema(part.added).names
 
 
-def _without_forgotten(outcome: pa.Table, stored: pa.Table) -> pa.Table:
-    """The outcome, but for the images that were taken down by what is stored."""
+def _choose(outcome: pa.Table, stored: pa.Table) -> pa.Table:
+    """The outcome, but for images that were taken down, or of which the stored one says the same.
+
+    Who stored that has measured the file that is stored.
+    """
+    rank = pc.fill_null(outcome[RANK_COLUMN], 0)
+    stored_rank = pc.fill_null(stored[RANK_COLUMN], 0)
+    is_same = pc.and_(
+        pc.equal(outcome["status"], stored["status"]),
+        pc.equal(rank, stored_rank),
+    )
     is_forgotten = pc.equal(stored["status"], FORGOTTEN_STATUS)
+    is_stored = pc.or_(is_same, is_forgotten)
     rows = pa.array(range(len(outcome)))
-    places = pc.if_else(is_forgotten, pc.add(rows, len(outcome)), rows)
+    places = pc.if_else(is_stored, pc.add(rows, len(outcome)), rows)
     return pa.concat_tables([outcome, stored]).take(places)
 
 
-def _replace_sidecars(store: Store, part: Part, stored: pa.Table, chosen: pa.Table) -> None:
-    """Have the sidecars say what was chosen, where they say something else."""
-    before = sidecar_lines(join_outcome(part.rows, stored))
-    after = sidecar_lines(join_outcome(part.rows, chosen))
+def _set_sidecars(store: Store, part: Part, outcome: pa.Table) -> None:
+    """Have the sidecars say what was chosen, but those of images that were taken down."""
     keys = _image_keys(part, SIDECAR_SUFFIX)
-    for key, old, new in zip(keys, before, after, strict=True):
-        if old != new:
-            store.replace(key, new)
+
+    def set_sidecar(index: int, line: bytes) -> None:
+        key = keys[index]
+        stored = store.read(key)
+        if stored == line:
+            return
+        before = _parse_sidecar(stored, part, index, store.uri_of(key))
+        if not _is_forgotten(before):
+            store.replace(key, line)
+
+    table = join_outcome(part.rows, outcome)
+    lines = sidecar_lines(table)
+    with ThreadPoolExecutor(IO_THREADS) as pool:
+        list(pool.map(set_sidecar, range(len(keys)), lines))
+
+
+def _is_forgotten(outcome: pa.Table) -> bool:
+    """Whether the outcome of one image is that it was taken down."""
+    (status,) = outcome["status"].to_pylist()
+    return bool(status == FORGOTTEN_STATUS)
+
+
+def _sidecar_line(part: Part, index: int, outcome: pa.Table) -> bytes:
+    """The sidecar of one image with this outcome."""
+    row = part.rows.slice(index, 1)
+    table = join_outcome(row, outcome)
+    (line,) = sidecar_lines(table)
+    return line
 
 
 def _image_keys(part: Part, suffix: str) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.added_columns import AddedFields
+from imagekiln.steps.runs.formats import PartFormat
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import forgotten_key
 from imagekiln.steps.runs.parts import Part, read_outcomes
@@ -83,15 +84,26 @@ def add_forgotten(store: Store, image_ids: pa.Array) -> None:
             return
 
 
-def iter_stored_images(store: Store, part: Part, image_ids: Container[str]) -> Iterator[str]:
-    """The ids of those of these images that a part still holds. Raises BadInput on damage."""
-    if not store.exists(part.key):
-        return
-    outcomes = read_outcomes(store, part.key, ["image_id", "status"]).table
-    ids = outcomes["image_id"].to_pylist()
-    statuses = outcomes["status"].to_pylist()
-    for image_id, status in zip(ids, statuses, strict=True):
-        if image_id in image_ids and status != FORGOTTEN_STATUS:
+def iter_stored_images(
+    store: Store, part_format: PartFormat, part: Part, image_ids: Container[str]
+) -> Iterator[str]:
+    """The ids of those of these images that a part still holds. Raises BadInput on damage.
+
+    A late process may have left the file of one, although the part does not name it.
+    """
+    statuses: dict[str, str] = {}
+    if store.exists(part.key):
+        outcomes = read_outcomes(store, part.key, ["image_id", "status"]).table
+        stored_ids = outcomes["image_id"].to_pylist()
+        stored_statuses = outcomes["status"].to_pylist()
+        statuses = dict(zip(stored_ids, stored_statuses, strict=True))
+    planned_ids = part.rows["image_id"].to_pylist()
+    keys = part_format.object_keys(part)
+    for image_id, key in zip(planned_ids, keys, strict=True):
+        if image_id not in image_ids:
+            continue
+        has_status = statuses.get(image_id, FORGOTTEN_STATUS) != FORGOTTEN_STATUS
+        if has_status or (part_format.has_image_files and store.exists(key)):
             yield image_id
 
 

@@ -76,8 +76,8 @@ class PackedPart(Protocol):
 class PartFormat(Protocol):
     """How the parts of a job are stored."""
 
-    has_metadata_tables: ClassVar[bool]
-    """Whether readers of the format need tables beside the images."""
+    has_image_files: ClassVar[bool]
+    """Whether each image is an object of its own. Readers need tables beside these."""
 
     def commit_key(self, shard_number: int, part_number: int) -> str:
         """The key of the object that commits a part."""
@@ -132,7 +132,7 @@ def recover_parts(store: Store, part_format: PartFormat, missing: Sequence[Part]
 
 def has_metadata_tables(job: Job) -> bool:
     """Whether readers of the job's format need tables beside the images."""
-    return format_of(job).has_metadata_tables
+    return format_of(job).has_image_files
 
 
 def metadata_tables(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:

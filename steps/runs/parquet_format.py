@@ -72,7 +72,7 @@ class ParquetFormat:
     """Parts as Parquet objects with their images."""
 
     encoding: Encoding
-    has_metadata_tables: ClassVar[bool] = False
+    has_image_files: ClassVar[bool] = False
 
     def commit_key(self, shard_number: int, part_number: int) -> str:
         """The key of the part itself."""

@@ -201,9 +201,14 @@ def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
     if store.create(key, content):
         PARTS.add(result="committed")
         return True
+    note_committed(store, key, rows)
+    return False
+
+
+def note_committed(store: Store, key: str, rows: pa.Table) -> None:
+    """Count a part that another process has committed. Raises BadInput as `commit_part` does."""
     check_part(store, key, rows)
     PARTS.add(result="already_there")
-    return False
 
 
 @confirm_damage

@@ -63,7 +63,7 @@ class WebDatasetFormat:
     """Parts as tars, each with an index."""
 
     encoding: Encoding
-    has_metadata_tables: ClassVar[bool] = False
+    has_image_files: ClassVar[bool] = False
 
     def commit_key(self, shard_number: int, part_number: int) -> str:
         """The key of the index."""

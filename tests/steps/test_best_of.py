@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.gallery.columns import index_columns
 from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.step import generate_shard
@@ -208,6 +209,41 @@ def test_a_round_in_which_a_loser_of_a_failed_winner_wins_gives_its_image(tmp_pa
     assert [row["candidate_rank"] for row in rows[:4]] == [1, 2, 3, 4]
     assert rows[4:] == before[4:]
     assert verify(plan.uri).ok == PROMPT_COUNT
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_late_part_in_which_another_candidate_won_gives_no_second_winner(
+    tmp_path: Path, is_named: bool
+) -> None:
+    plan = plan_best(tmp_path, limits={"failed_share": 1}, part={"images": 4})
+    loser = partial(not_ok, status=OUTSCORED_STATUS)
+    winner = {place: replace(encoded(place), candidate_rank=1) for place in range(4)}
+    store = open_store(plan.uri)
+    part, *_ = read_shard(store, plan.plan, 0)
+    fill(plan, {place: winner[0] if place % 4 == 0 else loser(0) for place in range(20)})
+    store.remove(part.key)
+    aggregate_incomplete(plan.uri)
+
+    again = begin_round(plan)
+    (round_part,) = read_shard(again.store, again.plan, 0)
+    part_format = format_of(plan.plan.job)
+    of_round = [not_ok(0), winner[1], loser(2), loser(3)]
+    part_format.pack(round_part, of_round).commit(again.store)
+    if is_named:
+        aggregate(plan.uri)
+    late = [loser(0), not_ok(1), winner[2], loser(3)]
+    part_format.pack(part, late).commit(store)
+
+    assert aggregate(plan.uri).ok == PROMPT_COUNT
+    kept = winners(manifest_of(plan.uri, len(plan.plan.shards)))
+    assert kept["row-0"] == (1 if is_named else 2)
+    assert verify(plan.uri).ok == PROMPT_COUNT
+
+
+def aggregate_incomplete(uri: str) -> None:
+    """Aggregate a run that lacks a part, so that a round can be planned."""
+    with pytest.raises(Incomplete):
+        aggregate(uri)
 
 
 def test_a_round_without_a_winner_leaves_the_losers_as_they_were(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from imagekiln.steps.gallery.runs import find_gallery_runs
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import add_forgotten
+from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     PLAN_KEY,
@@ -27,6 +28,7 @@ from imagekiln.steps.runs.keys import (
     part_key,
 )
 from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
@@ -251,12 +253,16 @@ def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> Non
     imagekiln.verify(uri)
 
 
+@pytest.mark.parametrize(
+    ("format_name", "key"),
+    [("parquet", part_key(0, 0)), ("files", "images/00000/0000-00001.png")],
+)
 def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
-    tmp_path: Path,
+    tmp_path: Path, format_name: str, key: str
 ) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), format_name)
     before = images_by_row(uri)
-    part = Path(uri) / part_key(0, 0)
+    part = Path(uri) / key
     stored = part.read_bytes()
     imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
     part.write_bytes(stored)
@@ -266,6 +272,27 @@ def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
         imagekiln.verify(uri)
     imagekiln.forget(uri, ids=["r1"], remove=True)
     require_gone(uri, before)
+
+
+@pytest.mark.parametrize("moment", ["drawing", "storing", "reading"])
+def test_a_writer_that_wakes_up_brings_no_file_back(tmp_path: Path, moment: str) -> None:
+    run = planned(tmp_path / "scratch", str(tmp_path / "out"), ROWS, format="files")
+    store = open_store(run.uri)
+    part, *_ = read_shard(store, run.plan, 0)
+    images = [encoded(place) for place in range(part.rows.num_rows)]
+    packed = format_of(run.plan.job).pack(part, images)
+    access = ("exists", part.key) if moment == "drawing" else ("create", "0000-00001.png")
+    with interleaving(Path(run.uri), lambda *_: None):
+        late = frozen(lambda: packed.commit(store), *access)
+        fill(run, dict(enumerate(map(encoded, range(IMAGES)))))
+        if moment == "reading":
+            late.step()
+        aggregate(run.uri)
+        before = images_by_row(run.uri)
+        imagekiln.forget(run.uri, prompt_contains=[PHRASE], remove=True)
+        late.finish()
+    assert late.error is None or isinstance(late.error, TryAgain)
+    require_gone(run.uri, before)
 
 
 @pytest.mark.slow

@@ -57,6 +57,10 @@ from tests.s3 import S3_AMONG_SLOW
 
 INDEXED_FORMATS = ["webdataset", "files"]
 IMAGES = [encoded(0), not_ok(1), encoded(2), encoded(3)]
+BEST: dict[str, object] = {
+    "scores": {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
+    "keep": "best 1 of 2 by seeds",
+}
 OTHER_IMAGES = [replace(encoded(index + 9), index_in_part=index) for index in range(4)]
 
 
@@ -109,11 +113,18 @@ class DyingStore(LocalStore):
         self.written: list[str] = []
 
     def create(self, key: str, data: bytes) -> bool:
+        self._count(key)
+        return super().create(key, data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        self._count(key)
+        super().replace(key, data)
+
+    def _count(self, key: str) -> None:
         self.writes_left -= 1
         if self.writes_left < 0:
             raise KeyboardInterrupt
         self.written.append(key)
-        return super().create(key, data)
 
 
 def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_path: Path) -> None:
@@ -189,12 +200,16 @@ def test_commit_comes_last(tmp_path: Path, format_name: str) -> None:
     planned_run = plan_of(tmp_path, format_name)
     store = DyingStore(planned_run, 100)
     format_of(planned_run.plan.job).pack(first_part(planned_run), IMAGES).commit(store)
-    assert store.written[-1] == "index/00000-0000.parquet"
-    suffixes = [Path(key).suffix for key in store.written]
+    *images, index = store.written
+    assert index == "index/00000-0000.parquet"
+    suffixes = [Path(key).suffix for key in images]
     if format_name == "webdataset":
-        assert suffixes == [".tar", ".parquet"]
-    else:
-        assert suffixes == [".png"] * 3 + [".json"] * 4 + [".parquet"]
+        assert suffixes == [".tar"]
+        return
+    assert sorted(suffixes) == [".json"] * 4 + [".png"] * 3
+    for sidecar in (key for key in images if key.endswith(".json")):
+        image = sidecar.replace(".json", ".png")
+        assert image not in images[images.index(sidecar) :]
 
 
 @pytest.mark.quick_cases(2)
@@ -239,26 +254,48 @@ def test_second_writer_with_other_bytes_takes_what_the_first_one_wrote(
 def test_two_writers_that_choose_different_candidates_leave_one_winner(
     tmp_path: Path, format_name: str, order: int
 ) -> None:
-    best = {
-        "scores": {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
-        "keep": "best 1 of 2 by seeds",
-    }
-    original = plan_of(tmp_path, format_name, rows=1, **best)
-    winner = [replace(encoded(place), candidate_rank=1) for place in range(2)]
-    loser = [replace(not_ok(place, OUTSCORED_STATUS), candidate_rank=2) for place in range(2)]
-    first, second = [[winner[0], loser[1]], [loser[0], winner[1]]][::order]
+    original = plan_of(tmp_path, format_name, rows=1, **BEST)
+    first, second = choices()[::order]
     for writes in range(5):
         planned_run = copy_of(original, tmp_path / str(writes))
-        store = open_store(planned_run.uri)
-        part = first_part(planned_run)
-        part_format = format_of(planned_run.plan.job)
-        with suppress(KeyboardInterrupt):
-            part_format.pack(part, first).commit(DyingStore(planned_run, writes))
-        if missing_parts(store, recover_parts(store, part_format, [part])):
-            part_format.pack(part, second).commit(store)
-        summary = aggregate(planned_run.uri)
-        assert (summary.ok, summary.outscored) == (1, 1)
-        assert verify(planned_run.uri).ok == 1
+        commit_and_die(planned_run, first, writes)
+        complete(planned_run, second)
+
+
+def test_writers_that_choose_and_die_leave_sidecars_with_one_winner(tmp_path: Path) -> None:
+    original = plan_of(tmp_path, "files", rows=1, **BEST)
+    first, second = choices()
+    for writes in range(3, 8):
+        planned_run = copy_of(original, tmp_path / str(writes))
+        commit_and_die(planned_run, first, 2)
+        commit_and_die(planned_run, second, writes)
+        complete(planned_run, first)
+
+
+def choices() -> tuple[list[EncodedImage], list[EncodedImage]]:
+    """Two candidates of a prompt, of which one or the other has won."""
+    winner = [replace(encoded(place), candidate_rank=1) for place in range(2)]
+    loser = [replace(not_ok(place, OUTSCORED_STATUS), candidate_rank=2) for place in range(2)]
+    return [winner[0], loser[1]], [loser[0], winner[1]]
+
+
+def commit_and_die(planned_run: PlanResult, images: list[EncodedImage], writes: int) -> None:
+    """Write so many objects of a part, at most."""
+    packed = format_of(planned_run.plan.job).pack(first_part(planned_run), images)
+    with suppress(KeyboardInterrupt):
+        packed.commit(DyingStore(planned_run, writes))
+
+
+def complete(planned_run: PlanResult, images: list[EncodedImage]) -> None:
+    """Finish a run with a part of two candidates, which has to have one winner."""
+    store = open_store(planned_run.uri)
+    part = first_part(planned_run)
+    part_format = format_of(planned_run.plan.job)
+    if recover_parts(store, part_format, missing_parts(store, [part])):
+        part_format.pack(part, images).commit(store)
+    summary = aggregate(planned_run.uri)
+    assert (summary.ok, summary.outscored) == (1, 1)
+    assert verify(planned_run.uri).ok == 1
 
 
 def test_part_that_lacks_only_its_index_is_committed_without_drawing(
