@@ -16,7 +16,7 @@ from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from httpx2 import Client, InvalidURL, Request, Response, SyncByteStream
+from httpx2 import URL, Client, InvalidURL, Request, Response, SyncByteStream
 from huggingface_hub import _tree_cache, constants, set_client_factory
 from huggingface_hub.utils import _http
 
@@ -40,6 +40,8 @@ MAX_LISTING_BYTES = 2**27  # the hub advises against 100,000 files, of which eac
 MAX_CUTS = 400  # of a file
 RESTART_CUTS = 100  # that one counts as after which the file begins anew
 PART_BYTES = 2**16  # that a part of a listing counts at least: it has a thousand files
+# What the hub says of a repository: no file is there, whatever leads there.
+REPOSITORY_API = re.compile(r"/api/(?:models|datasets)/")
 
 
 @cache
@@ -226,19 +228,19 @@ class _ListingLimit:
     """Bounds what the client reads into memory: all parts of a listing, and all but files."""
 
     def __init__(self) -> None:
-        # What is at addresses that answers have led to: a listing goes on there, or it is a file.
-        self._known: dict[str, _Listing | None] = {}
+        # What is at addresses that answers have led to, by their hashes: a listing goes on there,
+        # or it is a file.
+        self._known: dict[int, _Listing | None] = {}
 
     def __call__(self, response: Response) -> None:
         request = response.request
         listing = _Listing() if _is_of_listing(request) else None
-        listing = self._known.get(str(request.url), listing)
+        listing = self._known.get(_hash(request.url), listing)
+        self._follow(response, listing)
         if listing is None and response.is_success:
-            self._known.pop(str(request.url), None)
             return
         response.stream = _BoundedStream(response, listing or _Listing())
         response.headers.pop("content-encoding", None)
-        self._follow(response, listing)
 
     def _follow(self, response: Response, listing: _Listing | None) -> None:
         addresses = [response.links.get("next", {}).get("url")]
@@ -247,18 +249,25 @@ class _ListingLimit:
         followers = [address for address in addresses if address]
         for address in followers:
             with suppress(InvalidURL):  # which the client tells
-                self._known[str(response.url.join(address))] = listing
-        if not followers and response.is_success:
-            for address, known in list(self._known.items()):  # other threads add to it
+                url = response.url.join(address)
+                if listing is not None or not REPOSITORY_API.search(url.path):
+                    self._known[_hash(url)] = listing
+        if listing is not None and not followers and response.is_success:
+            for key, known in list(self._known.items()):  # other threads add to it
                 if known is listing:
-                    self._known.pop(address, None)
+                    self._known.pop(key, None)
+
+
+def _hash(url: URL) -> int:
+    """What an address is known by: it may be long, and the client asks for each file twice."""
+    return hash(str(url))
 
 
 def _is_of_listing(request: Request) -> bool:
     """Whether the client reads an answer as a whole, unless it is where an answer has led to."""
-    is_written = request.method not in ("GET", "HEAD")
     path = request.url.path
-    return is_written or ("/api/" in path and "/resolve/" not in path)
+    is_whole = request.method not in ("GET", "HEAD") or REPOSITORY_API.search(path) is not None
+    return is_whole or ("/api/" in path and "/resolve/" not in path)
 
 
 class _ResumeLimit:

@@ -39,6 +39,7 @@ from tests.jobs import image_rows, plan
 from tests.servers import silent_server
 
 OTHER = "f" * 40
+LISTING = f"/api/models/{MODEL}/tree/{REVISION}?recursive=true&expand=false"
 
 
 @pytest.fixture
@@ -316,25 +317,47 @@ def test_list_that_has_no_end_fills_no_memory(
     assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)).is_dir()
 
 
-@pytest.mark.parametrize("redirected", [False, True])
-def test_file_may_be_larger_than_a_list(
-    redirected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_list_has_a_bound_where_an_answer_for_a_file_has_led(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    model = HubReference(id=MODEL, revision=REVISION)
+    server.first_answers.append((302, {"Location": LISTING}))
+    server.first_answers.append((404, {"X-Error-Code": "EntryNotFound"}))
+    with pytest.raises(Missing):
+        download_file(model, "absent.json", "model")
+    server.disturbances.add("swelling")
+    with pytest.raises(BadInput, match="the hub sends more than 1 MiB for a list of files"):
+        download_configuration(model)
+    assert LISTING in server.requests
+
+
+@pytest.mark.parametrize("place", ["", "elsewhere", "elsewhere and cut off", "here"])
+def test_file_may_be_larger_than_a_list(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    monkeypatch.setattr("tests.hub.PIECE_BYTES", 3 * 2**20)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 2**20)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     (tmp_path / "repository" / "api").mkdir(parents=True)
-    (tmp_path / "repository" / "api" / "large.json").write_bytes(b" " * 2**21)
+    (tmp_path / "repository" / "api" / "large.json").write_bytes(b" " * 2**23)
     with (
         serving_model(tmp_path / "repository", tmp_path, monkeypatch) as server,
         loopback_hub(tmp_path / "repository", "127.0.0.2") as storage,
     ):
-        if redirected:
-            location = f"{storage.endpoint}{STORAGE_PATH}api/large.json"
+        storage.disturbances.update({"resume"} if "cut off" in place else set())
+        if place:
+            endpoint = "" if place == "here" else storage.endpoint
+            location = f"{endpoint}{STORAGE_PATH}api/large.json"
             about = {"X-Repo-Commit": REVISION, "X-Linked-Etag": '"a"', "Location": location}
-            server.first_answers.append((302, about | {"X-Linked-Size": f"{2**21}"}))
+            server.first_answers.append((302, about | {"X-Linked-Size": f"{2**23}"}))
         model = HubReference(id=MODEL, revision=REVISION)
         file = download_file(model, "api/large.json", "model")
-        assert bool(storage.requests) == redirected
-    assert file.stat().st_size == 2**21
+        assert len(storage.requests) == {"": 0, "here": 0, "elsewhere": 1}.get(place, 3)
+    assert file.stat().st_size == 2**23
 
 
 def test_hub_that_leads_to_a_service_of_this_machine_is_refused(
