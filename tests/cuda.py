@@ -276,6 +276,11 @@ class Stream:
         """Wait for all operations so far."""
         self._cuda.wait(self.after)
 
+    def query(self) -> bool:
+        """Whether all operations so far are done, as far as is known, unless the device is lost."""
+        self._cuda.wait(Progress())
+        return not self.after - self._cuda.host
+
 
 class Event:
     """A point in a stream."""

@@ -79,10 +79,8 @@ class UserCheck:
         except SystemExit:  # it would end the process as if all were made
             return Verdict(False, "the check failed: it called exit()")
         except Exception as error:  # a user's code may raise anything
-            if _is_device_failure(error):
-                raise TryAgain(
-                    f"the check {self.name} failed ({error_reason(error)}). Run the shard again."
-                ) from error
+            if failure := _explain_device(self.name, error):
+                raise failure from error
             return Verdict(False, f"the check failed: {type(error).__name__}: {error}")
 
 
@@ -110,10 +108,16 @@ def format_verdict(name: str, verdict: Verdict) -> str:
     return f"{name}: {reason}" if reason else name
 
 
-def _is_device_failure(error: Exception) -> bool:
+def _explain_device(check: str, error: Exception) -> TryAgain | None:
+    """The failure to report where device or memory failed a check; None where the image did."""
     from imagekiln.steps.generate.diffusion import device  # imports torch, which takes seconds
 
-    return device.is_accelerator_error(error) or device.is_out_of_memory(error)
+    if device.is_known_lost(error):
+        return device.device_error(error)
+    if device.is_out_of_memory(error):
+        reason = error_reason(error)
+        return TryAgain(f"the check {check} failed ({reason}). Run the shard again.")
+    return None
 
 
 def _to_verdict(result: object) -> Verdict:

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.models.hub_cache import forget_empty_listing, require_undamaged
+from imagekiln.steps.models.hub_cache import (
+    forget_empty_listing,
+    remove_abandoned_downloads,
+    require_undamaged,
+)
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
 if TYPE_CHECKING:
@@ -172,6 +176,7 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
     """
     from imagekiln.steps.models.hub_answers import seconds_to_wait
 
+    remove_abandoned_downloads(reference.id)
     for attempt in range(1, MAX_ATTEMPTS):
         try:
             with translate_hub_errors(reference, setting):

@@ -5,6 +5,7 @@ itself, ask for a wait of hours, name files that are not in the cache, or lead t
 this machine. A file that it would write there may be one that is run.
 """
 
+import os
 import random
 import re
 import time
@@ -32,6 +33,7 @@ from imagekiln.steps.storage.web_client import (
 if TYPE_CHECKING:
     from huggingface_hub._tree_cache import TreeCacheEntry
 
+HUB = "https://huggingface.co"
 FIRST_WAIT_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 120.0
 MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
@@ -44,16 +46,28 @@ PART_BYTES = 2**16  # that a part of a listing counts at least: it has a thousan
 REPOSITORY_API = re.compile(r"/api/(?:models|datasets)/")
 
 
-@cache
 def limit_client() -> None:
     """Limit what the hub's client waits for and takes, also where it writes.
 
-    It has no limit for most requests, and none for what a busy server asks. The client's factory is
-    private, and needed: one that was set before, as for a proxy, stays. Nor does it tell the hub
-    what runs here: it would ask for a list of programs first, and keep an answer that is none, with
-    which each request of a day fails.
+    Nor does it tell the hub what runs here: it would ask for a list of programs first, and keep an
+    answer that is none, with which each request of a day fails. hf_xet, which makes requests of its
+    own to the storage that a hub names, has none of these limits, and is used with one hub alone.
     """
     constants.HF_HUB_DISABLE_TELEMETRY = True
+    if constants.ENDPOINT != HUB:
+        constants.HF_HUB_DISABLE_XET = True
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # hf_xet reads these itself
+    os.environ.setdefault("HF_XET_CLIENT_READ_TIMEOUT", f"{MAX_SILENCE_SECONDS:.0f}s")
+    _limit_requests()
+
+
+@cache
+def _limit_requests() -> None:
+    """Limit all requests that the client makes by itself.
+
+    It has no limit for most, and none for what a busy server asks. The client's factory is private,
+    and needed: one that was set before, as for a proxy, stays.
+    """
     _keep_listings_in_cache()
     create = _http._GLOBAL_CLIENT_FACTORY
 

@@ -7,6 +7,7 @@ to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,8 +17,31 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.models.weights import BeforePiece, iter_pieces, map_files, proceed
 from imagekiln.steps.storage.failures import error_reason, translate_errors
 
+# Since anything came. The hub's client ends a download after minutes of silence.
+ABANDONED_SECONDS = 3600.0
 SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
 SHA1_NAME = re.compile(r"[0-9a-f]{40}")
+
+
+def remove_abandoned_downloads(name: str) -> None:
+    """Remove what downloads of a hub's model had written of files when they were killed.
+
+    No later download goes on with it: each has a file of another name. Ages are by the clock of the
+    cache's own disk, and whatever cannot be removed stays.
+    """
+    from huggingface_hub import constants
+
+    contents = Path(constants.HF_HUB_CACHE, model_folder(name), "blobs")
+    for file in contents.glob("*.incomplete"):
+        with suppress(OSError):
+            os.utime(contents)
+            if contents.stat().st_mtime - file.lstat().st_mtime > ABANDONED_SECONDS:
+                file.unlink()
+
+
+def model_folder(name: str) -> str:
+    """The folder of a hub's model in the cache."""
+    return f"models--{name.replace('/', '--')}"
 
 
 def forget_empty_listing(name: str, folder: Path) -> None:
@@ -73,7 +97,7 @@ def loading_from_cache(name: str, place: Path) -> Iterator[None]:
     try:
         yield
     except BadInput:
-        if f"models--{name.replace('/', '--')}" in place.parts:
+        if model_folder(name) in place.parts:
             require_undamaged(name, [place, *place.rglob("*")])
         raise
 

@@ -106,10 +106,10 @@ class Account:
 
     def read(self) -> Spent:
         """What the run has spent. Raises TryAgain where storage fails, BadInput on damage."""
-        before = self._entries
-        self._entries = count_entries(self._store, account_key, before)
-        if self._entries > before:
-            self._spent = self._read_entry(self._entries - 1).spent
+        entries = count_entries(self._store, account_key, self._entries)
+        if entries > self._entries:
+            self._spent = self._read_entry(entries - 1).spent
+            self._entries = entries  # once its sum is known: reading it may fail
         return self._spent
 
     def add(self, spent: Spent, max_tries: int = MAX_TRIES) -> Spent:

@@ -187,9 +187,20 @@ def is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def is_accelerator_error(error: Exception) -> bool:
-    """Whether PyTorch itself blames the device. Unlike `is_device_lost`, never waits for it."""
-    return isinstance(error, torch.AcceleratorError)
+def is_known_lost(error: Exception) -> bool:
+    """Whether the device failed, as far as it knows by now: unlike `is_device_lost`, never waits.
+
+    Where it failed, whatever error anybody meets says nothing of the images.
+    """
+    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+        return True
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    try:
+        torch.cuda.current_stream().query()
+    except RuntimeError as known:
+        return not is_out_of_memory(known)
+    return False
 
 
 def is_device_lost(error: Exception) -> bool:

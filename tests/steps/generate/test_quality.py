@@ -18,6 +18,7 @@ from imagekiln.steps.generate.quality import (
     format_verdict,
 )
 from imagekiln.steps.job.gates import GateSettings, LowContrastGate, UserCheckGate
+from tests.cuda import DeviceLost, install
 from tests.runs import image_row
 
 NOISE = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
@@ -128,15 +129,25 @@ def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
 
 
 def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:
-    with pytest.raises(TryAgain, match=r"the check own failed .*illegal memory access"):
+    with pytest.raises(TryAgain, match=r"the device failed .*illegal memory access"):
         _check("crashes")(RGB, row())
+
+
+def test_a_check_that_fails_while_the_device_is_lost_says_nothing_of_the_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not _check("raises")(RGB, row()).ok
+    install(monkeypatch, DeviceLost(1))
+    for own in ("refuses", "raises"):  # a library's words may be of any class
+        with pytest.raises(TryAgain, match=r"the device failed .*Run the shard again"):
+            _check(own)(RGB, row())
 
 
 def test_a_check_that_raises_an_error_of_its_own_does_not_wait_for_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[str] = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    install(monkeypatch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waits.append("synchronize"))
     assert "RuntimeError: no such category" in _check("refuses")(RGB, row()).reason
     assert waits == []

@@ -31,6 +31,7 @@ from tests.hub import (
     PROGRAMS_PATH,
     REVISION,
     STORAGE_PATH,
+    TOKEN_PATH,
     Hub,
     serving_model,
 )
@@ -235,8 +236,26 @@ def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyP
             close_session()
 
 
+def test_storage_that_a_hub_of_somebody_else_names_is_asked_for_nothing(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    server.disturbances.add("stored")
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert server.requested_files
+    assert not any(TOKEN_PATH in request for request in server.requests)
+
+
 @pytest.mark.parametrize("disturbance", ["page", "cut", "stored"])
-def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbance: str) -> None:
+def test_answer_that_cannot_be_used_is_worth_another_try(
+    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(hub_answers, "HUB", server.endpoint)  # whose storage hf_xet asks
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
     server.disturbances.add(disturbance)
     assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
     server.disturbances.clear()

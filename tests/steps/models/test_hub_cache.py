@@ -1,6 +1,8 @@
 """What is damaged in the hub's cache draws no image, and is downloaded again."""
 
 import hashlib
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import MODEL, REVISION, serving_model
-from tests.jobs import plan
+from tests.jobs import files, plan
 
 SHAPES = BUNDLED_FOLDER / "shapes"
 WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
@@ -54,6 +56,22 @@ def test_damaged_file_is_removed_and_downloaded_again(run: str, name: str, short
         fetch_run_models(run)
     fetch_run_models(run)
     assert file.read_bytes() == (SHAPES / name).read_bytes()
+
+
+def test_what_killed_downloads_left_is_removed_and_what_is_being_written_stays(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = Path(fetch_run_models(run)).parents[1] / "blobs"
+    abandoned = contents / f"{'a' * 64}.0123abcd.incomplete"
+    downloading = contents / f"{'b' * 64}.0123abcd.incomplete"
+    for file in (abandoned, downloading):
+        file.touch()
+    two_hours_ago = abandoned.stat().st_mtime - 7200
+    os.utime(abandoned, (two_hours_ago, two_hours_ago))
+    whole = files(contents).keys() - {abandoned.name}
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that is far off
+    fetch_run_models(run)
+    assert files(contents).keys() == whole
 
 
 def test_model_with_damaged_weights_draws_nothing(run: str) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.runs import account as account_module
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import account_key
 from imagekiln.steps.storage import open_store
@@ -52,6 +53,22 @@ def test_no_entry_is_lost_where_many_write_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(spend, range(6)))
     assert Account(open_store(str(tmp_path))).read().seconds == 30
+
+
+def test_sum_that_could_not_be_read_at_first_is_in_the_next_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Account(open_store(str(tmp_path))).add(Spent(seconds=100))
+    account = Account(open_store(str(tmp_path)))
+    with monkeypatch.context() as patch:
+        patch.setattr(account_module, "read_small", _fail)
+        with pytest.raises(TryAgain):
+            account.add(Spent(seconds=1))
+    assert account.add(Spent(seconds=2)).seconds == 102
+
+
+def _fail(*_: object) -> bytes:
+    raise TryAgain("the storage is away for a while")
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3, 200])
