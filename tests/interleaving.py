@@ -36,9 +36,10 @@ class Killed(BaseException):
 class Process:
     """Work that stops before each access to a store until it is stepped."""
 
-    def __init__(self, name: str, work: Callable[[], object]) -> None:
-        """Begin the work, up to its first access."""
+    def __init__(self, name: str, work: Callable[[], object], number: int = 1) -> None:
+        """Begin the work, up to its first access. `number` tells it from others."""
         self.name = name
+        self.number = number
         self.error: BaseException | None = None
         self.is_done = False
         self.next_access = ("", "")  # the operation, and the name of the object
@@ -105,6 +106,12 @@ class Process:
             self.error = error
         self.is_done = True
         self._paused.release()
+
+
+def process_number() -> int:
+    """The number of the process that runs; 0 where none does."""
+    process: Process | None = getattr(_running, "process", None)
+    return 0 if process is None else process.number
 
 
 def frozen(work: Callable[[], object], operation: str, key: str) -> Process:

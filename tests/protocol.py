@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,7 @@ from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
 from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
+from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain import gc as gc_module
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
@@ -52,7 +54,7 @@ from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import read_forgotten
-from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages, ScoreValue
 from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
 from imagekiln.steps.runs.keys import (
     DRAWN_FOLDER,
@@ -73,7 +75,7 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs, models
-from tests.interleaving import Process, interleaving
+from tests.interleaving import Process, interleaving, process_number
 
 SIDE = 64
 PROMPTS = (
@@ -81,19 +83,22 @@ PROMPTS = (
     "a square that fails at first",
     "a star",
     "a flat sky, at first",
-    "a triangle",
+    "a triangle that fails at times",
     "a cross that always fails",
     "a ring",
     "a line",
-    "a moon",
+    "a moon that fails at times",
 )
 ROWS_OF_NIGHTS = (5, 9)  # how many of the prompts each night's table has
+DEFAULTS: dict[str, object] = {"steps": 1, "width": SIDE, "height": SIDE, "seed": 7}
 SEPARATE: dict[str, object] = {
     "passes": {"over": {"kind": "refine", "strength": 1.0}},
     "separate_passes": True,
 }
+CANDIDATES = 2
 MAX_ROUNDS = 6
 MAX_PROCESSES = 6
+Losers = Literal["drop", "keep"]
 # What an image is in the end: its status, and the hashes of its file and its pixels.
 Outcome = tuple[str, str | None, str | None]
 
@@ -109,6 +114,10 @@ class Setting:
     separate_passes: bool = False
     part_images: int = 1
     shard_images: int = 3
+    images: int = 1
+    """Of each prompt."""
+    losers: Losers | None = None
+    """What becomes of images that do not win; None where none compete."""
 
     def job(self, folder: Path, night: int) -> Job:
         """The job of a night, whose runs lie in `folder`/out."""
@@ -122,10 +131,11 @@ class Setting:
             name="nightly",
             run_id=f"night-{night}",
             format=self.format,
-            defaults={"steps": 1, "width": SIDE, "height": SIDE, "seed": 7},
+            defaults={**DEFAULTS, **({} if self.losers else {"images_per_prompt": self.images})},
             limits={"failed_share": self.failed_share},
             skip_existing=self.skip_existing,
             **(SEPARATE if self.separate_passes else {}),
+            **self._best(),
             batch={"images": 1},
             part={"images": self.part_images},
             shard={"images": self.shard_images},
@@ -133,9 +143,20 @@ class Setting:
             threads=1,
         )
 
+    def _best(self) -> dict[str, object]:
+        if self.losers is None:
+            return {}
+        return {
+            "scores": {"taste": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
+            "keep": {"of": self.images, "by": "taste", "losers": self.losers},
+        }
+
 
 class Painter(Denoiser):
-    """Draws pictures that follow from an image's id; some prompts fail, or come out flat."""
+    """Draws pictures that follow from an image's id; some prompts fail, or come out flat.
+
+    Some fail in one process and not in the next, and each process has a taste of its own.
+    """
 
     def __init__(self, is_retry: bool) -> None:
         """Take what drawing needs, but no prompt is given to the model."""
@@ -158,6 +179,8 @@ class Painter(Denoiser):
             raise error(f"cannot draw {prompt!r}")
         if "fails at first" in prompt and not self._is_retry:
             raise RuntimeError(f"cannot draw {prompt!r}")
+        if "at times" in prompt and process_number() and mood(row) < 0.5:
+            raise RuntimeError(f"cannot draw {prompt!r} this time")
         dice = np.random.default_rng(int(row.image_id, 16))
         rgb = np.full((SIDE, SIDE, 3), dice.integers(0, 256, 3), np.uint8)
         if "at first" not in prompt or self._is_retry:
@@ -165,10 +188,29 @@ class Painter(Denoiser):
         return DrawnImage(row.index_in_part, rgb)
 
 
+def taste(_: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+    """The scores that this process gives to images."""
+    return [ScoreValue(mood(row)) for row in rows]
+
+
+def mood(row: ImageRow) -> float:
+    """A number from 0 to 1 that depends on the image and on the process."""
+    dice = np.random.default_rng([process_number(), int(row.image_id, 16)])
+    return float(dice.random())
+
+
 @cache
-def painter(is_retry: bool) -> Painter:
-    """The one for the run itself, or for its rounds."""
-    return Painter(is_retry)
+def painter(is_retry: bool, has_taste: bool) -> Painter:
+    """The one for the run itself or for its rounds, with scores or without."""
+    the_painter = Painter(is_retry)
+    if has_taste:
+        the_painter.scorers = {"taste": taste}
+    return the_painter
+
+
+def painter_of(plan: Plan) -> Painter:
+    """The one of a plan."""
+    return painter(plan.round > 0, plan.job.keep is not None)
 
 
 class Negatives:
@@ -202,9 +244,9 @@ def work(uri: str, shard: int) -> None:
         return
     number = shard % len(plan.shards)
     if plan.job.separate_passes:
-        make_separately(store, plan, number, painter(False))
+        make_separately(store, plan, number, painter_of(plan))
     else:
-        generate_and_help(store, plan, number, lambda: painter(False), NoProgress(), Stop())
+        generate_and_help(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 
 
 def work_stage(uri: str, shard: int, draws: bool) -> None:
@@ -214,7 +256,7 @@ def work_stage(uri: str, shard: int, draws: bool) -> None:
     if not plan.shards:
         return
     number = shard % len(plan.shards)
-    (draw if draws else pass_over)(store, plan, number, painter(False))
+    (draw if draws else pass_over)(store, plan, number, painter_of(plan))
 
 
 def make_separately(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
@@ -251,9 +293,9 @@ def make_round(retry_round: Round) -> None:
     for number in range(len(retry_round.plan.shards)):
         plan = retry_round.plan
         if plan.job.separate_passes:
-            make_separately(store, plan, number, painter(True))
+            make_separately(store, plan, number, painter_of(plan))
         else:
-            generate_shard(store, plan, number, lambda: painter(True), NoProgress(), Stop())
+            generate_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 
 
 def finish_night(job: Job) -> Plan:
@@ -303,12 +345,14 @@ def check_whole(store: Store) -> None:
         assert manifest["image_id"].equals(planned["image_id"])
         for row in manifest.to_pylist():
             may_be_gone = row["image_id"] in forgotten
-            assert row["status"] in ("ok", "failed", "blank") or may_be_gone, row
+            assert row["status"] in ("ok", "outscored", "failed", "blank") or may_be_gone, row
             if row["status"] == "ok":
                 read_image_bytes(store, row)
                 ok_ids.append(row["image_id"])
             if row["status"] in ("ok", "forgotten"):
                 listed_ids.append(row["image_id"])
+        if plan.job.keep is not None:
+            check_winners(manifest.to_pylist(), plan.job.keep.of)
     assert (summary.images, summary.ok) == (plan.counts.images, len(ok_ids))
     assert summary.not_ok <= summary.failed_share * summary.images
     assert store.read(SUCCESS_KEY) == f"{summary.ok} of {summary.images} images\n".encode()
@@ -318,11 +362,24 @@ def check_whole(store: Store) -> None:
     assert index == expected
 
 
+def check_winners(rows: Sequence[Mapping[str, object]], candidates: int) -> None:
+    """Fail unless each group of candidates has one winner, or none where all failed."""
+    for start in range(0, len(rows), candidates):
+        group = rows[start : start + candidates]
+        winners = [row for row in group if row["status"] == "ok" and row["candidate_rank"] == 1]
+        statuses = {row["status"] for row in group}
+        assert len(winners) <= 1, group
+        assert winners or "forgotten" in statuses or statuses <= {"failed", "blank"}, group
+
+
 @cache
 def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
-    """What the images of each night are where nothing is in the way, by a table of its own."""
+    """What the images of each night are where nothing is in the way, by a table of its own.
+
+    Where images compete, what all of them would be.
+    """
     folder = models.scratch("undisturbed")
-    alone = replace(setting, skip_existing=False)
+    alone = replace(setting, skip_existing=False, losers=None)
     results = []
     for night in range(setting.nights):
         job = alone.job(folder, night)
@@ -342,6 +399,7 @@ class Protocol(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="imagekiln-protocol-"))
         self.output = self.folder / "out"
         self.processes: list[Process] = []
+        self.started = 0
         self.forgets: dict[tuple[str, str], Callable[[], object]] = {}
         self.is_collected = False
         self.is_changed = False
@@ -358,6 +416,7 @@ class Protocol(RuleBasedStateMachine):
         failed_share=st.sampled_from((0.3, 1.0)),
         skip_existing=st.booleans(),
         separate_passes=st.booleans(),
+        losers=st.sampled_from((None, "drop", "keep")),
     )
     def begin(
         self,
@@ -366,8 +425,17 @@ class Protocol(RuleBasedStateMachine):
         failed_share: float,
         skip_existing: bool,
         separate_passes: bool,
+        losers: Losers | None,
     ) -> None:
-        self.setting = Setting(nights, format_name, failed_share, skip_existing, separate_passes)
+        self.setting = Setting(
+            nights,
+            format_name,
+            failed_share,
+            skip_existing,
+            separate_passes,
+            images=1 if losers is None else CANDIDATES,
+            losers=losers,
+        )
         self.expected = undisturbed(self.setting)
 
     # --- Processes
@@ -469,7 +537,7 @@ class Protocol(RuleBasedStateMachine):
         for take_down in self.forgets.values():
             take_down()
         self.takes_down = False
-        self._check_nights(plans)
+        results = self._check_nights(plans)
         for process in self.processes:
             process.finish()
             self._judge(process)
@@ -477,9 +545,10 @@ class Protocol(RuleBasedStateMachine):
                 for store in self.finished_runs():
                     check_whole(store)
         assert self.broken is None, self.broken
-        self._check_nights(plans)
+        assert self._check_nights(plans) == results
 
-    def _check_nights(self, plans: Sequence[Plan]) -> None:
+    def _check_nights(self, plans: Sequence[Plan]) -> dict[str, dict[str, Outcome]]:
+        """Fail unless all nights are as expected; returns what their images are, by run id."""
         results = {}
         gone: set[str] = set()
         for plan in plans:
@@ -497,10 +566,26 @@ class Protocol(RuleBasedStateMachine):
                 for image_id, outcome in results[run_id].items()
                 if outcome[0] == "ok"
             }
-            made = {**ok_before, **results[plan.run_id]}
-            for image_id, outcome in expected.items():
-                is_gone = image_id in gone and made.get(image_id, ("forgotten",))[0] == "forgotten"
-                assert is_gone or made[image_id] == outcome, image_id
+            self._check_night(results[plan.run_id], ok_before, expected, gone)
+        return results
+
+    def _check_night(
+        self,
+        own: Mapping[str, Outcome],
+        before: Mapping[str, Outcome],
+        expected: Mapping[str, Outcome],
+        gone: set[str],
+    ) -> None:
+        image_ids = [*expected]
+        for start in range(0, len(image_ids), self.setting.images):
+            ids = image_ids[start : start + self.setting.images]
+            made = own if own.keys() & set(ids) else before
+            is_gone = any(image_id in gone for image_id in ids)
+            for image_id in ids:
+                status, *_ = made.get(image_id, ("forgotten" if is_gone else "outscored",))
+                is_other = status == "outscored" and self.setting.losers is not None
+                is_other |= status == "forgotten" and image_id in gone
+                assert is_other or made[image_id] == expected[image_id], image_id
 
     # --- Helpers
 
@@ -522,7 +607,8 @@ class Protocol(RuleBasedStateMachine):
         return self.processes[number % len(self.processes)]
 
     def _start(self, name: str, work: Callable[[], object]) -> None:
-        self.processes.append(Process(name, work))
+        self.started += 1
+        self.processes.append(Process(name, work, self.started))
         self._bury()
 
     def _bury(self) -> None:
