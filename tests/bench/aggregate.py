@@ -98,8 +98,10 @@ def write_shard(uri: str, number: int) -> None:
 def _encoded_image(place: int, name: str, picture: bytes) -> EncodedImage:
     if place % FAILED_EVERY == 0:
         return EncodedImage(place, "failed", "RuntimeError: a prompt that no model likes")
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return EncodedImage(place, "ok", None, picture, digest, digest[::-1])
+    pixels_digest = hashlib.sha256(name.encode()).hexdigest()
+    return EncodedImage(
+        place, "ok", None, picture, hashlib.sha256(picture).hexdigest(), pixels_digest
+    )
 
 
 def copy_metadata(run: Path) -> None:
