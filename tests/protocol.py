@@ -358,6 +358,7 @@ class Protocol(RuleBasedStateMachine):
         failed_share=st.sampled_from((0.3, 1.0)),
         skip_existing=st.booleans(),
         separate_passes=st.booleans(),
+        part_images=st.sampled_from((1, 3)),
     )
     def begin(
         self,
@@ -366,8 +367,11 @@ class Protocol(RuleBasedStateMachine):
         failed_share: float,
         skip_existing: bool,
         separate_passes: bool,
+        part_images: int,
     ) -> None:
-        self.setting = Setting(nights, format_name, failed_share, skip_existing, separate_passes)
+        self.setting = Setting(
+            nights, format_name, failed_share, skip_existing, separate_passes, part_images
+        )
         self.expected = undisturbed(self.setting)
 
     # --- Processes
