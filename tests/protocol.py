@@ -388,6 +388,23 @@ def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
     return tuple(results)
 
 
+def settings_of_histories() -> st.SearchStrategy[Setting]:
+    """All kinds of nights, in which each prompt has one image, or candidates compete."""
+    nights: dict[str, st.SearchStrategy[object]] = {
+        "nights": st.integers(1, 2),
+        "format": st.sampled_from(("parquet", "webdataset", "files")),
+        "failed_share": st.sampled_from((0.3, 1.0)),
+        "skip_existing": st.booleans(),
+        "separate_passes": st.booleans(),
+        "part_images": st.sampled_from((1, 3)),
+    }
+    losers = st.sampled_from(("drop", "keep"))
+    return st.one_of(
+        st.builds(Setting, **nights),
+        st.builds(Setting, **nights, images=st.just(CANDIDATES), losers=losers),
+    )
+
+
 class Protocol(RuleBasedStateMachine):
     """Histories of the runs under one output; `histories` counts them all."""
 
@@ -410,32 +427,9 @@ class Protocol(RuleBasedStateMachine):
         self._interleaving = interleaving(self.output, self._note)
         self._interleaving.__enter__()
 
-    @initialize(
-        nights=st.integers(1, 2),
-        format_name=st.sampled_from(("parquet", "webdataset", "files")),
-        failed_share=st.sampled_from((0.3, 1.0)),
-        skip_existing=st.booleans(),
-        separate_passes=st.booleans(),
-        losers=st.sampled_from((None, "drop", "keep")),
-    )
-    def begin(
-        self,
-        nights: int,
-        format_name: str,
-        failed_share: float,
-        skip_existing: bool,
-        separate_passes: bool,
-        losers: Losers | None,
-    ) -> None:
-        self.setting = Setting(
-            nights,
-            format_name,
-            failed_share,
-            skip_existing,
-            separate_passes,
-            images=1 if losers is None else CANDIDATES,
-            losers=losers,
-        )
+    @initialize(setting=settings_of_histories())
+    def begin(self, setting: Setting) -> None:
+        self.setting = setting
         self.expected = undisturbed(self.setting)
 
     # --- Processes
