@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from fsspec import AbstractFileSystem
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.storage.failures import (
     error_code,
     is_expiry,
@@ -27,6 +27,7 @@ from imagekiln.steps.storage.s3_reader import (
     S3Reader,
 )
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
+from imagekiln.steps.storage.web_folder import MAX_PAGE_BYTES, list_page
 
 # Limits of one call, retries included: a peer that says nothing must not block a write for ever.
 CALL_TIMEOUT_SECONDS = 60.0
@@ -175,6 +176,13 @@ class ObjectStore:
         return _http_status(answer) == NO_CONTENT or not self.exists(key)
 
     def _list_entries(self, path: str) -> list[dict[str, Any]]:
+        if self._is_web:
+            page = self._read_web_prefix(path, MAX_PAGE_BYTES + 1)
+            if len(page) > MAX_PAGE_BYTES:
+                raise BadInput(
+                    f"{path}: lists more than {MAX_PAGE_BYTES >> 20} MiB of names. Name one run."
+                )
+            return list_page(path, page)
         timeout = self._timeout(READ_TIMEOUT_SECONDS)
         if self._s3_reader is None:
             entries = self._files.ls(path, detail=True, refresh=True, **timeout)
@@ -183,6 +191,10 @@ class ObjectStore:
         prefix = f"{key}/" if key else ""
         request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "MaxKeys": LISTED_AT_ONCE}
         return list(_iter_listing(self._files, request, timeout))
+
+    @property
+    def _is_web(self) -> bool:
+        return self.uri.startswith(("http://", "https://"))
 
     def _path_of(self, key: str) -> str:
         require_plain_key(self.uri, key)
@@ -196,7 +208,7 @@ class ObjectStore:
 
     def _read_range(self, key: str, end: int | None, timeout: float) -> bytes:
         path = self._path_of(key)
-        if end is not None and self.uri.startswith(("http://", "https://")):
+        if end is not None and self._is_web:
             return self._read_web_prefix(path, end)
         if self._s3_reader is None:
             content = self._files.cat_file(path, start=0, end=end, **self._timeout(timeout))
