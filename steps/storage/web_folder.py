@@ -7,15 +7,15 @@ import re
 from contextlib import suppress
 from urllib.parse import urljoin
 
-MAX_PAGE_BYTES = 2**26
+MAX_PAGE_BYTES = 2**24
 # Each `<` ends the search for the one before.
 LINK = re.compile(r"""<a\s[^<>]*?\bhref=["']([^"'<>]+)""", re.IGNORECASE)
 
 
 def list_page(url: str, page: bytes) -> list[dict[str, object]]:
     """What a page links to, as fsspec describes it: a folder's name ends with a slash."""
-    names = set[str]()
+    names = dict[str, None]()
     for link in LINK.findall(page.decode(errors="ignore")):
         with suppress(ValueError):  # it is no address
-            names.add(urljoin(f"{url}/", link))
+            names[urljoin(f"{url}/", link)] = None
     return [{"name": name, "type": "directory" if name.endswith("/") else "file"} for name in names]
