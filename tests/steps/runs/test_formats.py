@@ -15,6 +15,7 @@ from shutil import copytree
 from typing import get_args
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.card import data_file_patterns
@@ -29,7 +30,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.files_format import FilesFormat
 from imagekiln.steps.runs.formats import PART_FORMATS, format_of, recover_parts
-from imagekiln.steps.runs.image import OUTSCORED_STATUS, EncodedImage
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, OUTSCORED_STATUS, EncodedImage
 from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     IMAGES_PREFIX,
@@ -249,6 +250,12 @@ def test_second_writer_with_other_bytes_takes_what_the_first_one_wrote(
     assert after | before == after
 
 
+BEST = {
+    "scores": {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
+    "keep": "best 1 of 2 by seeds",
+}
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("order", [1, -1], ids=["the first goes on", "the second goes on"])
 def test_two_writers_that_choose_different_candidates_leave_one_winner(
@@ -296,6 +303,22 @@ def complete(planned_run: PlanResult, images: list[EncodedImage]) -> None:
     summary = aggregate(planned_run.uri)
     assert (summary.ok, summary.outscored) == (1, 1)
     assert verify(planned_run.uri).ok == 1
+
+
+def test_writer_that_chooses_another_candidate_brings_no_forgotten_image_back(
+    tmp_path: Path,
+) -> None:
+    planned_run = plan_of(tmp_path, "files", rows=1, **BEST)
+    store = open_store(planned_run.uri)
+    part = first_part(planned_run)
+    part_format = format_of(planned_run.plan.job)
+    first, second = choices()
+    with pytest.raises(KeyboardInterrupt):
+        part_format.pack(part, first).commit(DyingStore(planned_run, 3))
+    part_format.empty(store, part, part.rows["image_id"].to_pylist()[1:])
+    assert part_format.pack(part, second).commit(store)
+    index = pq.read_table(io.BytesIO(store.read(part.key)))
+    assert index["status"].to_pylist() == [OUTSCORED_STATUS, FORGOTTEN_STATUS]
 
 
 def test_part_that_lacks_only_its_index_is_committed_without_drawing(
