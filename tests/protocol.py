@@ -172,6 +172,11 @@ class Painter(Denoiser):
         check()
         return [self._draw(row) for row in rows]
 
+    def _failing_share(self, prompt: str) -> float:
+        if "at times" in prompt:
+            return 0.5
+        return 0.3 if self.scorers else 0.0  # what loses is not drawn again
+
     def _draw(self, row: ImageRow) -> DrawnImage:
         prompt = row.parameters.prompt
         if "always" in prompt:
@@ -179,7 +184,7 @@ class Painter(Denoiser):
             raise error(f"cannot draw {prompt!r}")
         if "fails at first" in prompt and not self._is_retry:
             raise RuntimeError(f"cannot draw {prompt!r}")
-        if "at times" in prompt and process_number() and mood(row) < 0.5:
+        if process_number() and mood(row) < self._failing_share(prompt):
             raise RuntimeError(f"cannot draw {prompt!r} this time")
         dice = np.random.default_rng(int(row.image_id, 16))
         rgb = np.full((SIDE, SIDE, 3), dice.integers(0, 256, 3), np.uint8)
