@@ -564,6 +564,21 @@ def test_store_whose_entity_tags_are_no_md5_sums_is_read_once_that_is_known(
     assert len(network.requests) == requests
 
 
+def test_answers_without_a_whole_object_do_not_say_what_entity_tags_are(
+    s3_bucket: str, network: Disturbance
+) -> None:
+    content = bytes(range(256))
+    store = open_store(s3_bucket)
+    store.create("empty", b"")
+    store.create("short", content)
+    store.create("a", content)
+    assert store.read("empty") == b""
+    network.always(spoiled(lambda answer: answer.with_body(answer.body[:100])))
+    assert store.read("short") == content[:100]
+    network.once_each(PASSING_FAULTS["garbage"])
+    assert store.read("a") == content
+
+
 def test_empty_object_is_empty(s3_bucket: str) -> None:
     store = open_store(s3_bucket)
     store.create("a", b"")
