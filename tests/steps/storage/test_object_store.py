@@ -6,7 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from aiobotocore.session import AioSession
 from prometheus_client import CollectorRegistry, Counter
 
 from imagekiln.steps.errors import BadInput, KilnError, StorageRefused, TryAgain
@@ -327,6 +329,24 @@ def test_requests_that_are_repeated_and_operations_that_fail_are_counted(
     with pytest.raises(TryAgain):
         store.read("a")
     assert registry.get_sample_value("errors_total", {"operation": "read"}) == 1
+
+
+def test_a_session_is_used_only_once_its_requests_are_watched(
+    stub: StubS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("s3", **S3_OPTIONS)
+    register = AioSession.register
+    sessions: list[object] = []
+
+    def look(session: AioSession, *arguments: object) -> None:
+        sessions.append(files.session)
+        register(session, *arguments)
+
+    monkeypatch.setattr(AioSession, "register", look)
+    assert open_store("s3://bucket/run").create("a", b"x")
+    assert {*sessions} == {None}
+    assert files.session is not None
+    assert stub.requests == ["PUT /bucket/run/a"]
 
 
 def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:
