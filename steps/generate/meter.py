@@ -197,9 +197,9 @@ class Meter:
             spent = self._total + (self._measure() - self._entered)
         self.excess = self._terms.find_excess(spent)
         if self.excess is not None:
+            self._stop.request_after_part()  # first: what shows the event may fail
             event = Event("budget_spent", {}, f"The budget is spent: {self.excess}.")
             self.progress.show_event(event)
-            self._stop.request_after_part()
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._began

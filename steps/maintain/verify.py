@@ -187,6 +187,8 @@ def _check_shard(
     else:
         checked += _count_images(manifest)
         checked += run_check(lambda: _check_manifest(run, recount, number, manifest))
+        tables = partial(metadata_tables, run.plan.job, manifest)
+        checked += run_check(lambda: _check_tables(run.store, tables()))
         if reconciler.rounds or forgotten:
             parts = tuple(_parts_not_replaced(run, parts, manifest))
     repair = _generate(run.store, number)
@@ -316,8 +318,8 @@ def _check_manifest(run: Run, recount: Recount, number: int, manifest: pa.Table)
         expected = mark_near_duplicates(manifest, stored["near_duplicate_of"])
     if not have_same_rows(stored, expected):
         return f"{run.store.uri_of(key)}: differs from the parts"
-    recount.add(stored)
-    return _check_tables(run.store, metadata_tables(run.plan.job, manifest))
+    recount.add(stored)  # last: a check that finds an error is made again
+    return None
 
 
 def _check_tables(store: Store, tables: Iterable[tuple[str, pa.Table]]) -> str | None:

@@ -134,10 +134,11 @@ def _watch_requests(files: Any) -> None:
         if attempts > 1:
             STORAGE_RETRIES.add()
 
-    files.session = AioSession(**files.kwargs)
-    files.session.register("needs-retry.s3", count)
+    session = AioSession(**files.kwargs)
+    session.register("needs-retry.s3", count)
     for operation in LOOKUP_FIELDS:
-        files.session.register(f"needs-retry.s3.{operation}", confirm_lookup)
+        session.register(f"needs-retry.s3.{operation}", confirm_lookup)
+    files.session = session  # last: other threads use it as soon as it is there
 
 
 @contextmanager

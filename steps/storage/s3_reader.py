@@ -104,7 +104,8 @@ class S3Reader:
 
         if isinstance(outcome, OSError):
             raise outcome
-        if is_repeated and not is_certain and self._has_md5_etags is None:
+        is_whole = len(outcome.content) == outcome.size
+        if not is_certain and outcome.md5 and is_whole and self._has_md5_etags is None:
             self._has_md5_etags = False
         return outcome
 

@@ -8,7 +8,7 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, BudgetSpent, Incomplete, TryAgain
-from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.meter import Meter, meter_attempt
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.steps.job.reader import validate_job
@@ -19,7 +19,8 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.account import Account, Spent
 from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
-from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runs.terms import read_terms
+from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
 from tests.runs import IMAGES, fill, job, not_ok, planned, write_prompts, write_rate
@@ -101,6 +102,27 @@ def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path
     spent = Account(store).read()
     assert (spent.attempts, spent.ended) == (1, 1)
     assert spent.seconds >= spent.useful >= an_hour
+
+
+class _Silent(NoProgress):
+    """A program's own progress, which fails."""
+
+    def show_event(self, event: Event) -> None:
+        raise OSError(event.sentence)
+
+
+def test_a_run_stops_at_its_budget_where_that_cannot_be_shown(
+    prompts: Path, tmp_path: Path
+) -> None:
+    planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
+    store = open_store(planned.uri)
+    Account(store).add(Spent(seconds=3600.0))
+    stop = Stop()
+    meter = Meter(Account(store), read_terms(store, planned.plan.job), _Silent(), stop)
+    assert meter.read_excess() is not None
+    with pytest.raises(OSError, match="The budget is spent"):
+        meter.progress.add_committed(4)
+    assert stop.waits_for_part
 
 
 def test_a_spent_budget_keeps_no_complete_run_from_its_end(prompts: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from imagekiln.steps.runs.keys import (
     REPORT_KEY,
     SUCCESS_KEY,
     SUMMARY_KEY,
+    folder_metadata_key,
     image_ids_key,
     manifest_key,
     part_key,
@@ -202,6 +203,27 @@ def test_index_of_a_lost_file_is_to_be_removed_as_well(tmp_path: Path) -> None:
     with pytest.raises(Incomplete, match=r"no such file") as caught:
         verify(run.uri)
     assert f"damaged and these indexes ({store.uri_of(part.key)}), then" in str(caught.value)
+
+
+def test_a_shard_counts_once_where_the_table_of_a_folder_is_damaged(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), format="files")
+    fill(run)
+    aggregate(run.uri)
+    store = open_store(run.uri)
+    table_key = folder_metadata_key("images/00001")
+    table = read_table(store, table_key)
+    store.replace(table_key, to_parquet(table.slice(1)))
+    index = store.read(image_ids_key(0))
+    store.replace(image_ids_key(0), to_parquet(read_table(store, image_ids_key(0)).slice(1)))
+    with pytest.raises(Incomplete, match=f"{table_key}: differs") as caught:
+        verify(run.uri)
+    assert "names 19 images and not 20" in str(caught.value)
+
+    store.replace(image_ids_key(0), index)
+    store.remove(manifest_key(0))
+    with pytest.raises(Incomplete, match=f"{table_key}: differs") as caught:
+        verify(run.uri)
+    assert SUMMARY_KEY not in str(caught.value)
 
 
 def test_what_aggregation_writes_is_to_be_aggregated_again(store: Store) -> None:

@@ -6,7 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from aiobotocore.session import AioSession
 from prometheus_client import CollectorRegistry, Counter
 
 from imagekiln.steps.errors import BadInput, KilnError, StorageRefused, TryAgain
@@ -329,6 +331,24 @@ def test_requests_that_are_repeated_and_operations_that_fail_are_counted(
     assert registry.get_sample_value("errors_total", {"operation": "read"}) == 1
 
 
+def test_a_session_is_used_only_once_its_requests_are_watched(
+    stub: StubS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("s3", **S3_OPTIONS)
+    register = AioSession.register
+    sessions: list[object] = []
+
+    def look(session: AioSession, *arguments: object) -> None:
+        sessions.append(files.session)
+        register(session, *arguments)
+
+    monkeypatch.setattr(AioSession, "register", look)
+    assert open_store("s3://bucket/run").create("a", b"x")
+    assert {*sessions} == {None}
+    assert files.session is not None
+    assert stub.requests == ["PUT /bucket/run/a"]
+
+
 def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:
     stub.faults.extend([SLOW_DOWN, (500, "InternalError")])
     assert open_store("s3://bucket/run").create("a", b"x")
@@ -562,6 +582,21 @@ def test_store_whose_entity_tags_are_no_md5_sums_is_read_once_that_is_known(
     network.always(spoiled(lambda answer: answer.with_header("Etag", f'"{etag}"')))
     assert [store.read("a"), store.read("a")] == [b"x" * 100] * 2
     assert len(network.requests) == requests
+
+
+def test_answers_without_a_whole_object_do_not_say_what_entity_tags_are(
+    s3_bucket: str, network: Disturbance
+) -> None:
+    content = bytes(range(256))
+    store = open_store(s3_bucket)
+    store.create("empty", b"")
+    store.create("short", content)
+    store.create("a", content)
+    assert store.read("empty") == b""
+    network.always(spoiled(lambda answer: answer.with_body(answer.body[:100])))
+    assert store.read("short") == content[:100]
+    network.once_each(PASSING_FAULTS["garbage"])
+    assert store.read("a") == content
 
 
 def test_empty_object_is_empty(s3_bucket: str) -> None:
