@@ -72,31 +72,24 @@ class PackedFiles:
         if store.exists(part.key):  # images of it may have been taken down since
             note_committed(store, part.key, part.rows)
             return False
-        drawn = outcome_table(self.images, part.added)
-        table = join_outcome(part.rows, drawn)
-        lines = sidecar_lines(table)
+        images, stored = self._write_all(store)
+        if _competes(part):
+            return _commit_choice(store, part, outcome_table(images, part.added), stored)
+        return _commit_index(store, part, stored)
+
+    def _write_all(self, store: Store) -> tuple[Sequence[EncodedImage], pa.Table]:
+        """Write all images and sidecars, unless others did. Returns what is stored of both."""
+        drawn = outcome_table(self.images, self.part.added)
+        lines = sidecar_lines(join_outcome(self.part.rows, drawn))
         with ThreadPoolExecutor(IO_THREADS) as pool:
             written = pool.map(partial(self._write, store), self.images, lines)
             images, outcomes = zip(*written, strict=True)
-        stored = pa.concat_tables(outcomes)
-        if not _competes(part):
-            return _commit_index(store, part, stored)
-        outcome = outcome_table(images, part.added)
-        chosen = _choose(outcome, stored)
-        if not chosen.equals(stored) and not store.exists(part.key):
-            _set_sidecars(store, part, chosen)
-        is_first = _commit_index(store, part, chosen)
-        if not is_first:
-            content = store.read(part.key)
-            index = parse_part_index(content, part, store.uri_of(part.key))
-            chosen = index.table.select(chosen.column_names)
-        _set_sidecars(store, part, chosen)  # others may have set them meanwhile
-        return is_first
+        return images, pa.concat_tables(outcomes)
 
     def _write(
         self, store: Store, image: EncodedImage, line: bytes
     ) -> tuple[EncodedImage, pa.Table]:
-        """Write an image and its sidecar, unless others did. Returns what is stored of both."""
+        """Write an image and its sidecar, unless others did. Returns what is stored of them."""
         stored = self._write_image(store, image)
         if stored is not image:
             outcome = outcome_table([stored], self.part.added)
@@ -285,6 +278,20 @@ def _choose(outcome: pa.Table, stored: pa.Table) -> pa.Table:
     rows = pa.array(range(len(outcome)))
     places = pc.if_else(is_stored, pc.add(rows, len(outcome)), rows)
     return pa.concat_tables([outcome, stored]).take(places)
+
+
+def _commit_choice(store: Store, part: Part, outcome: pa.Table, stored: pa.Table) -> bool:
+    """Commit what this writer chose among candidates, with sidecars that say the same."""
+    chosen = _choose(outcome, stored)
+    if not chosen.equals(stored) and not store.exists(part.key):
+        _set_sidecars(store, part, chosen)
+    is_first = _commit_index(store, part, chosen)
+    if not is_first:
+        content = store.read(part.key)
+        index = parse_part_index(content, part, store.uri_of(part.key))
+        chosen = index.table.select(chosen.column_names)
+    _set_sidecars(store, part, chosen)  # others may have set them meanwhile
+    return is_first
 
 
 def _set_sidecars(store: Store, part: Part, outcome: pa.Table) -> None:
