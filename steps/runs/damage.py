@@ -21,4 +21,5 @@ def damage_error(where: str, error: Exception) -> BadInput:
             f"{where}: has a status that this Imagekiln does not know ({error_reason(error)}). "
             "If a newer one wrote it, update Imagekiln, also in the images of pods; or restore it."
         )
-    return BadInput(f"{where}: is damaged ({error_reason(error)}). Restore or delete it.")
+    reason, *_ = error_reason(error).split(". ")  # Arrow explains it in a second sentence
+    return BadInput(f"{where}: is damaged ({reason.rstrip('.')}). Restore or delete it.")
