@@ -21,5 +21,7 @@ def damage_error(where: str, error: Exception) -> BadInput:
             f"{where}: has a status that this Imagekiln does not know ({error_reason(error)}). "
             "If a newer one wrote it, update Imagekiln, also in the images of pods; or restore it."
         )
-    reason, *_ = error_reason(error).split(". ")  # Arrow explains it in a second sentence
-    return BadInput(f"{where}: is damaged ({reason.rstrip('.')}). Restore or delete it.")
+    whole_reason = error_reason(error)
+    reason, *_ = whole_reason.split(". ")  # Arrow explains it in a second sentence
+    reason = reason.rstrip(".")
+    return BadInput(f"{where}: is damaged ({reason}). Restore or delete it.")

@@ -74,13 +74,16 @@ class PackedFiles:
             return False
         images, stored = self._write_all(store)
         if _competes(part):
-            return _commit_choice(store, part, outcome_table(images, part.added), stored)
+            outcome = outcome_table(images, part.added)
+            return _commit_choice(store, part, outcome, stored)
         return _commit_index(store, part, stored)
 
     def _write_all(self, store: Store) -> tuple[Sequence[EncodedImage], pa.Table]:
         """Write all images and sidecars, unless others did. Returns what is stored of both."""
-        drawn = outcome_table(self.images, self.part.added)
-        lines = sidecar_lines(join_outcome(self.part.rows, drawn))
+        part = self.part
+        drawn = outcome_table(self.images, part.added)
+        table = join_outcome(part.rows, drawn)
+        lines = sidecar_lines(table)
         with ThreadPoolExecutor(IO_THREADS) as pool:
             written = pool.map(partial(self._write, store), self.images, lines)
             images, outcomes = zip(*written, strict=True)
