@@ -249,7 +249,7 @@ def work(uri: str, shard: int) -> None:
         return
     number = shard % len(plan.shards)
     if plan.job.separate_passes:
-        make_separately(store, plan, number, painter_of(plan))
+        make_separately(store, plan, number)
     else:
         generate_and_help(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 
@@ -261,24 +261,24 @@ def work_stage(uri: str, shard: int, draws: bool) -> None:
     if not plan.shards:
         return
     number = shard % len(plan.shards)
-    (draw if draws else pass_over)(store, plan, number, painter_of(plan))
+    (draw if draws else pass_over)(store, plan, number)
 
 
-def make_separately(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
+def make_separately(store: Store, plan: Plan, number: int) -> None:
     """Draw a shard, then run the passes over it."""
-    draw(store, plan, number, denoiser)
-    pass_over(store, plan, number, denoiser)
+    draw(store, plan, number)
+    pass_over(store, plan, number)
 
 
-def pass_over(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
+def pass_over(store: Store, plan: Plan, number: int) -> None:
     """Run the passes over a shard that is drawn."""
-    passes = LoadedPasses(denoiser.device, Negatives())
+    passes = LoadedPasses(painter_of(plan).device, Negatives())
     pass_shard(store, plan, number, lambda: passes, NoProgress(), Stop())
 
 
-def draw(store: Store, plan: Plan, number: int, denoiser: Denoiser) -> None:
+def draw(store: Store, plan: Plan, number: int) -> None:
     """Draw a shard, whose passes are to come."""
-    draw_shard(store, plan, number, lambda: denoiser, NoProgress(), Stop())
+    draw_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 
 
 def retry(uri: str, include_permanent: bool) -> None:
@@ -298,7 +298,7 @@ def make_round(retry_round: Round) -> None:
     for number in range(len(retry_round.plan.shards)):
         plan = retry_round.plan
         if plan.job.separate_passes:
-            make_separately(store, plan, number, painter_of(plan))
+            make_separately(store, plan, number)
         else:
             generate_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 

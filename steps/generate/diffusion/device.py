@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -187,38 +187,39 @@ def is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def is_known_lost(error: Exception) -> bool:
-    """Whether the device failed, as far as it knows by now: unlike `is_device_lost`, never waits.
-
-    Where it failed, whatever error anybody meets says nothing of the images.
-    """
-    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
-        return True
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    try:
-        torch.cuda.current_stream().query()
-    except RuntimeError as known:
-        return not is_out_of_memory(known)
-    return False
-
-
 def is_device_lost(error: Exception) -> bool:
     """Whether the device itself failed, so that it can compute nothing more for this process.
 
     On CUDA, asks the device: the first to notice may be cuDNN, cuBLAS or Triton, whose errors are
     like those of a bad prompt, or like those of memory that ran out.
     """
-    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+    if _blames_device(error):
         return True
-    if not isinstance(error, RuntimeError):
-        return False
+    return isinstance(error, RuntimeError) and _answers_with_failure(torch.cuda.synchronize)
+
+
+def is_device_already_lost(error: Exception) -> bool:
+    """Whether the device failed, as far as it can tell without a wait for its work.
+
+    Where it failed, whatever error anybody meets says nothing of the images.
+    """
+    return _blames_device(error) or _answers_with_failure(
+        lambda: torch.cuda.current_stream().query()
+    )
+
+
+def _blames_device(error: Exception) -> bool:
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def _answers_with_failure(ask: Callable[[], object]) -> bool:
+    """Whether CUDA, where this process uses it, answers a question by the device's failure."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     try:
-        torch.cuda.synchronize()
-    except RuntimeError as later:
-        return not is_out_of_memory(later)
+        ask()
+    except RuntimeError as failure:
+        return not is_out_of_memory(failure)
     return False
 
 
