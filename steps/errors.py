@@ -105,6 +105,19 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @contextmanager
+def explained_by(explain: Callable[[Exception], KilnError | None]) -> Iterator[None]:
+    """Raise what explains an error inside the block, or the error itself where nothing does."""
+    try:
+        yield
+    except KilnError:
+        raise
+    except Exception as error:
+        if explained := explain(error):
+            raise explained from error
+        raise
+
+
+@contextmanager
 def in_setting(setting: str) -> Iterator[None]:
     """Begin the sentences of failures inside with the setting at fault, such as passes.detail.
 

@@ -235,8 +235,9 @@ def overlay(
 ) -> pa.Table:
     """The manifest with the rows of a later round in place of those that are not ok.
 
-    Of `candidates` none of which has won, the losers are as the round has them where one won there:
-    it may be one of them.
+    Of `candidates`, those of a place are as the round has them where one won there alone. Where
+    none has won, nobody has lost in the round, so that one that failed is made again. A loser that
+    is stored takes the place of one that is not.
 
     An image may be ok in both, where a late process commits a part that the round has made: of
     these, the one that the stored manifest names stays, so that a finished run does.
@@ -252,12 +253,7 @@ def overlay(
     outcomes = later["status"].to_numpy()[later_rows]
     is_ok_later = np.isin(outcomes, SETTLED_STATUSES)
     if candidates > 1:
-        is_decided = _has_winner(manifest, candidates)
-        is_decided_later = in_later & _has_winner(later, candidates)[later_rows]
-        is_ok &= ~is_decided_later | (statuses == "ok")
-        # Together with the winner, so that there is one, go those that failed.
-        is_ok |= is_decided
-        is_ok_later |= is_decided_later
+        is_ok, is_ok_later = _settle_places(manifest, later, later_rows, candidates)
     replaced = in_later & ~is_ok & (outcomes != MISSING_STATUS)
     is_in_both = in_later & is_ok & is_ok_later
     if is_in_both.any():
@@ -275,13 +271,32 @@ def overlay(
     return overlaid.combine_chunks()
 
 
-def _has_winner(manifest: pa.Table, candidates: int) -> npt.NDArray[np.bool_]:
-    """For each image, whether one of the candidates of its place, its neighbors, has won."""
+def _settle_places(
+    manifest: pa.Table, later: pa.Table, later_rows: npt.NDArray[np.int64], candidates: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which images are settled in the manifest, and which in a later round, in `later_rows`."""
+    statuses = manifest["status"].to_numpy()
+    outcomes = later["status"].to_numpy()[later_rows]
+    has_winner = _share_place(_is_winner(manifest), candidates)
+    has_winner_later = _share_place(_is_winner(later), candidates)[later_rows]
+    is_stored_loser = (outcomes == "ok") & ~_is_winner(later)[later_rows]
+    lost_to_none = (outcomes == OUTSCORED_STATUS) & (statuses != MISSING_STATUS)
+    is_settled = np.isin(statuses, SETTLED_STATUSES) | lost_to_none
+    stays = has_winner | (is_settled & ~has_winner_later)
+    stays &= (statuses == "ok") | ~is_stored_loser
+    return stays, has_winner_later | (is_stored_loser & ~has_winner)
+
+
+def _is_winner(manifest: pa.Table) -> npt.NDArray[np.bool_]:
     is_winner = pc.and_(
         pc.equal(manifest["status"], "ok"),
         pc.fill_null(pc.equal(manifest[RANK_COLUMN], 1), False),
     )
-    places = np.arange(manifest.num_rows) // candidates
-    winners = np.bincount(places, weights=is_winner.to_numpy())
-    has_winner: npt.NDArray[np.bool_] = winners[places] > 0
-    return has_winner
+    mask: npt.NDArray[np.bool_] = is_winner.to_numpy()
+    return mask
+
+
+def _share_place(mask: npt.NDArray[np.bool_], candidates: int) -> npt.NDArray[np.bool_]:
+    """For each image, whether one of the candidates of its place, its neighbors, is in the mask."""
+    shared: npt.NDArray[np.bool_] = mask.reshape(-1, candidates).any(axis=1).repeat(candidates)
+    return shared

@@ -69,7 +69,7 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     """
     if not is_remote_uri(uri):
         _refuse_file(uri)
-    run_uri, _ = resolve_run(uri.rstrip("/") or uri)
+    run_uri, _ = resolve_run(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return (open_source(run_uri),)

@@ -5,7 +5,6 @@ from urllib.parse import quote
 
 from imagekiln.steps.errors import BadInput, cut_name
 
-EXPORT_KEY = "export.json"
 MANIFEST_FOLDER = "manifest"
 DATA_FOLDER = "data"
 # A hub takes 10,000 files in a folder, and lists long ones slowly.

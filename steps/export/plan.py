@@ -12,9 +12,10 @@ import pyarrow as pa
 from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name, newer_version_error
-from imagekiln.steps.export.layout import DATA_KEY_PATTERN, EXPORT_KEY, file_rows_key
+from imagekiln.steps.export.layout import DATA_KEY_PATTERN, file_rows_key
 from imagekiln.steps.export.settings import ExportSettings, describe_setting
 from imagekiln.steps.job.output import FILE_SUFFIXES
+from imagekiln.steps.runs.keys import EXPORT_KEY
 from imagekiln.steps.runs.plan import Count
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN

@@ -8,11 +8,20 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, cut_name, first_line
+from imagekiln.steps.errors import (
+    BadInput,
+    KilnError,
+    Missing,
+    TryAgain,
+    cut_name,
+    explained_by,
+    first_line,
+)
 from imagekiln.steps.export.checking import read_planned_manifest, require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
 from imagekiln.steps.export.manifest import cut_manifest, iter_manifest
@@ -291,21 +300,12 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
     return existing
 
 
-@contextmanager
-def _translate_errors(repository: str) -> Iterator[None]:
+def _translate_errors(repository: str) -> AbstractContextManager[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
     from imagekiln.steps.models.hub_answers import limit_client
 
     limit_client()
-    try:
-        yield
-    except KilnError:
-        raise
-    except Exception as error:
-        explained = _explain(repository, error)
-        if explained is None:
-            raise
-        raise explained from error
+    return explained_by(partial(_explain, repository))
 
 
 def _explain(repository: str, error: Exception) -> KilnError | None:

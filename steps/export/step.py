@@ -16,7 +16,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.card import render_export_card
 from imagekiln.steps.export.copying import file_columns, make_file
 from imagekiln.steps.export.cutting import write_partition
-from imagekiln.steps.export.layout import EXPORT_KEY, manifest_chunk_key, success_marker
+from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
 from imagekiln.steps.export.plan import (
     EXPORT_VERSION,
@@ -33,7 +33,14 @@ from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
 from imagekiln.steps.export.source import ExportSource
-from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, forgotten_key, registry_key
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    EXPORT_KEY,
+    PLAN_KEY,
+    SUCCESS_KEY,
+    forgotten_key,
+    registry_key,
+)
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.tables import to_parquet
@@ -74,7 +81,7 @@ def export(
     """
     settings = settings or read_settings()
     store = open_store(destination)
-    source_uri, _ = resolve_run(source.rstrip("/") or source)
+    source_uri, _ = resolve_run(source)
     plan = find_export_plan(store)
     if plan is None:
         _require_free(store)

@@ -78,7 +78,7 @@ def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
 
     Raises as `open_runs_of_output` does.
     """
-    run_uri, _ = resolve_run(uri.rstrip("/") or uri)
+    run_uri, _ = resolve_run(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return [Run(store, load_plan(store))]

@@ -7,6 +7,7 @@ checked for being whole, not for what they say.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ from imagekiln.steps.storage.store import Store, read_small
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
 INPUT_READERS = 4
 BYTES_PER_PIXEL = 3
+# What is in parentheses was said by a library, perhaps in several sentences.
+FIRST_SENTENCE = re.compile(r"(?:\(.*\)|.)*?(?=\. |\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,9 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
         _require_unchanged(run, before)
-        raise Incomplete(*_describe_errors(checked), _advise(run, reconciler, checked))
+        raise Incomplete(
+            *_describe_errors(checked, run.store.uri), _advise(run, reconciler, checked)
+        )
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
 
 
@@ -116,18 +121,23 @@ def _require_unchanged(run: Run, before: _Version) -> None:
         )
 
 
-def _describe_errors(checked: CheckResult) -> list[str]:
+def _describe_errors(checked: CheckResult, run: str) -> list[str]:
     """What is wrong, a line for each object or image, without the advice for a single one."""
     lines: dict[str, str] = {}
     for error in checked.errors:
-        place, _, problem = error.partition(": ")
+        folder = run if error.startswith(run) else ""  # its name may have dots and colons
+        sentence = _first_sentence(error.removeprefix(folder))
+        place, _, problem = sentence.partition(": ")
         is_of_image = problem.startswith("image ")
-        key = error if is_of_image else place
-        sentence = error.partition(". ")[0]
-        lines.setdefault(key, f"{sentence}.")
+        lines.setdefault(sentence if is_of_image else place, f"{folder}{sentence}.")
     unlisted = checked.error_count - len(checked.errors)
     more = [f"And {unlisted} more."] if unlisted else []
     return [*lines.values(), *more]
+
+
+def _first_sentence(text: str) -> str:
+    match = FIRST_SENTENCE.match(text)
+    return match[0] if match else text
 
 
 def _check_run(

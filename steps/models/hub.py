@@ -3,14 +3,15 @@
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, TypeVar
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.models.hub_cache import (
     forget_empty_listing,
@@ -204,21 +205,14 @@ def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
     return None
 
 
-@contextmanager
-def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
+def translate_hub_errors(
+    reference: HubReference, setting: str = "model"
+) -> AbstractContextManager[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
     from imagekiln.steps.models.hub_answers import limit_client
 
     limit_client()
-    try:
-        yield
-    except KilnError:
-        raise
-    except Exception as error:
-        explained = _explain_hub_error(reference, error, setting)
-        if explained is None:
-            raise
-        raise explained from error
+    return explained_by(partial(_explain_hub_error, reference, setting))
 
 
 def require_revision(reference: HubReference, setting: str) -> None:
@@ -229,7 +223,7 @@ def require_revision(reference: HubReference, setting: str) -> None:
         )
 
 
-def _explain_hub_error(reference: HubReference, error: Exception, setting: str) -> KilnError | None:
+def _explain_hub_error(reference: HubReference, setting: str, error: Exception) -> KilnError | None:
     from huggingface_hub import errors
 
     error = _hub_cause(error)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -71,8 +71,7 @@ def require_undamaged(
     """
     links = [path for path in paths if path.is_symlink()]
     with translate_errors(name):
-        if not all(link.exists() for link in links):
-            raise _lost_file(name)
+        _require_no_broken_link(name, links)
         try:
             wholes = map_files(links, lambda path: _is_whole(path, before_piece))
         except FileNotFoundError as error:
@@ -104,8 +103,17 @@ def loading_from_cache(name: str, place: Path) -> Iterator[None]:
 
 def require_no_lost_file(name: str, folder: Path) -> None:
     """Raise TryAgain where a file of a model's folder in the cache is gone, which was there."""
-    is_in_cache = folder.parent.name == "snapshots"
-    if is_in_cache and not all(path.exists() for path in folder.rglob("*")):
+    if folder.parent.name == "snapshots":
+        _require_no_broken_link(name, folder.rglob("*"))
+
+
+def _require_no_broken_link(name: str, paths: Iterable[Path]) -> None:
+    """Raise TryAgain where a link leads nowhere. It is removed: it may be of what nobody needs."""
+    broken = [path for path in paths if not path.exists()]
+    for link in broken:
+        with suppress(OSError):
+            link.unlink()
+    if broken:
         raise _lost_file(name)
 
 

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 REGISTRY_FOLDER = "_runs"  # of an output, and beside its runs
 REWRITES_FOLDER = "_rewritten"  # likewise
 PLAN_KEY = "plan.json"
+EXPORT_KEY = "export.json"  # of an export, which is no run
 EXISTING_RUNS_KEY = "looked-at.json"
 REJECTED_KEY = "rejected.parquet"
 DUPLICATES_KEY = "duplicates.parquet"

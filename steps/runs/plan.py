@@ -30,7 +30,7 @@ from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
+from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from imagekiln.steps.runtime.sanitize import format_command
@@ -252,6 +252,8 @@ def load_plan(store: Store) -> Plan:
                 f"{store.uri}: is an output that holds runs. Name one of them: "
                 f"`{format_command('runs', store.uri)}` lists them."
             ) from error
+        if store.exists(EXPORT_KEY):
+            raise Missing(f"{store.uri}: is an export. Name one of the runs it is from.") from error
         raise Missing(
             f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
         ) from error

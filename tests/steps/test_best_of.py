@@ -25,7 +25,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.image import OUTSCORED_STATUS
+from imagekiln.steps.runs.image import OUTSCORED_STATUS, EncodedImage
 from imagekiln.steps.runs.plan import load_plan, parse_plan, plan_to_json
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
@@ -34,7 +34,17 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.faults import failing
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
-from tests.runs import PROMPTS, begin_round, encoded, fill, job, not_ok, planned, write_prompts
+from tests.runs import (
+    PROMPTS,
+    begin_round,
+    encoded,
+    fill,
+    job,
+    not_ok,
+    planned,
+    renumbered,
+    write_prompts,
+)
 from tests.runs import settings as small_settings
 from tests.scorers import clip_folder
 
@@ -208,6 +218,58 @@ def test_a_round_in_which_a_loser_of_a_failed_winner_wins_gives_its_image(tmp_pa
     rows = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()
     assert [row["candidate_rank"] for row in rows[:4]] == [1, 2, 3, 4]
     assert rows[4:] == before[4:]
+    assert verify(plan.uri).ok == PROMPT_COUNT
+
+
+LOSER = not_ok(0, OUTSCORED_STATUS)
+FAILED = not_ok(0)
+FIRST, SECOND = (replace(encoded(0), candidate_rank=rank) for rank in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("first", "of_round", "statuses"),
+    [
+        # The winner failed once it was chosen. In the round, another does.
+        ([FAILED, LOSER], [LOSER, FAILED], ["failed", "outscored"]),
+        ([FAILED, SECOND], [LOSER, FIRST], ["outscored", "ok"]),
+        ([FIRST, FAILED], [FIRST, SECOND], ["ok", "ok"]),
+    ],
+    ids=["none has won", "a stored loser wins", "a stored loser failed"],
+)
+def test_a_prompt_is_settled_by_a_winner_alone(
+    first: list[EncodedImage], of_round: list[EncodedImage], statuses: list[str], tmp_path: Path
+) -> None:
+    keep = {"of": 2, "by": "seeds", "losers": "keep"}
+    plan = plan_best(tmp_path, keep=keep, limits={"failed_share": 1})
+    fill(plan, {place: [*first, *[FIRST, LOSER] * 4][place] for place in range(10)})
+    aggregate(plan.uri)
+    again = begin_round(plan)
+    (part,) = read_shard(again.store, again.plan, 0)
+    format_of(plan.plan.job).pack(part, renumbered(of_round)).commit(again.store)
+
+    aggregate(plan.uri)
+    rows = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()[:2]
+    assert [row["status"] for row in rows] == statuses
+    is_won = [row["status"] == "ok" and row["candidate_rank"] == 1 for row in rows]
+    assert sum(is_won) == (0 if "failed" in statuses else 1)
+    assert verify(plan.uri).images == 10
+
+
+def test_a_late_winner_stays_where_a_round_has_none(tmp_path: Path) -> None:
+    small = {"batch": {"images": 2}, "part": {"images": 2}}
+    plan = plan_best(tmp_path, keep="best 1 of 2 by seeds", limits={"failed_share": 1}, **small)
+    store = open_store(plan.uri)
+    part, *_ = read_shard(store, plan.plan, 0)
+    fill(plan, {place: (FIRST, LOSER)[place % 2] for place in range(10)})
+    store.remove(part.key)
+    aggregate_incomplete(plan.uri)
+    again = begin_round(plan)
+    (round_part,) = read_shard(again.store, again.plan, 0)
+    part_format = format_of(plan.plan.job)
+    part_format.pack(round_part, renumbered([FAILED, LOSER])).commit(again.store)
+    assert aggregate(plan.uri).ok == PROMPT_COUNT - 1
+    part_format.pack(part, renumbered([LOSER, FIRST])).commit(store)
+    assert aggregate(plan.uri).ok == PROMPT_COUNT
     assert verify(plan.uri).ok == PROMPT_COUNT
 
 

@@ -377,7 +377,7 @@ def outcome(outputs: str | None) -> None:
     import os
     import time
 
-    from imagekiln.steps.errors import KilnError
+    from imagekiln.steps.errors import BadInput, KilnError
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
@@ -388,6 +388,8 @@ def outcome(outputs: str | None) -> None:
     if outputs:
         write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
     ended = outcome_from_environment(os.environ)
+    if not ended.status:
+        raise BadInput("IMAGEKILN_STATUS is not set. Only the exit handler of a workflow has it.")
     if ended.run:
         add_log_context("report", ended.run)
     print_text(describe_outcome(ended))

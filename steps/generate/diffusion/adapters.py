@@ -1,14 +1,12 @@
 """What images are drawn from besides their texts: input images, and the networks that read them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import diffusers
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.ip_adapter import load_ip_adapter, preprocess_reference
@@ -47,12 +45,14 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     adapters = LoadedAdapters(ImagePrefetcher(store, preprocess))
     if control is not None:
         folder = fetch_planned_adapter(control, plan.adapters["control_image"])
-        with loading_from_cache(control.id, folder), _explained_loading("model.controlnet"):
+        explain = partial(_explain_misfit, "model.controlnet")
+        with loading_from_cache(control.id, folder), explained_by(explain):
             network = load_controlnet(pipe, control, folder)
         adapters = replace(adapters, controlnet=network, controlnet_scale=control.scale)
     if reference is not None:
         folder = fetch_planned_adapter(reference, plan.adapters["reference_image"])
-        with loading_from_cache(reference.id, folder), _explained_loading("model.ip_adapter"):
+        explain = partial(_explain_misfit, "model.ip_adapter")
+        with loading_from_cache(reference.id, folder), explained_by(explain):
             load_ip_adapter(pipe, reference, folder)
         adapters = replace(adapters, ip_adapter_scale=reference.scale)
     return adapters
@@ -78,14 +78,9 @@ def load_controlnet(
     return network.to(pipe.device).eval()
 
 
-@contextmanager
-def _explained_loading(setting: str) -> Iterator[None]:
-    try:
-        yield
-    except KilnError:
-        raise
-    except Exception as error:  # a user's folder makes the libraries raise anything
-        if failure := explain_device(setting, error):
-            raise failure from error
-        reason = f"it has no {error}" if isinstance(error, KeyError) else error_reason(error)
-        raise BadInput(f"{setting}: does not fit the model ({reason}). Choose another.") from error
+def _explain_misfit(setting: str, error: Exception) -> KilnError:
+    """What a user's folder makes of the libraries' errors, which may be any."""
+    reason = f"it has no {error}" if isinstance(error, KeyError) else error_reason(error)
+    return explain_device(setting, error) or BadInput(
+        f"{setting}: does not fit the model ({reason}). Choose another."
+    )

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Protocol
 
 import diffusers
-import numpy as np
 import torch
 from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
@@ -39,6 +38,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
     HostCopy,
     PendingBatch,
     copy_to_host,
+    to_tensor,
 )
 from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
@@ -59,7 +59,6 @@ from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
-FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
 
 
@@ -317,23 +316,6 @@ class PipelineCall:
             self.safety_flags,
             strict=True,
         )
-
-
-def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
-    """Images as float32 (batch, 3, height, width), from tensors or from arrays with channels last.
-
-    Raises ValueError where they have another size than the row.
-    """
-    if isinstance(images, torch.Tensor):
-        tensor = images.float()
-    else:
-        tensor = torch.from_numpy(images).float().permute(0, 3, 1, 2)
-    height, width = tensor.shape[-2:]
-    if (height, width) != (row.parameters.height, row.parameters.width):
-        raise ValueError(
-            f"the model drew {width} x {height} pixels, which is the nearest size that it knows"
-        )
-    return tensor
 
 
 def safety_flags(output: BaseOutput, count: int) -> list[bool]:

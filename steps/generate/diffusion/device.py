@@ -8,15 +8,17 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
 from imagekiln.steps.runtime.gpus import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
+from imagekiln.steps.storage.failures import error_reason
 
 # What libraries without an error class for it say: CUDA and MPS; PyTorch's allocator on the CPU;
 # cuBLAS, also where it finds no room for its handle; and cuDNN, where a convolution finds none for
@@ -278,25 +280,16 @@ def explain_device(subject: str, error: Exception) -> TryAgain | None:
     if is_device_lost(error):
         return device_error(error)
     if is_out_of_memory(error):
-        reason = first_line(str(error)) or type(error).__name__
+        reason = error_reason(error).rstrip(".")
         return TryAgain(
-            f"{subject}: the device has no room for it ({reason.rstrip('.')}). Run the shard again."
+            f"{subject}: the device has no room for it ({reason}). Run the shard again."
         )
     return None
 
 
-@contextmanager
-def loading(subject: str) -> Iterator[None]:
+def loading(subject: str) -> AbstractContextManager[None]:
     """Report where the device has no room for what the block loads, or fails. Raises TryAgain."""
-    try:
-        yield
-    except KilnError:
-        raise
-    except Exception as error:
-        failure = explain_device(subject, error)
-        if failure is None:
-            raise
-        raise failure from error
+    return explained_by(partial(explain_device, subject))
 
 
 @contextmanager

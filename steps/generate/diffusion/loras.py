@@ -6,13 +6,14 @@ So a LoRA that is not active costs memory but no time, and no image depends on t
 
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import diffusers
 import torch
 from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapters
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.patches import lora_components, lora_scales_to_tensors
 from imagekiln.steps.job.adapters import LoraSettings
@@ -103,11 +104,9 @@ class LoraLayers:
             )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
-        with loading_from_cache(self._settings[name].id, path):
-            try:
-                self._load_layers(path, adapter)
-            except Exception as error:  # a user's file makes the libraries raise anything
-                raise _explain_load_error(f"model.loras.{name}", error) from error
+        explain = partial(_explain_misfit, f"model.loras.{name}")
+        with loading_from_cache(self._settings[name].id, path), explained_by(explain):
+            self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
             component.eval()  # new layers are in train mode, where dropout is random
         self._adapters[name] = adapter
@@ -146,14 +145,11 @@ def _changes_layer(tensor: str) -> bool:
     return "alpha" not in tensor and any(marker in tensor for marker in LAYER_TENSOR_MARKERS)
 
 
-def _explain_load_error(setting: str, error: Exception) -> KilnError:
-    if isinstance(error, KilnError):
-        return error
+def _explain_misfit(setting: str, error: Exception) -> KilnError:
+    """What a user's file makes of the libraries' errors, which may be any."""
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
-    if failure := explain_device(setting, error):
-        return failure
-    return BadInput(
+    return explain_device(setting, error) or BadInput(
         f"{setting}: does not fit the model ({error_reason(error)}). "
         "Choose another LoRA, or another model."
     )

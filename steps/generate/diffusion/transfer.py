@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import overload
 
+import numpy as np
 import torch
 
 from imagekiln.steps.generate.diffusion.device import (
@@ -15,7 +16,9 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.runs.image import DrawnImage
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,23 @@ class PendingBatch(Sequence[DrawnImage]):
 def count_pending(images: Sequence[DrawnImage]) -> int:
     """How many of these images, which have just been queued, the device may still be drawing."""
     return len(images) if isinstance(images, PendingBatch) else 0
+
+
+def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
+    """Images as float32 (batch, 3, height, width), from tensors or from arrays with channels last.
+
+    Raises ValueError where they have another size than the row.
+    """
+    if isinstance(images, torch.Tensor):
+        tensor = images.float()
+    else:
+        tensor = torch.from_numpy(images).float().permute(0, 3, 1, 2)
+    height, width = tensor.shape[-2:]
+    if (height, width) != (row.parameters.height, row.parameters.width):
+        raise ValueError(
+            f"the model drew {width} x {height} pixels, which is the nearest size that it knows"
+        )
+    return tensor
 
 
 def copy_to_host(images: torch.Tensor, stream: torch.cuda.Stream | None, spans: Spans) -> HostCopy:

@@ -1,11 +1,10 @@
 """How models of transformers are loaded beside the denoiser: safetensors only, no remote code."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.storage.failures import error_reason
@@ -19,24 +18,20 @@ MODEL_OPTIONS: dict[str, Untyped] = {
 }
 
 
-@contextmanager
-def explained_loading(setting: str, model_id: str, kind: str) -> Iterator[None]:
-    """Report what loading a model raises in the block.
+def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContextManager[None]:
+    """Report what loading a model raises in the block: a user's folder makes libraries raise all.
 
     Raises BadInput where it does not load as what this kind needs, TryAgain where the device has no
     room for it or failed.
     """
-    try:
-        yield
-    except KilnError:
-        raise
-    except Exception as error:  # a user's folder makes the libraries raise anything
-        reason = error_reason(error)
-        if failure := explain_device(f"{setting}: {model_id}", error):
-            raise failure from error
-        raise BadInput(
-            f"{setting}: {model_id} does not load as a {kind} ({reason}). Choose another model."
-        ) from error
+    subject = f"{setting}: {model_id}"
+
+    def explain(error: Exception) -> KilnError:
+        return explain_device(subject, error) or BadInput(
+            f"{subject} does not load as a {kind} ({error_reason(error)}). Choose another model."
+        )
+
+    return explained_by(explain)
 
 
 def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.output import Png
+from imagekiln.steps.maintain import verify as verify_module
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
@@ -283,6 +284,30 @@ def test_a_damaged_object_is_found(key: str, store: Store) -> None:
     store.replace(key, b"PAR1" + store.read(key)[4:-20])
     with pytest.raises(Incomplete, match=rf"{key}: is (damaged \([^()]+\)|not what was planned)\."):
         verify(store.uri)
+
+
+def test_each_damaged_object_is_named_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    store = finished(tmp_path / "a: b" / "v1. final")
+    damaged = [manifest_key(0), manifest_key(1), image_ids_key(0)]
+    for key in damaged:
+        store.replace(key, store.read(key)[:-20])
+    with pytest.raises(Incomplete) as caught:
+        verify(store.uri)
+    *lines, _ = str(caught.value).splitlines()
+    assert [line.partition(": is damaged (")[0] for line in lines] == [*map(store.uri_of, damaged)]
+
+
+def test_what_a_library_says_in_two_sentences_is_shown_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise BadInput("thing: cannot be read (Not so. Nor so (ever)). Restore it.")
+
+    monkeypatch.setattr(verify_module, "_check_tables", refuse)
+    with pytest.raises(Incomplete) as caught:
+        verify(store.uri)
+    first, *_ = str(caught.value).splitlines()
+    assert first == "thing: cannot be read (Not so. Nor so (ever))."
 
 
 def test_a_shard_of_other_rows_is_found(store: Store) -> None:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from imagekiln.steps.runs.keys import EXPORT_KEY
 from imagekiln.steps.storage import filesystem
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -134,6 +135,28 @@ def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[s
     assert (
         _refused(*command)
         == "out/x: holds no plan. Run `imagekiln plan` first, or check the run's name."
+    )
+
+
+def test_export_where_a_run_should_be() -> None:
+    export = Path("out/x")
+    export.mkdir(parents=True)
+    (export / EXPORT_KEY).touch()
+    assert _refused("verify", "out/x") == "out/x: is an export. Name one of the runs it is from."
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["gallery", "s3://"], ["export", "s3://", "to"], ["forget", "s3://", "--id", "0" * 32]],
+    ids=lambda command: command[0],
+)
+def test_address_without_a_bucket_is_no_folder(command: list[str]) -> None:
+    assert _refused(*command) == "s3://: names no bucket. Write s3://bucket/folder."
+
+
+def test_outcome_outside_of_a_workflow() -> None:
+    assert _refused("outcome") == (
+        "IMAGEKILN_STATUS is not set. Only the exit handler of a workflow has it."
     )
 
 
