@@ -129,7 +129,7 @@ class Gallery:
             with self._queries:
                 means = mean_by_run(self._index, column)
         nights = self._nights(0)
-        if len(nights) < len(self._runs.runs):  # one that could not be read now may be readable soon
+        if len(nights) < len(self._runs.runs):  # one that cannot be read now may be read later
             self._nights.drop(0)
         return [replace(night, mean=means.get(night.run_id)) for night in nights]
 

@@ -103,11 +103,13 @@ def test_a_night_that_was_stopped_before_it_was_in_the_card_is_in_it_once_run_ag
 ) -> None:
     output = tmp_path / "nights"
     make_night(output, "first", prompts(3))
-    night = job(write_prompts(tmp_path / "second.parquet", prompts(4)), str(output), run_id="second")
+    table = write_prompts(tmp_path / "second.parquet", prompts(4))
+    night = job(table, str(output), run_id="second")
     fill(make_plan(night))
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
+    with monkeypatch.context() as patch:
         patch.setattr(step, "update_output_card", stop)
-        run(night)
+        with pytest.raises(Stopped):
+            run(night)
     assert len(load(output, tmp_path)) == 3
     assert run(night).before
     assert len(load(output, tmp_path)) == 7

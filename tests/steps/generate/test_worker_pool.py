@@ -13,8 +13,7 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.runs import planned
 
-
-# Of two workers, that of the first part fails while the other is at its last part, which it finishes.
+# Of two workers, that of the first part fails while the other finishes its last part.
 FAILS_BESIDE_A_LAST_PART = """
 import sys, time, types
 from contextlib import contextmanager
