@@ -119,10 +119,13 @@ def _unfinish(run: Run) -> None:
 def finish_run(run: Run) -> Summary:
     """The summary of a run with nothing left to do.
 
-    What was killed when all but the run was finished, or all but its suspension ended, is done now.
+    What was killed when all but the run was finished, or all but its suspension ended, is done now,
+    and so is the card of its output.
     """
-    is_done = run.is_finished and not run.is_suspended
-    return load_summary(run.store) if is_done else aggregate_run(run)
+    if run.is_suspended or not run.is_finished:
+        return aggregate_run(run)
+    update_card_with(run.store.uri, run.plan)
+    return load_summary(run.store)
 
 
 def _summarize_safely(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:

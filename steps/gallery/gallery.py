@@ -128,7 +128,10 @@ class Gallery:
         if column is not None:
             with self._queries:
                 means = mean_by_run(self._index, column)
-        return [replace(night, mean=means.get(night.run_id)) for night in self._nights(0)]
+        nights = self._nights(0)
+        if len(nights) < len(self._runs.runs):  # one that cannot be read now may be read later
+            self._nights.drop(0)
+        return [replace(night, mean=means.get(night.run_id)) for night in nights]
 
 
 def describe_choices(

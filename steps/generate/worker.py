@@ -105,8 +105,8 @@ class _Inbox:
         threading.Thread(target=self._receive, name="inbox", daemon=True).start()
 
     def units(self) -> Iterator[WorkUnit]:
-        """The units to make, as they come."""
-        while (unit := self._units.get()) is not None:
+        """The units to make, as they come, until a stop is requested."""
+        while self._stop.requested_at is None and (unit := self._units.get()) is not None:
             yield unit
 
     def _receive(self) -> None:

@@ -21,6 +21,7 @@ from imagekiln.steps.aggregate.publishing import suspend_success
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.dataset.runs import require_not_suspended
 from imagekiln.steps.errors import BadInput, Missing, StorageRefused, cut_name
 from imagekiln.steps.export.removal import remove_from_export, require_complete_export
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
@@ -176,7 +177,8 @@ def forget(
     """Select images of the run or output at `uri`; with `remove`, take them down.
 
     They are also removed from these exports. Raises BadInput where nothing is selected by anything,
-    or where a run is not finished, Missing where there is no run, TryAgain.
+    or where a run is not finished, Incomplete where its objects are being replaced, Missing where
+    there is no run, TryAgain.
     """
     selection.require_valid()
     for name in exports:  # a wrong name is found before anything is removed
@@ -249,6 +251,7 @@ def _require_ended(run: Run) -> None:
     # What was begun here and killed left the run unfinished, with ids.
     was_begun = len(read_forgotten(run.store, run.plan)) > 0
     if not (run.is_finished or was_begun):
+        require_not_suspended(run.store)
         raise BadInput(
             f"{run.store.uri}: is not finished, so a process may still make its images. Run its "
             f"job to the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."

@@ -407,7 +407,8 @@ def forget(
     `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
     makes them again; their rows stay, with their prompts. They are also removed from `exports`.
 
-    Raises BadInput where a run or an export is not finished, Missing where there is none.
+    Raises BadInput where a run or an export is not finished, Incomplete where an interrupted
+    command was replacing a run's objects, Missing where there is none.
     """
     from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
+from imagekiln.steps.aggregate import step
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.export.step import export
+from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runtime.signals import Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import Rows, fill, not_ok, planned
+from tests.runs import Rows, fill, job, not_ok, planned, write_prompts
 
 # By name, because type checkers take this repository's folder `datasets` for the library.
 datasets: Any = import_module("datasets")
@@ -92,6 +96,27 @@ def test_a_run_that_is_unfinished_again_is_in_the_card_no_more(tmp_path: Path) -
         aggregate(str(output / "first"))
     (config,) = front_matter(output)["configs"]
     assert config["data_files"] == [{"split": "train", "path": ["second/images/*.parquet"]}]
+
+
+def test_a_night_that_was_stopped_before_it_was_in_the_card_is_in_it_once_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "nights"
+    make_night(output, "first", prompts(3))
+    table = write_prompts(tmp_path / "second.parquet", prompts(4))
+    night = job(table, str(output), run_id="second")
+    fill(make_plan(night))
+    with monkeypatch.context() as patch:
+        patch.setattr(step, "update_output_card", stop)
+        with pytest.raises(Stopped):
+            run(night)
+    assert len(load(output, tmp_path)) == 3
+    assert run(night).before
+    assert len(load(output, tmp_path)) == 7
+
+
+def stop(_: str) -> None:
+    raise Stopped
 
 
 @pytest.mark.quick_cases(1)

@@ -165,6 +165,18 @@ def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Cl
     assert [night["mean"] for night in nights] == pytest.approx([1.3, 2.3])
 
 
+def test_trends_have_a_run_again_that_could_not_be_read_once(output: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(output, tmp_path / "out")
+    summary = copy / "night-0" / "summary.json"
+    whole = summary.read_bytes()
+    with serving(str(copy)) as client:
+        for content, runs in ((b"{", ["night-1"]), (whole, ["night-0", "night-1"])):
+            summary.write_bytes(content)
+            nights = client.get("/trends").json
+            assert isinstance(nights, list)
+            assert [night["run_id"] for night in nights] == runs
+
+
 def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
     rows = [
         {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50")},

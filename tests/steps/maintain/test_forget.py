@@ -507,6 +507,16 @@ def test_nothing_is_removed_where_a_run_or_a_round_is_not_finished(tmp_path: Pat
     assert images_by_row(whole) == before
 
 
+def test_where_a_round_was_stopped_as_its_run_was_replaced_the_remedy_is_named(
+    tmp_path: Path,
+) -> None:
+    store = finished(tmp_path / "run")
+    store.create(SUSPENDED_KEY, b"for now")
+    store.remove(SUCCESS_KEY)
+    with pytest.raises(Incomplete, match=r"being replaced\..* or type `imagekiln aggregate"):
+        imagekiln.forget(store.uri, ids=["row-1"], remove=True)
+
+
 @pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
 def test_files_of_an_export_that_were_exchanged_keep_no_image_without_a_word(
     tmp_path: Path, file_format: str
