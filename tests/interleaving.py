@@ -56,6 +56,12 @@ class Process:
         """Make so many accesses, or fewer where the work ends before."""
         self._run_for(accesses)
 
+    def step_to_write(self) -> None:
+        """Go on until the next access writes, or looks for a later turn, as most do first."""
+        self.step()
+        while not self.is_done and not self._is_before_write():
+            self.step()
+
     def finish(self) -> None:
         """Run to the end."""
         self._run_for(math.inf)
@@ -80,14 +86,19 @@ class Process:
 
     def pause(self, operation: str, name: str) -> None:
         """Wait to be stepped, in the thread of the process."""
-        looked_for_turn = (
-            self.next_access[0] == "exists" and f"/{TURNS_FOLDER}/" in self.next_access[1]
-        )
+        looked_for_turn = self._looks_for_turn()
         self.next_access = (operation, name)
         if not self._is_killed and not (looked_for_turn and operation in WRITES):
             self._wait()
         if self._is_killed:
             raise Killed
+
+    def _is_before_write(self) -> bool:
+        return self.next_access[0] in WRITES or self._looks_for_turn()
+
+    def _looks_for_turn(self) -> bool:
+        operation, name = self.next_access
+        return operation == "exists" and f"/{TURNS_FOLDER}/" in name
 
     def _wait(self) -> None:
         if self._accesses_left > 0:
