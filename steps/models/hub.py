@@ -174,7 +174,7 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
     all. These waits are random, and never shorter than the hub asks for. Raises BadInput, Missing,
     TryAgain.
     """
-    from imagekiln.steps.models.hub_answers import seconds_to_wait
+    from imagekiln.steps.storage.hub_answers import seconds_to_wait
 
     remove_abandoned_downloads(reference.id)
     for attempt in range(1, MAX_ATTEMPTS):
@@ -207,7 +207,7 @@ def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
 @contextmanager
 def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
-    from imagekiln.steps.models.hub_answers import limit_client
+    from imagekiln.steps.storage.hub_answers import limit_client
 
     limit_client()
     try:

@@ -104,7 +104,7 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 def test_a_hub_that_never_answers_is_worth_another_try(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("imagekiln.steps.storage.hub_answers.MAX_SILENCE_SECONDS", 0.1)
     with silent_server() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         close_session()
@@ -119,7 +119,7 @@ def test_a_hub_that_never_answers_is_worth_another_try(
 def test_an_answer_that_has_no_end_fills_no_memory(
     export: Path, hub: DatasetHub, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_LISTING_BYTES", 2**20)
+    monkeypatch.setattr("imagekiln.steps.storage.hub_answers.MAX_LISTING_BYTES", 2**20)
     hub.page = b" " * 2**21
     hub.answers_left = answers
     with pytest.raises(BadInput, match="the hub sends more than 1 MiB"):
