@@ -23,6 +23,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import (
+    EXPORT_KEY,
     MAX_FOLDER_FILES,
     data_key,
     file_rows_key,
@@ -36,6 +37,7 @@ from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from tests import jobs
 from tests.interleaving import Process, interleaving
 from tests.runs import encoded, fill, not_ok, planned, retried
@@ -290,6 +292,27 @@ def test_a_plan_of_which_a_bit_is_damaged_is_not_carried_out(output: str, tmp_pa
     with pytest.raises(BadInput, match=r"export\.json: has other bytes than were planned"):
         imagekiln.export(output, target)
     assert jobs.files(target) == before
+
+
+def test_a_plan_that_one_answer_alone_damages_is_carried_out(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "export"
+    result = imagekiln.export(output, target)
+    read_prefix = LocalStore.read_prefix
+    damaged: list[str] = []
+
+    def damage_first(self: LocalStore, key: str, most: int) -> bytes:
+        content = read_prefix(self, key, most)
+        if key != EXPORT_KEY or damaged:
+            return content
+        damaged.append(key)
+        return content.replace(b"data/00000.", b"data/00001.")
+
+    monkeypatch.setattr(LocalStore, "read_prefix", damage_first)
+    again = imagekiln.export(output, target)
+    assert damaged
+    assert (again.images, again.written) == (result.images, 0)
 
 
 @pytest.mark.parametrize(
