@@ -28,6 +28,7 @@ from imagekiln.steps.export.layout import (
     data_key,
     file_rows_key,
     manifest_chunk_key,
+    partition_folder,
 )
 from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan, write_export_plan
 from imagekiln.steps.export.settings import FileFormat
@@ -37,7 +38,6 @@ from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.local import LocalStore
 from tests import jobs
 from tests.interleaving import Process, interleaving
 from tests.runs import encoded, fill, not_ok, planned, retried
@@ -294,27 +294,6 @@ def test_a_plan_of_which_a_bit_is_damaged_is_not_carried_out(output: str, tmp_pa
     assert jobs.files(target) == before
 
 
-def test_a_plan_that_one_answer_alone_damages_is_carried_out(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "export"
-    result = imagekiln.export(output, target)
-    read_prefix = LocalStore.read_prefix
-    damaged: list[str] = []
-
-    def damage_first(self: LocalStore, key: str, most: int) -> bytes:
-        content = read_prefix(self, key, most)
-        if key != EXPORT_KEY or damaged:
-            return content
-        damaged.append(key)
-        return content.replace(b"data/00000.", b"data/00001.")
-
-    monkeypatch.setattr(LocalStore, "read_prefix", damage_first)
-    again = imagekiln.export(output, target)
-    assert damaged
-    assert (again.images, again.written) == (result.images, 0)
-
-
 @pytest.mark.parametrize(
     ("version", "error"),
     [
@@ -516,6 +495,21 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     with pytest.raises(Incomplete):
         imagekiln.export(unmade.uri, tmp_path / "out")
     assert not (tmp_path / "export.json").exists()
+
+
+@pytest.mark.usefixtures("small_files")
+def test_an_export_has_no_more_files_than_its_plan_may_name(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.export.cutting.MAX_FILES", 2)
+    with pytest.raises(BadInput, match="at most 2 files, and this one would have more"):
+        imagekiln.export(output, tmp_path / "export")
+    assert not (tmp_path / "export" / EXPORT_KEY).exists()
+
+
+def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused() -> None:
+    with pytest.raises(BadInput, match="is too long for a folder's name"):
+        partition_folder("color", "red" * 100)
 
 
 def test_no_folder_has_more_files_than_a_hub_takes() -> None:

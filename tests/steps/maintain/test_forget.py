@@ -538,6 +538,30 @@ def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_pat
     imagekiln.verify(uri)
 
 
+def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    export = tmp_path / "export"
+    imagekiln.export(uri, export)
+    (export / SUCCESS_KEY).unlink()
+    before = files(export)
+    with pytest.raises(BadInput, match="is not complete, so nothing can be removed from it yet"):
+        imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
+    assert files(export) == before
+    assert "r1" in images_by_row(uri)
+
+
+def test_no_more_images_are_forgotten_at_a_time_than_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    monkeypatch.setattr("imagekiln.steps.maintain.forget.MAX_TABLE_ROWS", 1)
+    with pytest.raises(BadInput, match="2 images are selected, and at most 1 are forgotten"):
+        imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+    assert "r1" in images_by_row(uri)
+
+
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
     output = tmp_path / "out"
     damaged = Path(make_run(tmp_path / "first", str(output), "parquet"))
