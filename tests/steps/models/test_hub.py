@@ -1,3 +1,4 @@
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -250,6 +251,19 @@ def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyP
             assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
         finally:
             close_session()
+
+
+def test_what_reads_a_storage_by_itself_ends_after_silence_and_reports_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_XET_CLIENT_READ_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    hub_answers.limit_client()
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    assert os.environ["HF_XET_CLIENT_READ_TIMEOUT"] == "120s"
+    monkeypatch.setenv("HF_XET_CLIENT_READ_TIMEOUT", "7s")
+    hub_answers.limit_client()
+    assert os.environ["HF_XET_CLIENT_READ_TIMEOUT"] == "7s"
 
 
 def test_storage_that_a_hub_of_somebody_else_names_is_asked_for_nothing(
