@@ -562,6 +562,19 @@ def test_no_more_images_are_forgotten_at_a_time_than_are_read(
     assert "r1" in images_by_row(uri)
 
 
+def test_a_run_that_was_moved_and_to_which_a_link_leads_is_not_passed_over(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    make_run(tmp_path / "other", str(tmp_path / "out"), "files")
+    before = images_by_row(uri)
+    shutil.move(uri, tmp_path / "moved")
+    Path(uri).symlink_to(tmp_path / "moved")
+    result = imagekiln.forget(tmp_path / "out", prompt_contains=[PHRASE], remove=True)
+    assert result.images == 2 * len(TAKEN_DOWN)
+    require_gone(uri, before)
+
+
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
     output = tmp_path / "out"
     damaged = Path(make_run(tmp_path / "first", str(output), "parquet"))
