@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ TOKEN_PATH = "storage-token"  # noqa: S105  # where clients ask for one
 PROGRAMS_PATH = "/api/agent-harnesses"
 STORAGE_PATH = "/api/storage/"  # of files, to which a hub may lead
 PIECE_BYTES = 8  # of a file that is broken off
+PIECE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -205,6 +207,9 @@ class _Handler(BaseHTTPRequestHandler):
             content = content[: len(content) // 2]
         if self.disturbances & {"break", "resume"} and self.command == "GET":
             self._break_off(content)
+        elif piece := PIECE_RANGE.fullmatch(self.headers.get("Range", "")):
+            first, last = map(int, piece.groups())
+            self._send(content[first : last + 1], headers, 206)
         else:
             self._send(content, headers)
 

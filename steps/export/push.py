@@ -302,7 +302,7 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 
 def _translate_errors(repository: str) -> AbstractContextManager[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
-    from imagekiln.steps.models.hub_answers import limit_client
+    from imagekiln.steps.storage.hub_answers import limit_client
 
     limit_client()
     return explained_by(partial(_explain, repository))

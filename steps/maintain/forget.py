@@ -230,21 +230,24 @@ def _unknown_ids(selection: ForgetSelection, found: Sequence[pa.Array]) -> tuple
 def _open_runs(uri: str) -> list[Run]:
     """The runs to look through. Raises BadInput where one may still be made, or cannot be read."""
     runs = open_runs(uri)
+    runs += _linked_runs(uri, runs)
     for run in runs:
         _require_ended(run)
-    _require_no_damaged_plan(uri, runs)
     return runs
 
 
-def _require_no_damaged_plan(output: str, runs: Sequence[Run]) -> None:
-    """Raise BadInput where a run has a damaged plan: its images would not be searched."""
+def _linked_runs(output: str, runs: Sequence[Run]) -> Iterator[Run]:
+    """Registered runs that were moved elsewhere, and to which a link leads.
+
+    Raises BadInput where a run has a damaged plan: its images would not be searched.
+    """
     opened = {run.plan.run_id for run in runs}
     for entry in read_entries(output):
         if entry.run_id in opened:
             continue
         folder = open_store(f"{output.rstrip('/')}/{entry.run_id}")
         with suppress(Missing):  # runs may be removed, and their entries stay
-            load_plan(folder)
+            yield Run(folder, load_plan(folder))
 
 
 def _require_ended(run: Run) -> None:

@@ -175,7 +175,7 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
     all. These waits are random, and never shorter than the hub asks for. Raises BadInput, Missing,
     TryAgain.
     """
-    from imagekiln.steps.models.hub_answers import seconds_to_wait
+    from imagekiln.steps.storage.hub_answers import seconds_to_wait
 
     remove_abandoned_downloads(reference.id)
     for attempt in range(1, MAX_ATTEMPTS):
@@ -209,7 +209,7 @@ def translate_hub_errors(
     reference: HubReference, setting: str = "model"
 ) -> AbstractContextManager[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
-    from imagekiln.steps.models.hub_answers import limit_client
+    from imagekiln.steps.storage.hub_answers import limit_client
 
     limit_client()
     return explained_by(partial(_explain_hub_error, reference, setting))

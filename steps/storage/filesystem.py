@@ -53,6 +53,10 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
 
     scheme = uri.partition("://")[0].lower()
     _refuse_unsafe_uri(uri, scheme)
+    if scheme == "hf":
+        from imagekiln.steps.storage.hub_answers import limit_client
+
+        limit_client()  # the hub's client reads such a URI, and has no limits of its own
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
     options = _filesystem_options(scheme, endpoint)

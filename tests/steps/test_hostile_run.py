@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,11 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.export.step import export
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.manifest import MANIFEST_COLUMNS, read_manifest
+from imagekiln.steps.runs.manifest import (
+    MANIFEST_COLUMNS,
+    read_manifest,
+    read_manifest_columns,
+)
 from imagekiln.steps.storage import open_store
 from tests import hostile_published
 from tests.hostile import commands, finished_output, replace_column, try_changes
@@ -72,6 +77,18 @@ def test_a_carried_column_of_an_odd_type_leads_to_a_result_or_a_sentence(
     for read in readers:
         with suppress(KilnError):
             read()
+
+
+def test_manifest_of_fewer_images_than_were_planned_is_damaged(tmp_path: Path) -> None:
+    run = shutil.copytree(finished_output("parquet") / "out" / "run", tmp_path / "run")
+    path = run / manifest_key(0)
+    manifest = pq.read_table(path)
+    images = manifest.num_rows
+    pq.write_table(manifest.slice(1), path)
+    store = open_store(str(run))
+    for read in (read_manifest, partial(read_manifest_columns, columns=["image_id"])):
+        with pytest.raises(BadInput, match=f"it has {images - 1} rows for {images} images"):
+            read(store, 0, images)
 
 
 def test_manifest_without_a_column_that_each_has_is_damaged(tmp_path: Path) -> None:

@@ -23,10 +23,12 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import (
+    EXPORT_KEY,
     MAX_FOLDER_FILES,
     data_key,
     file_rows_key,
     manifest_chunk_key,
+    partition_folder,
 )
 from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan, write_export_plan
 from imagekiln.steps.export.settings import FileFormat
@@ -493,6 +495,21 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     with pytest.raises(Incomplete):
         imagekiln.export(unmade.uri, tmp_path / "out")
     assert not (tmp_path / "export.json").exists()
+
+
+@pytest.mark.usefixtures("small_files")
+def test_an_export_has_no_more_files_than_its_plan_may_name(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.export.cutting.MAX_FILES", 2)
+    with pytest.raises(BadInput, match="at most 2 files, and this one would have more"):
+        imagekiln.export(output, tmp_path / "export")
+    assert not (tmp_path / "export" / EXPORT_KEY).exists()
+
+
+def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused() -> None:
+    with pytest.raises(BadInput, match="is too long for a folder's name"):
+        partition_folder("color", "red" * 100)
 
 
 def test_no_folder_has_more_files_than_a_hub_takes() -> None:

@@ -104,7 +104,7 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 def test_a_hub_that_never_answers_is_worth_another_try(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("imagekiln.steps.storage.hub_answers.MAX_SILENCE_SECONDS", 0.1)
     with silent_server() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         close_session()
@@ -119,7 +119,7 @@ def test_a_hub_that_never_answers_is_worth_another_try(
 def test_an_answer_that_has_no_end_fills_no_memory(
     export: Path, hub: DatasetHub, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.models.hub_answers.MAX_LISTING_BYTES", 2**20)
+    monkeypatch.setattr("imagekiln.steps.storage.hub_answers.MAX_LISTING_BYTES", 2**20)
     hub.page = b" " * 2**21
     hub.answers_left = answers
     with pytest.raises(BadInput, match="the hub sends more than 1 MiB"):
@@ -295,6 +295,12 @@ def test_what_cannot_be_pushed_is_refused(
     for name in ("hf://models/a/b", "hf://datasets/a", "hf://datasets/../x/y"):
         with pytest.raises(BadInput, match="hf://datasets/USER/NAME"):
             imagekiln.push(export, name)
+    with pytest.raises(BadInput, match="cannot be a tag"):
+        imagekiln.push(export, REPOSITORY, version="a/../b")
+    with monkeypatch.context() as patch:
+        patch.setattr("imagekiln.steps.export.push.MAX_REPOSITORY_FILES", 1)
+        with pytest.raises(BadInput, match="Export it with a larger file size"):
+            imagekiln.push(export, REPOSITORY)
     partial = shutil.copytree(export, tmp_path / "partial")
     (partial / SUCCESS_KEY).unlink()
     with pytest.raises(BadInput, match="is not complete"):

@@ -406,10 +406,17 @@ def test_manifest_of_a_part_as_it_was_before_a_removal_is_made_again(tmp_path: P
     require_gone(uri, before)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
+@pytest.mark.parametrize(
+    ("file_format", "access"),
+    [
+        ("parquet", "read"),
+        pytest.param("webdataset", "read", marks=pytest.mark.slow),
+        pytest.param("parquet", "replace_after", marks=pytest.mark.slow),
+        ("webdataset", "replace_after"),
+    ],
+)
 def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing_back(
-    tmp_path: Path, file_format: str
+    tmp_path: Path, file_format: str, access: str
 ) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     before = images_by_row(uri)
@@ -418,7 +425,7 @@ def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing
     forget = partial(imagekiln.forget, uri, exports=[export], remove=True)
     suffix = {"parquet": ".parquet", "webdataset": ".tar"}[file_format]
     with interleaving(export, lambda *_: None):
-        zombie = frozen(partial(forget, ids=["r1"]), "replace_after", suffix)
+        zombie = frozen(partial(forget, ids=["r1"]), access, f"00000{suffix}")
         forget(ids=["r3"])
         zombie.finish()
     assert isinstance(zombie.error, TryAgain)
@@ -539,6 +546,43 @@ def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_pat
         imagekiln.forget(uri, ids=["r1"], exports=[tmp_path / "nowhere"], remove=True)
     assert "r1" in images_by_row(uri)
     imagekiln.verify(uri)
+
+
+def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    export = tmp_path / "export"
+    imagekiln.export(uri, export)
+    (export / SUCCESS_KEY).unlink()
+    before = files(export)
+    with pytest.raises(BadInput, match="is not complete, so nothing can be removed from it yet"):
+        imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
+    assert files(export) == before
+    assert "r1" in images_by_row(uri)
+
+
+def test_no_more_images_are_forgotten_at_a_time_than_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    monkeypatch.setattr("imagekiln.steps.maintain.forget.MAX_TABLE_ROWS", 1)
+    with pytest.raises(BadInput, match="2 images are selected, and at most 1 are forgotten"):
+        imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+    assert "r1" in images_by_row(uri)
+
+
+def test_a_run_that_was_moved_and_to_which_a_link_leads_is_not_passed_over(
+    tmp_path: Path,
+) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    make_run(tmp_path / "other", str(tmp_path / "out"), "files")
+    before = images_by_row(uri)
+    shutil.move(uri, tmp_path / "moved")
+    Path(uri).symlink_to(tmp_path / "moved")
+    result = imagekiln.forget(tmp_path / "out", prompt_contains=[PHRASE], remove=True)
+    assert result.images == 2 * len(TAKEN_DOWN)
+    require_gone(uri, before)
 
 
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.models import families
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
@@ -74,6 +75,27 @@ def test_an_image_has_the_place_in_a_batch_that_it_had_when_its_run_was_drawn(
         places.clear()
         assert reproduce(uri, image_id, tmp_path / "again.png").equal == "bytes"
         assert places[-1] == (image_id, place, size)
+
+
+def test_an_image_of_a_family_whose_images_are_drawn_one_by_one_is_drawn_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(families, "FAMILIES", {})  # of a pipeline that is not known
+    sizes: list[int] = []
+    draw = Denoiser.draw
+
+    def note_size(
+        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        sizes.append(len(rows))
+        return draw(self, rows, size, check)
+
+    prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
+    uri = run(job(prompts, str(tmp_path / "out"), batch={"images": 4})).uri
+    monkeypatch.setattr(Denoiser, "draw", note_size)
+    last = str(manifests(uri)[-1]["image_id"])
+    assert reproduce(uri, last, tmp_path / "again.png").equal == "bytes"
+    assert sizes == [1]
 
 
 def test_the_file_is_named_after_the_image(

@@ -1,3 +1,4 @@
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -6,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock, Timeout
-from huggingface_hub import _tree_cache, close_session
+from huggingface_hub import HfFileSystem, _tree_cache, close_session, set_client_factory
 from huggingface_hub.utils._fixes import WeakFileLock
+from huggingface_hub.utils._http import default_client_factory
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models import hub_answers
 from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
@@ -21,7 +22,9 @@ from imagekiln.steps.models.hub import (
     download_file,
     silence_hub_client,
 )
-from imagekiln.steps.storage import web_client
+from imagekiln.steps.plan import source_files
+from imagekiln.steps.plan.source_files import gather_sources
+from imagekiln.steps.storage import hub_answers, web_client
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
     FORBIDDEN,
@@ -40,6 +43,8 @@ from tests.jobs import image_rows, plan
 from tests.servers import silent_server
 
 OTHER = "f" * 40
+TABLE = "prompt\n" + "a red circle\n" * 50
+TABLES = f"hf://{MODEL}@{REVISION}"
 LISTING = f"/api/models/{MODEL}/tree/{REVISION}?recursive=true&expand=false"
 
 
@@ -47,6 +52,18 @@ LISTING = f"/api/models/{MODEL}/tree/{REVISION}?recursive=true&expand=false"
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
     with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
+        yield hub_server
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with a table of prompts, whose client has no limits yet."""
+    set_client_factory(default_client_factory)
+    hub_answers._limit_requests.cache_clear()
+    HfFileSystem.clear_instance_cache()  # of other hubs
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "prompts.csv").write_text(TABLE)
+    with serving_model(tmp_path / "tables", tmp_path, monkeypatch) as hub_server:
         yield hub_server
 
 
@@ -236,6 +253,19 @@ def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyP
             close_session()
 
 
+def test_what_reads_a_storage_by_itself_ends_after_silence_and_reports_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_XET_CLIENT_READ_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    hub_answers.limit_client()
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    assert os.environ["HF_XET_CLIENT_READ_TIMEOUT"] == "120s"
+    monkeypatch.setenv("HF_XET_CLIENT_READ_TIMEOUT", "7s")
+    hub_answers.limit_client()
+    assert os.environ["HF_XET_CLIENT_READ_TIMEOUT"] == "7s"
+
+
 def test_storage_that_a_hub_of_somebody_else_names_is_asked_for_nothing(
     server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +422,36 @@ def test_hub_that_leads_to_a_service_of_this_machine_is_refused(
             with pytest.raises(BadInput, match="an address of this machine or of its cloud"):
                 ask(model)
     assert (server.first_answers, service.requests) == ([], [])
+
+
+def test_table_on_a_hub_that_leads_to_a_service_of_this_machine_is_refused(
+    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_client, "METADATA_NETWORKS", (ip_network("127.0.0.2/32"),))
+    with loopback_hub(BUNDLED_FOLDER / "shapes", "127.0.0.2") as service:
+        tables.first_answers.append((302, {"Location": f"{service.endpoint}/config.json"}))
+        with pytest.raises(BadInput, match="an address of this machine or of its cloud"):
+            gather_sources((f"{TABLES}/*.csv",), tmp_path)
+    assert (tables.first_answers, service.requests) == ([], [])
+
+
+def test_list_of_tables_that_has_no_end_fills_no_memory(
+    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
+    tables.disturbances.add("endless")
+    with pytest.raises(BadInput, match="the hub sends more than 1 MiB for a list of files"):
+        gather_sources((f"{TABLES}/*.csv",), tmp_path)
+
+
+def test_table_is_read_from_a_hub_in_however_many_pieces(
+    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_answers, "MAX_CUTS", 1)
+    monkeypatch.setattr(source_files, "CHUNK_BYTES", 100)
+    (source,) = gather_sources((f"{TABLES}/*.csv",), tmp_path)
+    assert source.path.read_text() == TABLE
+    assert len(tables.requested_files) > 2
 
 
 def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:

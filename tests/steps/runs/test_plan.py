@@ -125,6 +125,8 @@ def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
         {"shards": [{"images": 10**12, "sha256": "0"}]},
         {"shards": []},
         {"batch_sizes": [{"width": 64, "height": 64, "images": 0}]},
+        {"adapters": {"controlnet": "0" * 64}},
+        {"loras": {"x": {"sha256": "0" * 64, "tensors": "0" * 64}}},
         {"source_shards": [[-1, 0]]},
         {"source_shards": [[0, 0]]},  # of the run itself
         {"round": 1, "source_shards": []},

@@ -162,6 +162,7 @@ def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) ->
     [
         ("image_id", "../../../../escape"),
         ("image_id", None),
+        ("image_id", "0" * 32),  # of two images
         ("prompt", None),
         ("prompt", 5),
         ("width", 10**12),

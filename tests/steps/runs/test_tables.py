@@ -87,6 +87,23 @@ def test_missing_tables_and_columns_are_named(store: Store) -> None:
         read_columns(store, "table", ["input_row", "absent"])
 
 
+def test_table_with_two_columns_of_a_name_is_damaged(store: Store) -> None:
+    twice = ROWS.append_column("first_row", ROWS["input_row"])
+    store.create("table", to_parquet(twice))
+    with pytest.raises(BadInput, match="two columns have the same name"):
+        read_table(store, "table")
+
+
+@pytest.mark.parametrize("limit", ["MAX_TABLE_ROWS", "MAX_TABLE_BYTES"])
+def test_table_larger_than_any_of_a_run_is_not_read(
+    limit: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("table", to_parquet(ROWS))
+    monkeypatch.setattr(f"imagekiln.steps.runs.tables.{limit}", 999)
+    with pytest.raises(BadInput, match=r"it has 1000 rows of .* bytes or more, which no run has"):
+        read_table(store, "table")
+
+
 def test_damaged_table_is_never_counted(store: Store) -> None:
     content = bytearray(to_parquet(ROWS))
     content[100] ^= 1

@@ -67,6 +67,36 @@ def test_object_that_another_process_writes_after_the_check_is_checked_again(
     assert looks == [before is not None, True]
 
 
+def test_object_that_changes_while_it_is_read_in_pieces_means_try_again(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.storage.s3_reader.TAIL_BYTES", 10)
+    store = open_store(s3_bucket)
+    store.create("a", b"a" * 100)
+
+    def read() -> None:
+        with store.open("a") as file:
+            store.replace("a", b"b" * 100)
+            file.read(10)
+
+    with pytest.raises(TryAgain, match="it changed while it was read"):
+        read()
+
+
+def test_store_without_conditions_looks_before_it_replaces() -> None:
+    store = open_store("memory://looks-first")
+
+    def refuse() -> None:
+        raise TryAgain("not now")
+
+    store.replace("a", b"first")
+    with pytest.raises(TryAgain, match="not now"):
+        store.replace_after(refuse, "a", b"second")
+    assert store.read("a") == b"first"
+    store.replace_after(lambda: None, "a", b"second")
+    assert store.read("a") == b"second"
+
+
 def test_object_that_is_written_whenever_it_is_checked_means_try_again(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from huggingface_hub import _tree_cache, constants, set_client_factory
 from huggingface_hub.utils import _http
 
 from imagekiln.steps.errors import BadInput, TryAgain, cut_name
-from imagekiln.steps.models.hub_cache import SHA256_NAME
 from imagekiln.steps.storage.web_client import (
     LOWEST_BYTES_PER_SECOND,
     RefusedAddress,
@@ -42,6 +41,9 @@ MAX_LISTING_BYTES = 2**27  # the hub advises against 100,000 files, of which eac
 MAX_CUTS = 400  # of a file
 RESTART_CUTS = 100  # that one counts as after which the file begins anew
 PART_BYTES = 2**16  # that a part of a listing counts at least: it has a thousand files
+SHA256_NAME = re.compile(r"[0-9a-f]{64}")
+# Of what the client resumes: it goes on to the end. What is read in pieces names their ends.
+RESUMED_RANGE = re.compile(r"bytes=\d+-")
 # What the hub says of a repository: no file is there, whatever leads there.
 REPOSITORY_API = re.compile(r"/api/(?:models|datasets)/")
 
@@ -295,7 +297,8 @@ class _ResumeLimit:
         self._cuts = Counter[str]()
 
     def __call__(self, response: Response) -> None:
-        if "range" not in response.request.headers:
+        asked = response.request.headers.get("range", "")
+        if RESUMED_RANGE.fullmatch(asked) is None:
             return
         path = response.url.path
         is_resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
