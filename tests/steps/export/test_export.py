@@ -23,7 +23,6 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import (
-    EXPORT_KEY,
     MAX_FOLDER_FILES,
     data_key,
     file_rows_key,
@@ -34,7 +33,7 @@ from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan, write_
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
-from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import CARD_KEY, EXPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
