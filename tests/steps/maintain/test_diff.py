@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from imagekiln.steps.runs.image import DrawnImage, EncodedImage
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key, manifest_key
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage import open_store
+from tests.interleaving import frozen, interleaving
 from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
 
@@ -74,21 +76,40 @@ def test_distance_is_the_root_mean_square_over_the_sample(tmp_path: Path) -> Non
     assert actual.rms == pytest.approx(10 * np.sqrt(255 / 256) / 2)
 
 
-@pytest.mark.parametrize("format_name", ["parquet", "files"])
+@pytest.mark.parametrize(
+    ("format_name", "changed"), [("parquet", "b"), ("files", "b"), ("parquet", "a")]
+)
 def test_images_that_are_taken_down_while_they_are_compared_are_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, changed: str
 ) -> None:
-    first = noise_run(tmp_path / "a", PROMPTS[:4], format=format_name)
-    second = noise_run(tmp_path / "b", PROMPTS[:4], format=format_name)
+    runs = {name: noise_run(tmp_path / name, PROMPTS[:4], format=format_name) for name in "ab"}
 
     def read_late(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
         rows = read_manifest_rows(run, locations)
-        if run.store.uri == second:
-            forget(second, ForgetSelection(ids=("row-1",)), remove=True)
+        if run.store.uri == runs[changed]:
+            forget(runs[changed], ForgetSelection(ids=("row-1",)), remove=True)
         return rows
 
     monkeypatch.setattr("imagekiln.steps.maintain.diff.read_manifest_rows", read_late)
-    with pytest.raises(TryAgain, match=f"^{second}: was changed while it was read"):
+    with pytest.raises(TryAgain, match=f"^{runs[changed]}: was changed while it was read"):
+        diff(runs["a"], runs["b"], str(tmp_path / "page"))
+
+
+def test_images_are_no_damage_while_a_removal_is_between_them_and_their_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (noise_run(tmp_path / name, PROMPTS[:4], format="files") for name in "ab")
+
+    def read_late(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
+        rows = read_manifest_rows(run, locations)
+        if run.store.uri == second and run.is_finished:
+            removal = partial(forget, second, ForgetSelection(ids=("row-1",)), remove=True)
+            with interleaving(tmp_path, lambda *_: None):
+                frozen(removal, "list_folder", "report/thumbnails").kill()
+        return rows
+
+    monkeypatch.setattr("imagekiln.steps.maintain.diff.read_manifest_rows", read_late)
+    with pytest.raises(Incomplete, match=f"^{second}: .*its objects are being replaced"):
         diff(first, second, str(tmp_path / "page"))
 
 

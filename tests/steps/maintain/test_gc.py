@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.preview import judge_first_shard
@@ -38,8 +39,11 @@ from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import ObjectInfo, Store
+from tests import jobs, models
 from tests.interleaving import Process, frozen, interleaving
 from tests.jobs import files
+from tests.pictures import noise
 from tests.runs import PROMPTS, Rows, begin_round, fill, not_ok, planned
 
 DAY = 86_400
@@ -403,6 +407,25 @@ def test_half_removed_run_is_planned_by_what_it_had_chosen_whatever_was_finished
     again = finished_run(tmp_path, "tuesday", done=False, skip_existing=True)
     assert again.plan == tuesday.plan
     assert without_turns(Path(again.uri)) == whole
+
+
+def test_run_that_a_removal_has_left_without_input_images_gets_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pictures_first(store: Store) -> list[ObjectInfo]:
+        return sorted(walk_objects(store), key=lambda entry: not entry.key.startswith("inputs/"))
+
+    pictures = [noise(seed) for seed in range(2)]
+    table = pa.table({"prompt": ["a", "b"], "source_image": pictures})
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    half = jobs.plan(tmp_path, table, model=model)
+    whole = files(Path(half.uri))
+    aged(Path(half.uri), 10)
+    monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
+    monkeypatch.setattr(gc_module, "walk_objects", pictures_first)
+    _begin_removal(half, 2)
+    assert jobs.plan(tmp_path, table, model=model).plan == half.plan
+    assert without_turns(Path(half.uri)) == whole
 
 
 def test_half_removed_run_is_not_planned_otherwise(
