@@ -34,7 +34,7 @@ from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store, confirm_damage
 
-SETTLED_STATUSES = ["ok", OUTSCORED_STATUS]  # another try is not asked for
+NOT_MADE, NOTHING_STORED, LOSERS_STORED, HAS_WINNER = range(4)  # how far a place came
 # Shards of each round in memory: shards of the run are reconciled in order, several at a time.
 CACHED_SHARDS_PER_ROUND = 4
 
@@ -227,39 +227,89 @@ def _round_metadata_tables(retry_round: Round) -> Iterator[tuple[str, pa.Table]]
             yield f"{folder}/{key}", table
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """For each image of a manifest: what came of it, and how far its place came.
+
+    A place is the candidates of a prompt, which are neighbors, or the only image of one.
+    """
+
+    is_ok: npt.NDArray[np.bool_]
+    has_won: npt.NDArray[np.bool_]
+    is_outscored: npt.NDArray[np.bool_]
+    place: npt.NDArray[np.int64]
+    """From NOT_MADE to HAS_WINNER."""
+
+    @property
+    def has_lost(self) -> npt.NDArray[np.bool_]:
+        """The losers that are stored."""
+        return self.is_ok & ~self.has_won
+
+    @property
+    def is_best(self) -> npt.NDArray[np.bool_]:
+        """What a place came so far by: its winner, or else the losers that are stored."""
+        is_best: npt.NDArray[np.bool_] = self.has_won | (self.place == LOSERS_STORED)
+        return self.is_ok & is_best
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "_Standing":
+        """That of the images in these rows."""
+        return _Standing(
+            is_ok=self.is_ok[rows],
+            has_won=self.has_won[rows],
+            is_outscored=self.is_outscored[rows],
+            place=self.place[rows],
+        )
+
+
+def _standing(manifest: pa.Table, candidates: int) -> _Standing:
+    statuses = manifest["status"].to_numpy()
+    is_ok = np.asarray(statuses == "ok")
+    has_won = is_ok
+    if candidates > 1:
+        is_first = pc.fill_null(pc.equal(manifest[RANK_COLUMN], 1), False)
+        has_won = np.asarray(is_ok & is_first.to_numpy())
+    place = np.zeros(manifest.num_rows, np.int64)
+    for mask in (statuses != MISSING_STATUS, is_ok, has_won):
+        place += _share(mask, candidates)
+    return _Standing(is_ok, has_won, np.asarray(statuses == OUTSCORED_STATUS), place)
+
+
+def _share(mask: npt.NDArray[np.bool_], candidates: int) -> npt.NDArray[np.bool_]:
+    """For each image, whether one of its place is in the mask."""
+    places = mask.reshape(-1, candidates)
+    in_place: npt.NDArray[np.bool_] = places.any(axis=1)
+    return in_place.repeat(candidates)
+
+
 def overlay(
     manifest: pa.Table,
     later: pa.Table,
     read_named_parts: Callable[[], pa.Array],
     candidates: int = 1,
 ) -> pa.Table:
-    """The manifest with the rows of a later round in place of those that are not ok.
+    """The manifest with the places of a later round that came further there.
 
-    Of `candidates`, those of a place are as the round has them where one won there alone. Where
-    none has won, nobody has lost in the round, so that one that failed is made again. A loser that
-    is stored takes the place of one that is not.
+    All images of a place are from one of the two, so that it has one winner, or none and a failure
+    that another try may mend. But beside a winner, a stored loser stands for one that is not.
 
-    An image may be ok in both, where a late process commits a part that the round has made: of
+    Both may have come as far, where a late process commits a part that the round has made: of
     these, the one that the stored manifest names stays, so that a finished run does.
     """
-    later_ids = later["image_id"].combine_chunks()
-    position = pc.index_in(manifest["image_id"], later_ids)
-    is_match = position.is_valid()
-    in_later = is_match.to_numpy()
+    position = pc.index_in(manifest["image_id"], later["image_id"].combine_chunks())
+    in_later = position.is_valid().to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
+    own = _standing(manifest, candidates)
+    theirs = _standing(later, candidates).take(later_rows)
 
-    statuses = manifest["status"].to_numpy()
-    is_ok = np.isin(statuses, SETTLED_STATUSES)
-    outcomes = later["status"].to_numpy()[later_rows]
-    is_ok_later = np.isin(outcomes, SETTLED_STATUSES)
-    if candidates > 1:
-        is_ok, is_ok_later = _settle_places(manifest, later, later_rows, candidates)
-    replaced = in_later & ~is_ok & (outcomes != MISSING_STATUS)
-    is_in_both = in_later & is_ok & is_ok_later
-    if is_in_both.any():
+    taken = in_later & (theirs.place > own.place)
+    is_tie = in_later & (theirs.place == own.place)
+    is_doubled = is_tie & (own.place > NOTHING_STORED)
+    if is_doubled.any():
         later_parts = later["part"].take(pa.array(later_rows))
         is_named = pc.fill_null(pc.equal(later_parts, read_named_parts()), False)
-        replaced |= is_in_both & is_named.to_numpy()
+        names_best = is_named.to_numpy() & theirs.is_best
+        taken |= is_doubled & _share(names_best, candidates)
+    replaced = in_later & _replaced_rows(own, theirs, taken)
     if not replaced.any():
         return manifest
 
@@ -271,32 +321,18 @@ def overlay(
     return overlaid.combine_chunks()
 
 
-def _settle_places(
-    manifest: pa.Table, later: pa.Table, later_rows: npt.NDArray[np.int64], candidates: int
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which images are settled in the manifest, and which in a later round, in `later_rows`."""
-    statuses = manifest["status"].to_numpy()
-    outcomes = later["status"].to_numpy()[later_rows]
-    has_winner = _share_place(_is_winner(manifest), candidates)
-    has_winner_later = _share_place(_is_winner(later), candidates)[later_rows]
-    is_stored_loser = (outcomes == "ok") & ~_is_winner(later)[later_rows]
-    lost_to_none = (outcomes == OUTSCORED_STATUS) & (statuses != MISSING_STATUS)
-    is_settled = np.isin(statuses, SETTLED_STATUSES) | lost_to_none
-    stays = has_winner | (is_settled & ~has_winner_later)
-    stays &= (statuses == "ok") | ~is_stored_loser
-    return stays, has_winner_later | (is_stored_loser & ~has_winner)
+def _replaced_rows(
+    own: _Standing, theirs: _Standing, taken: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """The images of places that are taken, but for stored losers, which stay beside a winner.
 
-
-def _is_winner(manifest: pa.Table) -> npt.NDArray[np.bool_]:
-    is_winner = pc.and_(
-        pc.equal(manifest["status"], "ok"),
-        pc.fill_null(pc.equal(manifest[RANK_COLUMN], 1), False),
-    )
-    mask: npt.NDArray[np.bool_] = is_winner.to_numpy()
-    return mask
-
-
-def _share_place(mask: npt.NDArray[np.bool_], candidates: int) -> npt.NDArray[np.bool_]:
-    """For each image, whether one of the candidates of its place, its neighbors, is in the mask."""
-    shared: npt.NDArray[np.bool_] = mask.reshape(-1, candidates).any(axis=1).repeat(candidates)
-    return shared
+    So do they come to a winner that stays. Where nothing is stored, the newest failures are told.
+    """
+    returns = taken & own.has_lost & ~theirs.is_ok
+    returns &= theirs.place == HAS_WINNER
+    comes = ~taken & theirs.has_lost & ~own.is_ok
+    comes &= own.place == HAS_WINNER
+    fails_again = (own.place == NOTHING_STORED) & (theirs.place == NOTHING_STORED)
+    fails_again &= ~own.is_outscored & ~theirs.is_outscored
+    replaced: npt.NDArray[np.bool_] = (taken & ~returns) | comes | fails_again
+    return replaced

@@ -231,10 +231,11 @@ FIRST, SECOND = (replace(encoded(0), candidate_rank=rank) for rank in (1, 2))
     [
         # The winner failed once it was chosen. In the round, another does.
         ([FAILED, LOSER], [LOSER, FAILED], ["failed", "outscored"]),
+        ([FAILED, LOSER], [SECOND, FAILED], ["ok", "failed"]),
         ([FAILED, SECOND], [LOSER, FIRST], ["outscored", "ok"]),
         ([FIRST, FAILED], [FIRST, SECOND], ["ok", "ok"]),
     ],
-    ids=["none has won", "a stored loser wins", "a stored loser failed"],
+    ids=["none has won", "none but a loser is ok", "a stored loser wins", "a stored loser failed"],
 )
 def test_a_prompt_is_settled_by_a_winner_alone(
     first: list[EncodedImage], of_round: list[EncodedImage], statuses: list[str], tmp_path: Path
