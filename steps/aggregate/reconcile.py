@@ -267,7 +267,7 @@ def _standing(manifest: pa.Table, candidates: int) -> _Standing:
     has_won = is_ok
     if candidates > 1:
         is_first = pc.fill_null(pc.equal(manifest[RANK_COLUMN], 1), False)
-        has_won = np.asarray(is_ok & is_first.to_numpy())
+        has_won = is_ok & is_first.to_numpy()
     place = np.zeros(manifest.num_rows, np.int64)
     for mask in (statuses != MISSING_STATUS, is_ok, has_won):
         place += _share(mask, candidates)
@@ -277,8 +277,8 @@ def _standing(manifest: pa.Table, candidates: int) -> _Standing:
 def _share(mask: npt.NDArray[np.bool_], candidates: int) -> npt.NDArray[np.bool_]:
     """For each image, whether one of its place is in the mask."""
     places = mask.reshape(-1, candidates)
-    in_place: npt.NDArray[np.bool_] = places.any(axis=1)
-    return in_place.repeat(candidates)
+    shared: npt.NDArray[np.bool_] = places.any(axis=1).repeat(candidates)
+    return shared
 
 
 def overlay(
