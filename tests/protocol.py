@@ -604,7 +604,8 @@ class History:
 
     def _wake_half(self) -> None:
         for process in self.processes:
-            if process.number % 2:
+            # A run that is not finished is old to `gc` here, so that it may be removed.
+            if process.number % 2 and process.name != "gc":
                 process.finish()
         self._bury()
 
