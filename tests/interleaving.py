@@ -56,11 +56,12 @@ class Process:
         """Make so many accesses, or fewer where the work ends before."""
         self._run_for(accesses)
 
-    def step_to_write(self) -> None:
-        """Go on until the next access writes, or looks for a later turn, as most do first."""
-        self.step()
-        while not self.is_done and not self._is_before_write():
+    def step_to_write(self, writes: int) -> None:
+        """Go on until just before so many writes on, or where a later turn is looked for first."""
+        for _ in range(writes):
             self.step()
+            while not self.is_done and not self._is_before_write():
+                self.step()
 
     def finish(self) -> None:
         """Run to the end."""

@@ -529,8 +529,7 @@ class History:
         self.started += 1
         process = Process(event.command, work, self.started)
         self.processes.append(process)
-        for _ in range(event.writes):
-            process.step_to_write()
+        process.step_to_write(event.writes)
 
     def _work_of(self, event: Begin) -> Callable[[], object] | None:
         """What a process is to do; None where that makes no sense now."""
@@ -566,8 +565,7 @@ class History:
             case "go on":
                 process.step(event.count)
             case "write":
-                for _ in range(event.count):
-                    process.step_to_write()
+                process.step_to_write(event.count)
             case "end":
                 process.finish()
             case "be killed" | "be torn":
