@@ -598,7 +598,17 @@ class History:
 
     def _finish_night(self, night: int) -> Plan:
         job = self.setting.job(self.folder, night)
+        try:
+            make_plan(job)
+        except BadInput as error:
+            if not self._is_overtaken(error):
+                raise
+            shutil.rmtree(self.output / f"night-{night}")  # as the sentence advises
         return finish_night(job, in_rounds=self.setting.ends_in_rounds, meanwhile=self._wake_half)
+
+    def _is_overtaken(self, error: BadInput) -> bool:
+        """Whether the runs that a night skips have changed since its planner was interrupted."""
+        return self.setting.skip_existing and "exists with other content" in str(error)
 
     def _wake_half(self) -> None:
         for process in self.processes:
@@ -669,9 +679,16 @@ class History:
             return
         if not isinstance(error, KilnError):
             raise AssertionError(f"{process.name} raised {error!r}") from error  # noqa: TRY004
-        is_refused = process.name == "forget" and "is not finished" in str(error)
-        if isinstance(error, BadInput) and not (self.is_collected or is_refused):
+        if not isinstance(error, BadInput) or self.is_collected:
+            return
+        if not self._is_right(process, error):
             raise AssertionError(f"{process.name} ended with: {error}") from error
+
+    def _is_right(self, process: Process, error: BadInput) -> bool:
+        """Whether a command was right to refuse its work."""
+        if process.name == "forget":
+            return "is not finished" in str(error)
+        return process.name == "plan" and self._is_overtaken(error)
 
     def _note(self, operation: str, name: str) -> None:
         self.is_changed = True

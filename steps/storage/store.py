@@ -133,7 +133,7 @@ def create_once(store: Store, key: str, data: bytes) -> None:
     if not store.create(key, data) and store.read(key) != data:
         raise BadInput(
             f"{store.uri_of(key)}: exists with other content. Choose another run_id or output, or "
-            "delete it where an interrupted command left it."
+            f"delete what an interrupted command left in {store.uri}."
         )
 
 
