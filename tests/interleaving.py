@@ -1,8 +1,9 @@
 """Processes whose every access to a local store is a step: run in any order, killed or left asleep.
 
 Each process is a thread that runs only while it is stepped, so that the same steps give the same
-history. A killed process touches no store any more, whatever it still does to clean up. To look
-for a later turn (`steps/runs/turns.py`) and then to write is one step: no store has a way between.
+history. An access may fail, with or without effect. A killed process touches no store any more,
+whatever it still does to clean up. To look for a later turn (`steps/runs/turns.py`) and then to
+write is one step: no store has a way between.
 """
 
 import math
@@ -10,13 +11,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate import attempt, pass_stage
 from imagekiln.steps.runs.keys import TURNS_FOLDER
 from imagekiln.steps.storage.local import LocalStore
@@ -45,6 +47,7 @@ class Process:
         self.next_access = ("", "")  # the operation, and the name of the object
         self._work = work
         self._is_killed = False
+        self._fault: tuple[KilnError, bool] | None = None
         self._accesses_left = 0.0
         self._resumed = threading.Semaphore(0)
         self._paused = threading.Semaphore(0)
@@ -85,6 +88,11 @@ class Process:
         self._resumed.release()
         self._thread.join()
 
+    def fail(self, fault: KilnError, *, acted: bool) -> None:
+        """Have the next access raise `fault`, before the store acts or after, and go on from it."""
+        self._fault = fault, acted
+        self.step()
+
     def pause(self, operation: str, name: str) -> None:
         """Wait to be stepped, in the thread of the process."""
         looked_for_turn = self._looks_for_turn()
@@ -93,6 +101,21 @@ class Process:
             self._wait()
         if self._is_killed:
             raise Killed
+
+    @contextmanager
+    def storage_fault(self) -> Iterator[None]:
+        """What goes wrong with the access that is made in this block, if anything does.
+
+        The answer that is lost is that of the write for which a later turn is looked for.
+        """
+        fault, acted = self._fault or (None, False)
+        if fault is None or (acted and self._looks_for_turn()):
+            yield
+            return
+        self._fault = None
+        if acted:
+            yield
+        raise fault
 
     def _is_before_write(self) -> bool:
         return self.next_access[0] in WRITES or self._looks_for_turn()
@@ -171,10 +194,11 @@ def _pausing(
             return original(store, *arguments)
         if process is not None:
             process.pause(operation, name)
-        result = original(store, *arguments)
-        if operation in WRITES and result is not False:
-            note(operation, name)
-        return result
+        with nullcontext() if process is None else process.storage_fault():
+            result = original(store, *arguments)
+            if operation in WRITES and result is not False:
+                note(operation, name)
+            return result
 
     return call
 

@@ -2,9 +2,9 @@
 
 The processes run the real code on a local disk; only the pictures are no model's. They plan, make
 shards and help with others, aggregate, retry, take images down and collect garbage, each any number
-of times at once.
-Any of them may be killed or fall asleep before any access to the store, and wake up at the very
-end. `python -m tests.protocol --examples 1000 --seed 7` looks for a history that breaks a promise.
+of times at once. Any of them may be killed or fall asleep before any access to the store, and wake
+up at the very end; and any access may fail, with or without effect.
+`python -m tests.protocol --examples 1000 --seed 7` looks for a history that breaks a promise.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from imagekiln.steps.aggregate import output_card as output_card_module
 from imagekiln.steps.aggregate import step as aggregate_step
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import BadInput, Incomplete, KilnError
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError, StorageRefused, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.draw_stage import draw_shard
 from imagekiln.steps.generate.encoder import mark_flat
@@ -426,8 +426,13 @@ COMMANDS: tuple[Command, ...] = (
     "plan", "work", "work", "work", "draw", "passes", "retry", "retry", "aggregate", "aggregate",
     "forget", "gc",
 )  # fmt: skip
-Fate = Literal["go on", "write", "end", "be killed", "be torn"]
-FATES: tuple[Fate, ...] = ("go on", "write", "write", "write", "end", "be killed", "be torn")
+Fate = Literal[
+    "go on", "write", "end", "be killed", "be torn", "fail", "lose an answer", "be refused"
+]
+FATES: tuple[Fate, ...] = (
+    "go on", "write", "write", "write", "end", "be killed", "be torn", "fail", "lose an answer",
+    "be refused",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,6 +575,12 @@ class History:
                 process.finish()
             case "be killed" | "be torn":
                 process.kill(torn=event.fate == "be torn")
+            case "fail" | "lose an answer":
+                process.fail(TryAgain("storage fails"), acted=event.fate == "lose an answer")
+                process.step_to_write(event.count)
+            case "be refused":
+                process.fail(StorageRefused("storage refuses"), acted=False)
+                process.step_to_write(event.count)
 
     def _check_finished_runs(self) -> None:
         assert self.broken is None, self.broken
@@ -679,7 +690,9 @@ class History:
             return
         if not isinstance(error, KilnError):
             raise AssertionError(f"{process.name} raised {error!r}") from error  # noqa: TRY004
-        if not isinstance(error, BadInput) or self.is_collected:
+        if not isinstance(error, BadInput) or isinstance(error, StorageRefused):
+            return
+        if self.is_collected:
             return
         if not self._is_right(process, error):
             raise AssertionError(f"{process.name} ended with: {error}") from error
