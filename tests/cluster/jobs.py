@@ -87,4 +87,5 @@ def write_times(uri: str) -> dict[str, object]:
     return {
         name: details["LastModified"]
         for name, details in files.find(f"{uri}/images", detail=True).items()
+        if details["type"] == "file"  # while the first is written, the folder may come as itself
     }
