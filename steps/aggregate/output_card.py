@@ -21,7 +21,7 @@ from imagekiln.steps.aggregate.card import (
     size_category,
 )
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused
 from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.parquet_features import part_features
@@ -158,7 +158,10 @@ def _read_run(output: str, run_id: str) -> CardRun | None:
         columns = pa.schema([*read_row_schema(store, plan), *added_fields(plan.job)])
         # Each of a thousand nights names all nights before it: together, that is half a million.
         return CardRun(replace(plan, existing_runs=()), load_summary(store), columns)
-    except (BadInput, Missing):
+    except StorageRefused as error:
+        log.warning("%s: the card of all runs leaves out %s. %s", output, run_id, error)
+        return None
+    except BadInput:
         return None
 
 

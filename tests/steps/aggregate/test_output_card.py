@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import yaml
 
-from imagekiln.steps.aggregate import step
+from imagekiln.steps.aggregate import output_card, step
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.errors import Incomplete, StorageRefused
 from imagekiln.steps.export.step import export
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runtime.signals import Stopped
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import Rows, fill, job, not_ok, planned, write_prompts
 
 # By name, because type checkers take this repository's folder `datasets` for the library.
@@ -207,4 +209,21 @@ def test_a_run_that_this_version_cannot_read_is_counted_and_not_listed(tmp_path:
     (output / "old" / "plan.json").write_text('{"schema_version": 1}')
     make_night(output, "new", prompts(3))
     assert "Not listed: 1 of an older version, or damaged." in (output / "README.md").read_text()
+    assert load(output, tmp_path).num_rows == 2
+
+
+def test_a_run_that_may_not_be_read_is_named_in_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = tmp_path / "nights"
+    make_night(output, "old", prompts(1))
+
+    def refuse(store: Store) -> Plan:
+        if store.uri.endswith("/old"):
+            raise StorageRefused(f"{store.uri}/plan.json: access is denied.")
+        return load_plan(store)
+
+    monkeypatch.setattr(output_card, "load_plan", refuse)
+    make_night(output, "new", prompts(3))
+    assert "the card of all runs leaves out old" in caplog.text
     assert load(output, tmp_path).num_rows == 2
