@@ -81,16 +81,14 @@ PROMPTS = (
 )
 ROWS_OF_NIGHTS = (5, 9)  # how many of the prompts each night's table has
 DEFAULTS: dict[str, object] = {"steps": 1, "width": SIDE, "height": SIDE, "seed": 7}
-SEPARATE: dict[str, object] = {
-    "passes": {"over": {"kind": "refine", "strength": 1.0}},
-    "separate_passes": True,
-}
+PASSES: dict[str, object] = {"over": {"kind": "refine", "strength": 1.0}}
 CANDIDATES = 2
 FAILING_PASSES = 0.3  # of all
 MAX_ROUNDS = 6
 MAX_PROCESSES = 6
 TO_THE_END = 1000  # more writes than a process has
 Losers = Literal["drop", "keep"]
+Passes = Literal["none", "at once", "separate"]
 # What an image is in the end: its status, and the hashes of its file and its pixels.
 Outcome = tuple[str, str | None, str | None]
 
@@ -103,7 +101,7 @@ class Setting:
     format: str
     failed_share: float
     skip_existing: bool
-    separate_passes: bool = False
+    passes: Passes = "none"
     part_images: int = 1
     shard_images: int = 3
     images: int = 1
@@ -128,7 +126,8 @@ class Setting:
             defaults={**DEFAULTS, **({} if self.losers else {"images_per_prompt": self.images})},
             limits={"failed_share": self.failed_share},
             skip_existing=self.skip_existing,
-            **(SEPARATE if self.separate_passes else {}),
+            passes={} if self.passes == "none" else PASSES,
+            separate_passes=self.passes == "separate",
             **self._best(),
             batch={"images": 1},
             part={"images": self.part_images},
@@ -199,17 +198,20 @@ def mood(row: ImageRow, purpose: str) -> float:
 
 
 @cache
-def painter(is_retry: bool, has_taste: bool) -> Painter:
-    """The one for the run itself or for its rounds, with scores or without."""
+def painter(is_retry: bool, has_taste: bool, has_passes: bool) -> Painter:
+    """The one for the run itself or for its rounds, with scores and passes or without."""
     the_painter = Painter(is_retry)
     if has_taste:
         the_painter.scorers = {"taste": taste}
+    if has_passes:
+        the_painter.passes = Negatives()
     return the_painter
 
 
 def painter_of(plan: Plan) -> Painter:
     """The one of a plan."""
-    return painter(plan.round > 0, plan.job.keep is not None)
+    has_passes = bool(plan.job.passes) and not plan.job.separate_passes
+    return painter(plan.round > 0, plan.job.keep is not None, has_passes)
 
 
 class Negatives:
@@ -413,7 +415,7 @@ def random_setting(dice: Random) -> Setting:
         format=dice.choice(("parquet", "webdataset", "files")),
         failed_share=dice.choice((0.3, 1.0)),
         skip_existing=dice.random() < 0.5,
-        separate_passes=dice.random() < 0.5,
+        passes=dice.choice(("none", "at once", "separate")),
         part_images=dice.choice((1, 3)),
         images=1 if losers is None else CANDIDATES,
         losers=losers,
@@ -541,7 +543,7 @@ class History:
         night = event.night % self.setting.nights
         uri = f"{self.output}/night-{night}"
         is_planned = open_store(uri).exists(PLAN_KEY)
-        is_separate = self.setting.separate_passes
+        is_separate = self.setting.passes == "separate"
         match event.command:
             case "plan":
                 return partial(make_plan, self.setting.job(self.folder, night))

@@ -91,7 +91,7 @@ def bucket(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 def small_job(bucket: Bucket, folder: Path) -> Job:
     """A job whose passes wait for all its images to be drawn."""
-    setting = Setting(1, "parquet", 1.0, skip_existing=True, separate_passes=True, part_images=2)
+    setting = Setting(1, "parquet", 1.0, skip_existing=True, passes="separate", part_images=2)
     return setting.job(folder, 0).model_copy(update={"output": bucket.output})
 
 

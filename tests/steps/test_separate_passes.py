@@ -138,7 +138,7 @@ def test_a_retry_makes_images_in_two_stages_too(tmp_path: Path) -> None:
 def drawn_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose images are all drawn, and have no passes yet."""
     folder = tmp_path_factory.mktemp("drawn")
-    job = protocol.Setting(1, "parquet", 1.0, skip_existing=False, separate_passes=True)
+    job = protocol.Setting(1, "parquet", 1.0, skip_existing=False, passes="separate")
     run = make_plan(job.job(folder, 0))
     for number in range(len(run.plan.shards)):
         protocol.work_stage(run.uri, number, draws=True)
