@@ -98,9 +98,9 @@ class Setting:
     """What a history is about: how many nights, and their jobs."""
 
     nights: int
-    format: str
-    failed_share: float
-    skip_existing: bool
+    format: str = "parquet"
+    failed_share: float = 1.0
+    skip_existing: bool = False
     passes: Passes = "none"
     part_images: int = 1
     shard_images: int = 3
@@ -391,17 +391,20 @@ def check_winners(rows: Sequence[Mapping[str, object]], candidates: int) -> None
         assert winners or statuses & {"forgotten", "failed", "blank"}, group
 
 
-@cache
 def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
     """What the images of each night are where nothing is in the way, by a table of its own.
 
     Where images compete, what all of them would be.
     """
+    return _undisturbed(Setting(setting.nights, passes=setting.passes, images=setting.images))
+
+
+@cache
+def _undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
     folder = models.scratch("undisturbed")
-    alone = replace(setting, skip_existing=False, losers=None)
     results = []
     for night in range(setting.nights):
-        job = alone.job(folder, night)
+        job = setting.job(folder, night)
         plan = finish_night(job)
         results.append(outcomes(open_store(f"{job.output}/{plan.run_id}"), plan))
     return tuple(results)
