@@ -45,10 +45,10 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests import jobs, protocol
+from tests import jobs, nights
 from tests.image_models import captioner_folder
 from tests.language_models import language_model
-from tests.protocol import Painter, write_no_report
+from tests.nights import Painter, write_no_report
 
 FOLDER = Path(__file__).parent / "saved_runs"
 SAVED_RUNS = sorted(FOLDER.glob("*.tar.xz"))
@@ -104,7 +104,7 @@ def _make_saved_run(job: Job) -> None:
     if run.plan.job.separate_passes:
         _make_separately(retry_round.store, retry_round.plan, is_retry=True)
     else:
-        protocol.make_round(retry_round)
+        nights.make_round(retry_round)
     aggregate(run.uri)
 
 
@@ -165,7 +165,7 @@ def work(uri: str) -> None:
     if plan.job.separate_passes:
         _make_separately(store, plan, is_retry=False)
     else:
-        protocol.work(uri, 0)
+        nights.work(uri, 0)
 
 
 def _make_separately(store: Store, plan: Plan, *, is_retry: bool) -> None:

@@ -19,7 +19,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
 from tests import s3
-from tests.protocol import Setting, finish_night, work_stage
+from tests.nights import Setting, finish_night, work_stage
 
 PAGE = Path(__file__).parents[2] / "docs/cluster.md"
 POLICY_PATTERN = re.compile(r"```json\n(\{\s*\"Version\": .*?)```", re.DOTALL)

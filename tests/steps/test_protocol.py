@@ -24,16 +24,10 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.interleaving import frozen, interleaving
-from tests.protocol import (
-    PROMPTS,
-    Setting,
-    check_protocol,
-    finish_night,
-    made_ids,
-    painter,
-    without_reports,
-)
+from tests.nights import PROMPTS, Setting, finish_night, painter_of, without_reports
+from tests.protocol import check_protocol
 from tests.runs import begin_round, fill, not_ok, planned
+from tests.wholeness import made_ids
 
 
 @pytest.fixture
@@ -125,8 +119,8 @@ def obey(uri: str, command: str, shard: int, parts: slice) -> None:
         planned_run = plan_next_round(run.store, run.plan)
     if planned_run is not None:
         number = shard % len(planned_run.plan.shards)
-        make = partial(painter, command == "retry")
         store, plan = planned_run.store, planned_run.plan
+        make = partial(painter_of, plan)
         generate_shard(store, plan, number, make, NoProgress(), Stop(), parts=parts)
 
 

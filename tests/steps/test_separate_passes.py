@@ -30,7 +30,7 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
-from tests import protocol
+from tests import nights
 from tests.faults import failing
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.interleaving import Process, interleaving
@@ -138,10 +138,10 @@ def test_a_retry_makes_images_in_two_stages_too(tmp_path: Path) -> None:
 def drawn_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose images are all drawn, and have no passes yet."""
     folder = tmp_path_factory.mktemp("drawn")
-    job = protocol.Setting(1, "parquet", 1.0, skip_existing=False, passes="separate")
+    job = nights.Setting(1, "parquet", 1.0, skip_existing=False, passes="separate")
     run = make_plan(job.job(folder, 0))
     for number in range(len(run.plan.shards)):
-        protocol.work_stage(run.uri, number, draws=True)
+        nights.work_stage(run.uri, number, draws=True)
     return Path(run.uri)
 
 
@@ -153,13 +153,13 @@ def copied(run: Path, folder: Path) -> Path:
 def pass_all(run: Path) -> None:
     """Run the passes of all shards."""
     for number in range(len(load_plan(open_store(str(run))).shards)):
-        protocol.work_stage(str(run), number, draws=False)
+        nights.work_stage(str(run), number, draws=False)
 
 
 def draw_all(run: Path) -> None:
     """Draw all shards."""
     for number in range(len(load_plan(open_store(str(run))).shards)):
-        protocol.work_stage(str(run), number, draws=True)
+        nights.work_stage(str(run), number, draws=True)
 
 
 def drawn_keys(run: Path) -> list[str]:
@@ -230,7 +230,7 @@ def test_what_is_not_drawn_is_said_and_can_be_tried_again(tmp_path: Path, drawn_
     run = copied(drawn_run, tmp_path)
     (run / "drawn" / "00000-0001.parquet").unlink()
     with pytest.raises(TryAgain, match=r"nothing is drawn yet of 1 part of shard 0.* --stage draw"):
-        protocol.work_stage(str(run), 0, draws=False)
+        nights.work_stage(str(run), 0, draws=False)
     assert len(content_of(str(run))) == 2, "the others were made"
     draw_all(run)
     pass_all(run)
@@ -383,7 +383,7 @@ def test_pixels_of_forgotten_images_do_not_stay(tmp_path: Path, drawn_run: Path)
         path.write_bytes(left)
         forget(str(run), ForgetSelection(ids=("row-0",)), remove=True)
         assert drawn_keys(run) == []
-    assert verify(str(run)).images == len(protocol.PROMPTS[:5])
+    assert verify(str(run)).images == len(nights.PROMPTS[:5])
 
 
 def test_estimates_name_the_space_of_pixels_that_wait(tmp_path: Path) -> None:

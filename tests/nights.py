@@ -1,0 +1,318 @@
+"""Nights that are made again and again under one output, and what the processes of each do.
+
+They run the real code; only the pictures are no model's: each follows from its image's id.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from imagekiln.steps.aggregate import output_card as output_card_module
+from imagekiln.steps.aggregate import step as aggregate_step
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.draw_stage import draw_shard
+from imagekiln.steps.generate.encoder import mark_flat
+from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
+from imagekiln.steps.generate.pass_stage import pass_shard
+from imagekiln.steps.generate.step import generate_and_help, generate_shard
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages, ScoreValue
+from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.rounds import Round, open_run
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests import jobs, models
+from tests.interleaving import process_number
+
+SIDE = 64
+PROMPTS = (
+    "a circle",
+    "a square that fails at first",
+    "a star",
+    "a flat sky, at first",
+    "a triangle that fails at times",
+    "a cross that always fails",
+    "a ring",
+    "a line",
+    "a moon that fails at times",
+)
+ROWS_OF_NIGHTS = (5, 9)  # how many of the prompts each night's table has
+DEFAULTS: dict[str, object] = {"steps": 1, "width": SIDE, "height": SIDE, "seed": 7}
+PASSES: dict[str, object] = {"over": {"kind": "refine", "strength": 1.0}}
+CANDIDATES = 2
+FAILING_PASSES = 0.3  # of all
+MAX_ROUNDS = 6
+Losers = Literal["drop", "keep"]
+Passes = Literal["none", "at once", "separate"]
+# What an image is in the end: its status, and the hashes of its file and its pixels.
+Outcome = tuple[str, str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a history is about: how many nights, and their jobs."""
+
+    nights: int
+    format: str = "parquet"
+    failed_share: float = 1.0
+    skip_existing: bool = False
+    passes: Passes = "none"
+    part_images: int = 1
+    shard_images: int = 3
+    images: int = 1
+    """Of each prompt."""
+    losers: Losers | None = None
+    """What becomes of images that do not win; None where none compete."""
+    ends_in_rounds: bool = False
+    """Whether what is missing in the end is left to rounds, while pods of the run still sleep."""
+
+    def job(self, folder: Path, night: int) -> Job:
+        """The job of a night, whose runs lie in `folder`/out."""
+        prompts = PROMPTS[: ROWS_OF_NIGHTS[night]]
+        table = folder / f"{night}.parquet"
+        if not table.exists():
+            jobs.write(table, {"prompt": prompts, "id": [f"row-{n}" for n in range(len(prompts))]})
+        return jobs.job(
+            folder,
+            prompts=str(table),
+            name="nightly",
+            run_id=f"night-{night}",
+            format=self.format,
+            defaults={**DEFAULTS, **({} if self.losers else {"images_per_prompt": self.images})},
+            limits={"failed_share": self.failed_share},
+            skip_existing=self.skip_existing,
+            passes={} if self.passes == "none" else PASSES,
+            separate_passes=self.passes == "separate",
+            **self._best(),
+            batch={"images": 1},
+            part={"images": self.part_images},
+            shard={"images": self.shard_images},
+            device="cpu",
+            threads=1,
+        )
+
+    def _best(self) -> dict[str, object]:
+        if self.losers is None:
+            return {}
+        return {
+            "scores": {"taste": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
+            "keep": {"of": self.images, "by": "taste", "losers": self.losers},
+        }
+
+
+class Painter(Denoiser):
+    """Draws pictures that follow from an image's id; some prompts fail, or come out flat.
+
+    Some fail in one process and not in the next, and each process has a taste of its own.
+    """
+
+    def __init__(self, is_retry: bool) -> None:
+        """Take what drawing needs, but no prompt is given to the model."""
+        super().__init__(models.pipe("shapes"))
+        self._is_retry = is_retry
+
+    def draw(
+        self,
+        rows: Sequence[ImageRow],
+        size: int,  # noqa: ARG002  # as of every denoiser
+        check: Callable[[], None],
+    ) -> Sequence[DrawnImage]:
+        check()
+        return [self._draw(row) for row in rows]
+
+    def _failing_share(self, prompt: str) -> float:
+        if "at times" in prompt:
+            return 0.5
+        return 0.3 if self.scorers else 0.0  # what loses is not drawn again
+
+    def _draw(self, row: ImageRow) -> DrawnImage:
+        prompt = row.parameters.prompt
+        if "always" in prompt:
+            error = ValueError if "always fails" in prompt else RuntimeError
+            raise error(f"cannot draw {prompt!r}")
+        if "fails at first" in prompt and not self._is_retry:
+            raise RuntimeError(f"cannot draw {prompt!r}")
+        if process_number() and mood(row, "draw") < self._failing_share(prompt):
+            raise RuntimeError(f"cannot draw {prompt!r} this time")
+        dice = np.random.default_rng(int(row.image_id, 16))
+        rgb = np.full((SIDE, SIDE, 3), dice.integers(0, 256, 3), np.uint8)
+        if "at first" not in prompt or self._is_retry:
+            rgb[0] = dice.integers(0, 256, (SIDE, 3), np.uint8)
+        return DrawnImage(row.index_in_part, rgb)
+
+
+def taste(_: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+    """The scores that this process gives to images."""
+    return [ScoreValue(mood(row, "taste")) for row in rows]
+
+
+def mood(row: ImageRow, purpose: str) -> float:
+    """A number from 0 to 1 that depends on the image, the process and the purpose."""
+    dice = np.random.default_rng([process_number(), int(row.image_id, 16), *purpose.encode()])
+    return float(dice.random())
+
+
+@cache
+def painter(is_retry: bool, has_taste: bool, has_passes: bool) -> Painter:
+    """The one for the run itself or for its rounds, with scores and passes or without."""
+    the_painter = Painter(is_retry)
+    if has_taste:
+        the_painter.scorers = {"taste": taste}
+    if has_passes:
+        the_painter.passes = Negatives()
+    return the_painter
+
+
+def painter_of(plan: Plan) -> Painter:
+    """The one of a plan."""
+    has_passes = bool(plan.job.passes) and not plan.job.separate_passes
+    return painter(plan.round > 0, plan.job.keep is not None, has_passes)
+
+
+class Negatives:
+    """Stands for passes: negatives of the images that are ok and not flat, or failures at times.
+
+    So may fail what has won among candidates.
+    """
+
+    def __call__(
+        self,
+        images: Sequence[DrawnImage],
+        rows: Sequence[ImageRow],
+        check: Callable[[], None],
+    ) -> PassedImages:
+        check()
+        by_index = {row.index_in_part: row for row in rows}
+        passed = [
+            image if image.rgb is None else self._pass(image, by_index[image.index_in_part])
+            for image in map(mark_flat, images)
+        ]
+        return PassedImages(passed, {"over": 1.0})
+
+    def _pass(self, image: DrawnImage, row: ImageRow) -> DrawnImage:
+        if process_number() and mood(row, "pass") < FAILING_PASSES:
+            error = "RuntimeError: cannot pass this time"
+            return replace(image, rgb=None, status="failed", error=error)
+        assert image.rgb is not None
+        return replace(image, rgb=255 - image.rgb)
+
+    def close(self) -> None:
+        """End nothing."""
+
+
+# --- What processes do ----------------------------------------------------------------------------
+
+
+def work(uri: str, shard: int) -> None:
+    """Make a shard of a run, then help with others."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    if not plan.shards:  # earlier nights have all images
+        return
+    number = shard % len(plan.shards)
+    if plan.job.separate_passes:
+        make_separately(store, plan, number)
+    else:
+        generate_and_help(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
+
+
+def work_stage(uri: str, shard: int, draws: bool) -> None:
+    """Do one of the two stages of a shard."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    if not plan.shards:
+        return
+    number = shard % len(plan.shards)
+    (draw if draws else pass_over)(store, plan, number)
+
+
+def make_separately(store: Store, plan: Plan, number: int) -> None:
+    """Draw a shard, then run the passes over it."""
+    draw(store, plan, number)
+    pass_over(store, plan, number)
+
+
+def pass_over(store: Store, plan: Plan, number: int) -> None:
+    """Run the passes over a shard that is drawn."""
+    passes = LoadedPasses(painter_of(plan).device, Negatives())
+    pass_shard(store, plan, number, lambda: passes, NoProgress(), Stop())
+
+
+def draw(store: Store, plan: Plan, number: int) -> None:
+    """Draw a shard, whose passes are to come."""
+    draw_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
+
+
+def retry(uri: str, include_permanent: bool) -> None:
+    """Make a round of a run, or what is left of it."""
+    run = open_run(uri)
+    retry_round = plan_next_round(run.store, run.plan, include_permanent=include_permanent)
+    if retry_round is None:
+        aggregate(uri)
+        return
+    make_round(retry_round)
+    aggregate(retry_round.store.uri)
+
+
+def make_round(retry_round: Round) -> None:
+    """Make what is missing of a round."""
+    store = retry_round.store
+    for number in range(len(retry_round.plan.shards)):
+        plan = retry_round.plan
+        if plan.job.separate_passes:
+            make_separately(store, plan, number)
+        else:
+            generate_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
+
+
+def finish_night(
+    job: Job, *, in_rounds: bool = False, meanwhile: Callable[[], None] = lambda: None
+) -> Plan:
+    """Do all that a night needs, with nothing in the way.
+
+    `in_rounds`: make no part of the run itself. `meanwhile` is what happens between a round and its
+    aggregation.
+    """
+    run = make_plan(job)
+    store = open_store(run.uri)
+    for shard in range(0 if in_rounds else len(run.plan.shards)):
+        work(run.uri, shard)
+    for _ in range(MAX_ROUNDS):
+        with suppress(Incomplete):
+            aggregate(run.uri)
+        retry_round = plan_next_round(store, run.plan)
+        if retry_round is None:
+            break
+        make_round(retry_round)
+        meanwhile()
+    aggregate(run.uri)
+    return run.plan
+
+
+def write_no_report(store: Store, *_: object, **__: object) -> None:
+    """Leave a page without pictures: reports are no part of the protocol."""
+    store.replace(REPORT_KEY, b"<html></html>\n")
+
+
+@contextmanager
+def without_reports() -> Iterator[pytest.MonkeyPatch]:
+    """While the block runs, reports and cards of outputs, which are no part of it, are not made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregate_step, "write_report", write_no_report)
+        patch.setattr(aggregate_step, "update_output_card", lambda _: None)
+        patch.setattr(output_card_module, "update_output_card", lambda _: None)
+        yield patch

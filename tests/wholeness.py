@@ -1,0 +1,110 @@
+"""What must hold of a run that claims to be finished, and what its images are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.runs.forgotten import read_forgotten
+from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
+from imagekiln.steps.runs.keys import (
+    SUCCESS_KEY,
+    manifest_key,
+)
+from imagekiln.steps.runs.parts import read_outcomes
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests import models
+from tests.nights import Outcome, Setting, finish_night
+
+
+def manifest_of(store: Store, plan: Plan) -> pa.Table:
+    """The rows of all shards."""
+    tables = [read_table(store, manifest_key(number)) for number in range(len(plan.shards))]
+    return pa.concat_tables(tables)
+
+
+def outcomes(store: Store, plan: Plan) -> dict[str, Outcome]:
+    """What each image of a run is by its manifest."""
+    if not plan.shards:
+        return {}
+    rows = manifest_of(store, plan).to_pylist()
+    return {row["image_id"]: (row["status"], row["sha256"], row["pixels_sha256"]) for row in rows}
+
+
+def check_whole(store: Store) -> None:
+    """Fail unless a run that claims to be finished has every planned image, as it says."""
+    plan = load_plan(store)
+    summary = load_summary(store)
+    forgotten = set(read_forgotten(store, plan).to_pylist())
+    ok_ids: list[str] = []
+    listed_ids: list[str] = []  # that no later run is to make
+    for number in range(len(plan.shards)):
+        manifest = read_table(store, manifest_key(number))
+        planned = read_shard_rows(store, plan, number)
+        assert manifest["image_id"].equals(planned["image_id"])
+        for row in manifest.to_pylist():
+            may_be_gone = row["image_id"] in forgotten
+            assert row["status"] in ("ok", "outscored", "failed", "blank") or may_be_gone, row
+            if row["status"] == "ok":
+                read_image_bytes(store, row)
+                ok_ids.append(row["image_id"])
+            if row["status"] in ("ok", "forgotten"):
+                listed_ids.append(row["image_id"])
+        if plan.job.keep is not None:
+            check_winners(manifest.to_pylist(), plan.job.keep.of)
+    assert (summary.images, summary.ok) == (plan.counts.images, len(ok_ids))
+    assert summary.not_ok <= summary.failed_share * summary.images
+    assert store.read(SUCCESS_KEY) == f"{summary.ok} of {summary.images} images\n".encode()
+    index = [image_id for chunk in iter_index_chunks(store) for image_id in chunk.tolist()]
+    listed = pa.array(listed_ids, pa.string())
+    expected = sorted(ids_from_hex(listed).tolist()) if listed_ids else []
+    assert index == expected
+
+
+def check_winners(rows: Sequence[Mapping[str, object]], candidates: int) -> None:
+    """Fail unless each group of candidates has one winner, or a failure that a retry may mend."""
+    for start in range(0, len(rows), candidates):
+        group = rows[start : start + candidates]
+        winners = [row for row in group if row["status"] == "ok" and row["candidate_rank"] == 1]
+        statuses = {row["status"] for row in group}
+        assert len(winners) <= 1, group
+        assert winners or statuses & {"forgotten", "failed", "blank"}, group
+
+
+def undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
+    """What the images of each night are where nothing is in the way, by a table of its own.
+
+    Where images compete, what all of them would be.
+    """
+    return _undisturbed(Setting(setting.nights, passes=setting.passes, images=setting.images))
+
+
+@cache
+def _undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
+    folder = models.scratch("undisturbed")
+    results = []
+    for night in range(setting.nights):
+        job = setting.job(folder, night)
+        plan = finish_night(job)
+        results.append(outcomes(open_store(f"{job.output}/{plan.run_id}"), plan))
+    return tuple(results)
+
+
+def made_ids(run: Run) -> Iterator[str]:
+    """The id of each image that is ok in a part of a run or its rounds, once for each part."""
+    for planned in (Round(run.store, run.plan), *iter_rounds(run.store, run.plan)):
+        for number in range(len(planned.plan.shards)):
+            for part in read_shard(planned.store, planned.plan, number):
+                if planned.store.exists(part.key):
+                    columns = ["image_id", "status"]
+                    outcomes = read_outcomes(planned.store, part.key, columns, part.added)
+                    ok_rows = outcomes.table.filter(pc.equal(outcomes.table["status"], "ok"))
+                    yield from ok_rows["image_id"].to_pylist()
