@@ -15,7 +15,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, NotInstalled
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import encode_drawn_image
-from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.imaging.codecs import RGB, decode_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
@@ -194,6 +194,11 @@ def test_an_image_that_fails_now_is_not_the_stored_one(store: Store, tmp_path: P
     )
 
 
+def _doubled(image: DrawnImage) -> RGB:
+    assert image.rgb is not None
+    return image.rgb.repeat(2, axis=0)
+
+
 def test_an_image_of_another_size_is_not_the_stored_one(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,10 +207,8 @@ def test_an_image_of_another_size_is_not_the_stored_one(
     def enlarge(
         self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
     ) -> Sequence[DrawnImage]:
-        return [
-            replace(each, rgb=np.kron(each.rgb, np.ones((2, 2, 1), np.uint8)))
-            for each in draw(self, rows, size, check)
-        ]
+        drawn = draw(self, rows, size, check)
+        return [replace(each, rgb=_doubled(each)) for each in drawn]
 
     monkeypatch.setattr(Denoiser, "draw", enlarge)
     result = reproduce(store.uri, "row-5", tmp_path / "again.png")
