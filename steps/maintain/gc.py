@@ -213,7 +213,10 @@ def _collect_rewrites(
         if folder not in named and _unwritten_objects(store, folder, cutoff)
     ]
     if unused and remove:
-        named = _named_rewrites(run.plan for run in find_runs(store).runs)
+        read_again = find_runs(store)
+        if read_again.unreadable:  # they may name any
+            return
+        named = _named_rewrites(run.plan for run in read_again.runs)
     for folder in unused:
         objects = _unwritten_objects(store, folder, cutoff)
         if folder in named or not objects:

@@ -1,7 +1,7 @@
 """Runs whose images are drawn first, and passes run over them later: the result is the same."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,9 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, NotDrawn, StorageRefused, TryAgain
+from imagekiln.steps.generate.draw_stage import draw_shard
+from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
+from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.job.job import Job
@@ -23,6 +26,8 @@ from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.forgotten import add_forgotten
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, ImageRow, PassedImages
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runs.tables import read_table
@@ -232,9 +237,71 @@ def test_what_is_not_drawn_is_said_and_can_be_tried_again(tmp_path: Path, drawn_
     with pytest.raises(TryAgain, match=r"nothing is drawn yet of 1 part of shard 0.* --stage draw"):
         nights.work_stage(str(run), 0, draws=False)
     assert len(content_of(str(run))) == 2, "the others were made"
+    with pytest.raises(NotDrawn):  # where none of what is missing is drawn
+        protocol.work_stage(str(run), 0, draws=False)
     draw_all(run)
     pass_all(run)
     assert drawn_keys(run) == []
+
+
+@pytest.mark.parametrize("draws", [True, False], ids=["draw", "pass"])
+def test_a_stage_that_is_asked_to_stop_ends_after_its_part_and_can_be_tried_again(
+    tmp_path: Path, drawn_run: Path, draws: bool
+) -> None:
+    run = copied(drawn_run, tmp_path)
+    if draws:
+        remove_drawn(run)
+    plan = load_plan(open_store(str(run)))
+    stop = Stop()
+    painter = protocol.painter_of(plan)
+
+    class Stopping(protocol.Negatives):
+        def __call__(
+            self,
+            images: Sequence[DrawnImage],
+            rows: Sequence[ImageRow],
+            check: Callable[[], None],
+        ) -> PassedImages:
+            stop.request()
+            return super().__call__(images, rows, check)
+
+    class StoppingPainter(type(painter)):  # type: ignore[misc]  # a class of the test's
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            stop.request()
+            drawn: Sequence[DrawnImage] = super().draw(rows, size, check)
+            return drawn
+
+    def work(model: object) -> object:
+        place = (open_store(str(run)), plan, 0, lambda: model, NoProgress(), stop)
+        return draw_shard(*place) if draws else pass_shard(*place)  # type: ignore[arg-type]
+
+    stage = StoppingPainter(is_retry=False) if draws else LoadedPasses(painter.device, Stopping())
+    for model in (stage, None):  # asked before it begins, it loads no model
+        with pytest.raises(TryAgain, match="shard 0 was stopped with 2 parts left"):
+            work(model)
+    draw_all(run)
+    pass_all(run)
+    assert work(None) is None
+    assert len(content_of(str(run))) == len(drawn_keys(drawn_run))
+
+
+def test_pixels_of_an_image_that_was_taken_down_are_not_kept_for_its_passes(
+    tmp_path: Path, drawn_run: Path
+) -> None:
+    run = copied(drawn_run, tmp_path)
+    path = run / "drawn" / "00000-0000.parquet"
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    (image_id,) = pq.read_table(path)["image_id"].to_pylist()
+    remove_drawn(run)
+    add_forgotten(open_store(str(run)), pa.array([image_id]))
+    draw_all(run)
+    (row,) = pq.read_table(path).to_pylist()
+    assert (row["image_id"], row["status"], row["pixels"]) == (image_id, FORGOTTEN_STATUS, None)
+    after = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    assert after.pop(path.name) != before.pop(path.name)
+    assert after == before
 
 
 @pytest.mark.slow
@@ -362,6 +429,9 @@ def test_garbage_of_drawn_images_is_removed_where_a_run_is_finished(
     pass_all(run)
     with suppress(Incomplete):
         aggregate(str(run), failed_share=1.0)
+    (run / "drawn" / "00000-0000.parquet").write_bytes(left)
+    pass_all(run)  # as once a process was killed between commit and removal
+    assert drawn_keys(run) == []
     (run / "drawn" / "00000-0000.parquet").write_bytes(left)
     found = gc(str(tmp_path), 0, remove=True).found
     assert [(garbage.reason, garbage.objects) for garbage in found] == [("leftovers", 1)]

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +254,31 @@ def test_a_helper_that_is_asked_to_stop_ends_well_after_its_part(run: PlanResult
     _generate(run, 1, Stopping(), stop)
     missing = missing_parts(store, read_shard(store, run.plan, 0))
     assert len(missing) == 3  # of four: the one at hand was finished, none was begun
+
+
+class Begun:
+    """A store of a run whose shards are all begun, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked = Counter[str]()
+
+    def read(self, key: str) -> bytes:
+        self.asked[key] += 1
+        return b"begun\n"
+
+
+def test_of_a_large_run_some_shards_are_asked_for_and_by_each_helper_others_first(
+    run: PlanResult,
+) -> None:
+    plan = replace(run.plan, shards=run.plan.shards * 400)
+    late: list[list[int]] = []
+    for own in (7, 8):
+        begun = Begun()
+        late.append(find_late_shards(begun, plan, own))  # type: ignore[arg-type]  # only reads
+        assert begun.asked.total() == len(set(late[-1])) <= 512
+        assert own not in late[-1]
+        assert set(late[-1]) >= set(range(1000, 1200))
+    assert late[0][:8] != late[1][:8]
 
 
 class Counting:

@@ -2,12 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa
 import pytest
+import torch
 
+from imagekiln.steps.generate.attempt import run_pipeline
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.recovery import BatchRecovery, DrawBatch
@@ -18,6 +22,7 @@ from imagekiln.steps.generate.stages import (
     commit_parts,
     draw_batches,
     encode_parts,
+    score_batches,
     split_into_batches,
 )
 from imagekiln.steps.job.output import Png
@@ -228,6 +233,64 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
     assert next(finished).packed.part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
+
+
+def test_a_part_that_was_given_up_leaves_nothing_to_the_next_one(wanted: tuple[Part, ...]) -> None:
+    def broken() -> Iterator[DrawnBatch]:
+        yield next(_draw(wanted[:1], Model()))  # another process makes the rest of this part
+        yield from _draw(wanted[1:], Model())
+
+    def score(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> Sequence[DrawnImage]:
+        assert [image.index_in_part for image in images] == [row.index_in_part for row in rows]
+        return images
+
+    scored = score_batches(broken(), score, 3)
+    found = list(encode_parts(scored, _encode, ParquetFormat(Png()), NoProgress()))
+    whole = list(
+        encode_parts(_draw(wanted[1:], Model()), _encode, ParquetFormat(Png()), NoProgress())
+    )
+    assert [each.packed for each in found] == [each.packed for each in whole]
+    unscored = list(encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress()))
+    assert [each.packed for each in unscored] == [each.packed for each in whole]
+
+
+class SlowPart:
+    """A part whose commit waits until the store answers."""
+
+    def __init__(self, part: Part, answer: Event) -> None:
+        self.part = part
+        self._answer = answer
+
+    def commit(self, _store: Store) -> bool:
+        return self._answer.wait(60)
+
+
+def test_few_parts_are_in_memory_while_a_store_does_not_answer(
+    wanted: tuple[Part, ...], store: Store
+) -> None:
+    answer = Event()
+    drawn: list[int] = []
+
+    def draw() -> Iterator[DrawnBatch]:
+        for number in range(40):
+            drawn.append(number)
+            yield DrawnBatch(wanted[0], [], [])
+
+    def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
+        return (EncodedPart(SlowPart(batch.part, answer), 0.0, 0.0) for batch in batches)
+
+    def run() -> None:
+        run_pipeline(draw(), finish, store, torch.device("cpu"), NoProgress(), Stop())
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        with pytest.raises(TimeoutError):
+            running.result(0.5)
+        waiting = len(drawn)
+        answer.set()
+        running.result(60)
+    assert 0 < waiting <= 8
+    assert len(drawn) == 40
 
 
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -111,6 +111,7 @@ def test_an_old_unfinished_run_is_listed_and_removed_only_on_request(tmp_path: P
 def test_a_run_to_which_anything_was_written_recently_stays(key: str, tmp_path: Path) -> None:
     planned_run = finished_run(tmp_path, "half", done=False)
     os.utime(Path(planned_run.uri) / key)
+    assert gc(str(tmp_path / "out")).found == ()
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert reasons(gc(str(tmp_path / "out"), 0).found) == {"half": "unfinished"}
 
@@ -543,6 +544,40 @@ def test_run_in_use_stays_where_this_machines_clock_is_far_ahead_of_the_stores(
     assert without_turns(Path(half.uri)) == before
     assert reasons(gc(str(tmp_path / "out"), 0.5, remove=True).found) == {"half": "unfinished"}
     assert not Path(half.uri).exists()
+
+
+def test_what_a_store_tells_no_age_of_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished_run(tmp_path, "half", done=False)
+    run = Path(finished_run(tmp_path, "good").uri)
+    (run / "images" / ".writing-old_____").write_bytes(b"1")
+    aged(run, 10)
+    before = files(tmp_path / "out")
+    list_folder = LocalStore.list_folder
+
+    def without_times(store: LocalStore, folder: str) -> Iterator[ObjectInfo]:
+        return (replace(entry, modified=None) for entry in list_folder(store, folder))
+
+    monkeypatch.setattr(LocalStore, "list_folder", without_times)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
+def test_run_that_is_finished_and_suspended_in_the_meantime_stays(tmp_path: Path) -> None:
+    half = finished_run(tmp_path, "half", done=False, format="files")
+    (garbage,) = gc(str(tmp_path / "out")).found
+    aggregate(half.uri)
+    ids = ForgetSelection(ids=("row-3",))
+    with interleaving(tmp_path, lambda *_: None):
+        removal = partial(forget, half.uri, ids, remove=True)
+        frozen(removal, "replace_after", "0000-00003.json").kill()
+    run = open_run(half.uri)
+    assert not run.is_finished
+    aged(Path(half.uri), 10)
+    before = without_turns(Path(half.uri))
+    assert not remove_garbage(run, garbage, cutoff=time.time())
+    assert without_turns(Path(half.uri)) == before
 
 
 def test_what_is_being_written_in_a_finished_run_stays_where_this_machines_clock_is_far_ahead(

@@ -1,6 +1,9 @@
 """One image again."""
 
+import re
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +12,10 @@ import pytest
 import torch
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete, NotInstalled
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import encode_drawn_image
-from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.imaging.codecs import RGB, decode_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
@@ -171,12 +174,61 @@ def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_p
     )
     with failing(str(PROMPTS[5]["prompt"])):
         result = reproduce(planned_run.uri, name, tmp_path / "none.png")
-    assert (result.status_now, result.file, result.error) == (
+    assert (result.equal, result.status_now, result.file, result.error) == (
+        "nothing",
         "failed",
         None,
         "RuntimeError: cannot draw 'a red circle number 5'",
     )
     assert not (tmp_path / "none.png").exists()
+
+
+def test_an_image_that_fails_now_is_not_the_stored_one(store: Store, tmp_path: Path) -> None:
+    with failing(str(PROMPTS[5]["prompt"])):
+        result = reproduce(store.uri, "row-5", tmp_path / "none.png")
+    assert (result.equal, result.status_then, result.status_now, result.likeness) == (
+        "nothing",
+        "ok",
+        "failed",
+        None,
+    )
+
+
+def _doubled(image: DrawnImage) -> RGB:
+    assert image.rgb is not None
+    return image.rgb.repeat(2, axis=0)
+
+
+def test_an_image_of_another_size_is_not_the_stored_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = Denoiser.draw
+
+    def enlarge(
+        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        drawn = draw(self, rows, size, check)
+        return [replace(each, rgb=_doubled(each)) for each in drawn]
+
+    monkeypatch.setattr(Denoiser, "draw", enlarge)
+    result = reproduce(store.uri, "row-5", tmp_path / "again.png")
+    assert (result.equal, result.likeness) == ("nothing", None)
+
+
+def test_an_image_that_was_never_made_is_drawn(tmp_path: Path) -> None:
+    uri = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:1]).uri
+    with pytest.raises(Incomplete):
+        aggregate(uri)
+    result = reproduce(uri, "row-0", tmp_path / "again.png")
+    assert (result.equal, result.status_then, result.status_now) == ("nothing", "missing", "ok")
+
+
+def test_missing_library_is_named_before_anything_is_drawn(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(NotInstalled, match="torch: not installed"):
+        reproduce(store.uri, "row-0", tmp_path / "again.png")
 
 
 def test_image_that_is_taken_down_while_it_is_drawn_is_not_written(
@@ -205,6 +257,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_drawn(
     with pytest.raises(BadInput, match=r"nowhere: is no folder that can be written to"):
         reproduce(store.uri, image_id, tmp_path / "nowhere" / "a.png", report=reports.append)
     assert reports == []
+    with pytest.raises(BadInput, match=re.escape(str(tmp_path))):
+        reproduce(store.uri, image_id, tmp_path)
 
 
 def test_the_id_of_a_row_with_several_images_is_refused_with_their_ids(tmp_path: Path) -> None:

@@ -123,8 +123,9 @@ def test_prompts_that_are_being_rewritten_stay_where_this_machines_clock_is_far_
     assert files(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
 def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
-    tmp_path: Path,
+    tmp_path: Path, is_readable: bool
 ) -> None:
     _run(tmp_path, "first")
     job_to_come = _job(tmp_path, "second", tokens=5)
@@ -134,6 +135,8 @@ def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
     with interleaving(output, lambda _operation, _name: None):
         collection = frozen(partial(gc, str(output), remove=True), "list_folder", "_rewritten")
         planned = make_plan(job_to_come)
+        if not is_readable:
+            Path(planned.uri, "plan.json").write_text("{")
         collection.finish()
     assert collection.error is None
     assert planned.plan.rewrite is not None

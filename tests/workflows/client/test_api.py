@@ -61,6 +61,37 @@ def test_name_that_would_lead_to_another_url_is_rejected(
                 end(namespace, workflow)
 
 
+class Recording(Stream):
+    """A connection that notes what is requested."""
+
+    def __init__(self, *lines: str) -> None:
+        """Nothing was requested yet."""
+        super().__init__(*lines)
+        self.requested: list[tuple[object, ...]] = []
+
+    def request(self, *request: object, **_: object) -> None:
+        """Note a request, and answer nothing."""
+        self.requested.append(request)
+
+
+def test_workflow_is_stopped_and_terminated_through_argo_s_server() -> None:
+    connection = Recording()
+    argo = ArgoServer(cast("ApiConnection", connection))
+    argo.stop("images", "postcards")
+    argo.terminate("images", "postcards")
+    assert connection.requested == [
+        ("PUT", "api/v1/workflows/images/postcards/stop"),
+        ("PUT", "api/v1/workflows/images/postcards/terminate"),
+    ]
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", '{"error": "gone"}'])
+def test_log_line_of_another_shape_is_told(line: str) -> None:
+    argo = ArgoServer(cast("ApiConnection", Stream(line)))
+    with pytest.raises(BadInput, match=r"is not JSON|gave no reason"):
+        list(argo.logs("images", "postcards", "pod", follow=False))
+
+
 def test_name_that_no_object_can_have_is_refused_with_the_rule() -> None:
     argo = KubernetesApi(cast("ApiConnection", Stream()))
     with pytest.raises(BadInput) as raised:

@@ -10,6 +10,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler
 
 import pytest
+import requests
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.workflows.client import http
@@ -200,6 +201,23 @@ def test_what_one_object_nests_too_deeply_hides_no_other(depth: int) -> None:
     with answering(items.encode()) as (url, _):
         first, second = ApiConnection(ApiAccess(url, lambda: None)).list_items("api", {})
     assert (get_mapping(first, "a")["b"], first["d"], second) == ("}[", 1, {"e": 2})
+
+
+def test_server_that_cannot_be_reached_or_says_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[tuple[float, float]] = []
+
+    def give_up(*_: object, timeout: tuple[float, float], **_options: object) -> None:
+        limits.append(timeout)
+        raise requests.ConnectTimeout
+
+    monkeypatch.setattr(requests.Session, "request", give_up)
+    with pytest.raises(TryAgain, match="did not answer"):
+        ApiConnection(ApiAccess("https://argo.example.com", lambda: None)).request("GET", "api")
+    ((connecting, silence),) = limits
+    assert connecting <= 10
+    assert silence <= 60
 
 
 def test_headers_that_come_byte_by_byte_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

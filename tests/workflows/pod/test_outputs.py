@@ -10,6 +10,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key
+from imagekiln.workflows.pod.artifact_store import read_artifact_store, require_answer
 from imagekiln.workflows.pod.outputs import (
     copy_report,
     leave_report,
@@ -101,6 +102,33 @@ def test_plan_says_whether_passes_have_pods_of_their_own(tmp_path: Path, separat
     planned_run = planned(tmp_path, str(tmp_path / "out"), **passes)
     write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
     assert (tmp_path / "outputs" / "stage").read_text() == ("draw" if separate else "all")
+
+
+def test_run_with_a_long_id_has_a_label_that_kubernetes_takes(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="a" * 62 + "-" + "b" * 37)
+    write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
+    assert (tmp_path / "outputs" / "run_id").read_text() == "a" * 62
+
+
+def test_store_that_names_no_port_has_that_of_its_scheme(tmp_path: Path) -> None:
+    for settings, port in (({}, 443), ({"insecure": True}, 80)):
+        store = read_artifact_store(_template(tmp_path, "s3.example.com", **settings))
+        assert store is not None
+        assert (store.host, store.port) == ("s3.example.com", port)
+
+
+def test_store_that_says_nothing_holds_no_pod_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(_address: tuple[str, int], timeout: float) -> socket.socket:
+        assert timeout <= 10
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    store = read_artifact_store(_template(tmp_path, "s3.example.com"))
+    assert store is not None
+    with pytest.raises(TryAgain, match="does not answer"):
+        require_answer(store)
 
 
 def test_two_stages_make_a_workflow_full_with_half_the_shards() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from imagekiln.steps.aggregate.spending import UseAmounts
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.runs.account import Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUMMARY_KEY, claims_key
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
@@ -244,6 +245,17 @@ def test_amounts_that_cannot_be_true_are_not_claimed(tmp_path: Path) -> None:
     assert not run.exists(claims_key(1))
 
 
+def test_what_was_claimed_is_not_exported_again_where_that_could_not_be_read(
+    tmp_path: Path,
+) -> None:
+    run = finished(tmp_path / "run")
+    run.create(claims_key(0), b"{}")
+    summary = _summary_of(run, 100.0)
+    assert _spent(_begin(run, "a").end(summary)) == pytest.approx(100)
+    export = SpendingExport(run.uri, "a", problem=TryAgain("the storage did not answer."))
+    assert export.end(summary) == {}
+
+
 def test_names_that_are_not_exported_are_dropped(tmp_path: Path) -> None:
     run = _generated(tmp_path)
     run.create(claims_key(0), b'{"by_workflow": {"a": {"ok": 9, "cost": 2}}}')
@@ -255,11 +267,11 @@ def test_names_that_are_not_exported_are_dropped(tmp_path: Path) -> None:
 
 def test_an_entry_stays_small_however_many_workflows_claim() -> None:
     claims = Claims()
-    for number in range(300):
+    for number in range(1000):
         claims = claims.claim(f"workflow-{number}", {COST: float(number)})
     content = CLAIMS_TYPE_ADAPTER.dump_json(claims, indent=1)
     assert len(content) < MAX_ENTRY_BYTES
-    assert claims.claim("another", {COST: 299.0}) == claims
+    assert claims.claim("another", {COST: 999.0}) == claims
 
 
 def test_a_try_that_leaves_a_summary_and_no_figures_takes_nothing_away(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ import gc
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from imagekiln.steps.generate.diffusion.device import record_event, side_stream
+from imagekiln.steps.generate.diffusion.kernels import OVERLAP_BATCHES_VARIABLE
+from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.generate.diffusion.text_encoding import (
     TextCache,
@@ -17,7 +20,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     TextRequest,
 )
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch, copy_to_host
-from tests.cuda import CUDA, Cuda, install
+from tests.cuda import CUDA, Cuda, Scheduler, install
 from tests.runs import picture
 
 
@@ -196,3 +199,17 @@ def test_stand_in_notices_each_mistake_that_these_tests_are_to_find(
 ) -> None:
     partial(mistake, cuda)()
     assert len(cuda.races) == 1
+
+
+def test_steps_of_a_stream_of_their_own_are_complete_where_they_are_read_and_stay_until_then(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OVERLAP_BATCHES_VARIABLE, "1")
+    pipe = SimpleNamespace(scheduler=Scheduler(cuda))
+    with overlapped_copies(pipe, side_stream(CUDA)):
+        pipe.scheduler.set_timesteps(4)
+    doubled = pipe.scheduler.timesteps * 2
+    pipe.scheduler.timesteps = torch.empty(0)
+    gc.collect()
+    assert cuda.races == []
+    assert doubled.shape == (4,)
