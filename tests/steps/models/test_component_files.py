@@ -10,6 +10,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models import json_files
 from imagekiln.steps.models.component_files import (
     LIBRARIES,
     require_data_component,
@@ -99,6 +100,18 @@ REFUSED: dict[str, tuple[Change, str]] = {
         setting("text_encoder/config.json", text_config={"attn_implementation": "evil/kernels"}),
         "names code on a hub",
     ),
+    "kernels on a hub for a network within": (
+        setting("text_encoder/config.json", _attn_implementation={"text_config": {"": "a/b"}}),
+        "_attn_implementation names code on a hub",
+    ),
+    "a class by its path": (
+        setting("model_index.json", unet=["diffusers", "models.UNet2DConditionModel"]),
+        "has unet: diffusers, models.UNet2DConditionModel",
+    ),
+    "an index of no weights": (
+        setting("text_encoder/model.safetensors.index.json", metadata={}),
+        "has no weight_map",
+    ),
     "weights in another folder": (weights_in("../../model.safetensors"), "outside of its folder"),
     "weights of a variant elsewhere": (weights_in("../x.bin", ".fp16"), "outside of its folder"),
     "weights at an absolute path": (weights_in("/etc/model.safetensors"), "outside of its folder"),
@@ -178,3 +191,15 @@ def test_model_without_a_size_that_images_can_have_is_refused(
     setting("unet/config.json", sample_size=sample_size)(folder)
     with pytest.raises(BadInput, match="states no size of images"):
         load_model_facts(ModelSettings(id=str(folder)))
+
+
+def test_configuration_that_would_fill_memory_is_refused_as_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting("config.json", _class_name="ControlNetModel")(tmp_path)
+    monkeypatch.setattr(json_files, "MAX_JSON_BYTES", (tmp_path / "config.json").stat().st_size)
+    require_data_component(tmp_path, "model.controlnet")
+    with (tmp_path / "config.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(BadInput, match=r"config\.json is too large for a configuration"):
+        require_data_component(tmp_path, "model.controlnet")
