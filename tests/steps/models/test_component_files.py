@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models import json_files
 from imagekiln.steps.models.component_files import (
@@ -16,7 +17,8 @@ from imagekiln.steps.models.component_files import (
     require_data_component,
     require_data_only,
 )
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import load_model_facts, weights_digest
+from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -181,6 +183,13 @@ def test_network_that_a_job_adds_is_refused_likewise(tmp_path: Path) -> None:
     setting("diffusion_pytorch_model.safetensors.index.json", **index)(tmp_path)
     with pytest.raises(BadInput, match="outside of its folder"):
         require_data_component(tmp_path, "model.controlnet")
+
+
+def test_model_of_a_score_is_refused_also_as_it_is_loaded(tmp_path: Path) -> None:
+    setting("config.json", auto_map={"AutoModel": "evil.Evil"})(tmp_path)
+    reference = HubReference(id=str(tmp_path))
+    with pytest.raises(BadInput, match="auto_map names code"):
+        fetch_planned_files("scores.pretty", reference, weights_digest(reference))
 
 
 @pytest.mark.parametrize("sample_size", [0, -8, 10**12])

@@ -59,3 +59,21 @@ def test_store_that_ignores_conditions_gets_no_texts(monkeypatch: pytest.MonkeyP
         with pytest.raises(BadInput, match="ignores conditional writes"):
             rewriting.freeze_model(MODEL, check_store=True)
         assert rewriting.read_model() is None
+
+
+def test_text_that_another_process_writes_in_place_of_an_old_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    rewriting = Rewriting(store, "0")
+    rewriting.freeze_model(MODEL, check_store=False)
+    rewriting.append_lists(set(PROMPTS))
+    (part,) = rewriting.iter_parts()
+    rewriting.commit_part(part, [RewrittenText("theirs", "whole")] * 2)
+    before = store.read(part.key)
+    # The text is of other prompts at the first look, and theirs at the second.
+    has_part = iter([False, True])
+    monkeypatch.setattr(Rewriting, "has_part", lambda *_: next(has_part))
+    with pytest.raises(TryAgain, match="another process wrote it too"):
+        rewriting.commit_part(part, [RewrittenText("ours", "whole")] * 2)
+    assert store.read(part.key) == before
