@@ -24,7 +24,6 @@ from imagekiln.steps.models.hub import (
     download_file,
     download_snapshot,
     list_hub_files,
-    require_revision,
 )
 from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.models.weights import tensor_names
@@ -74,9 +73,7 @@ def fetch_planned_adapter(adapter: AdapterSettings, key: str) -> Path:
 
 
 def _adapter_key(adapter: AdapterSettings) -> str:
-    if is_hub_id(adapter.id):
-        require_revision(adapter, adapter.setting_path)
-    else:
+    if not is_hub_id(adapter.id):
         _refuse_pickles(adapter)
     settings = adapter.model_dump(mode="json", exclude={"id", "revision"})
     content = json.dumps([weights_digest(adapter), settings], sort_keys=True)

@@ -22,6 +22,7 @@ WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
 CONFIG_PATTERN = "*config.json"
+ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # diffusers imports whatever a model names. The folders of its pipelines have classes of text
 # encoders, safety checkers and the like.
@@ -100,19 +101,26 @@ def _check_config(config: Config, name: str, class_name: str) -> None:
     """Raise BadInput where a configuration names code. Only classes `Auto...` heed `auto_map`."""
     if class_name.startswith("Auto") and "auto_map" in config:
         raise _unusual(name, "auto_map names code of its own")
-    for inner in _iter_configs(config):
-        for key in ("attn_implementation", "_attn_implementation"):
-            if isinstance(inner.get(key), str) and re.search("[/:]", str(inner[key])):
-                raise _unusual(name, f"{key} names code on a hub")
+    for key, implementation in _iter_attention(config):
+        if re.search("[/:]", implementation):
+            raise _unusual(name, f"{key} names code on a hub")
 
 
-def _iter_configs(config: Config) -> Iterator[Config]:
-    """A configuration, and those within it, as of the text model of an encoder."""
-    pending = [config]
+def _iter_attention(config: Config) -> Iterator[tuple[str, str]]:
+    """What computes attention in a network and in those within it, each by the key that says so.
+
+    transformers takes a text for all of them, or texts by the names of networks.
+    """
+    pending: list[tuple[str, object]] = [("", config)]
     while pending:
-        current = pending.pop()
-        yield current
-        pending += [value for value in current.values() if isinstance(value, dict)]
+        key, value = pending.pop()
+        is_attention = key in ATTENTION_KEYS
+        if isinstance(value, dict):
+            pending += [(key if is_attention else name, inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            pending += [(key, inner) for inner in value]
+        elif is_attention and isinstance(value, str):
+            yield key, value
 
 
 def _check_weights_index(index: Config, name: str) -> None:

@@ -110,7 +110,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
 
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
     """One file of what `setting` names, in the hub's cache. Raises BadInput, Missing, TryAgain."""
-    require_revision(reference, setting)
+    _require_revision(reference, setting)
     from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
     def download() -> str:
@@ -124,7 +124,7 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
 
 def download_snapshot(reference: HubReference, patterns: list[str], setting: str) -> Path:
     """The matching files' folder in the hub's cache. Raises BadInput, Missing, TryAgain."""
-    require_revision(reference, setting)
+    _require_revision(reference, setting)
     from huggingface_hub import snapshot_download
 
     def download() -> str:
@@ -215,7 +215,7 @@ def translate_hub_errors(
     return explained_by(partial(_explain_hub_error, reference, setting))
 
 
-def require_revision(reference: HubReference, setting: str) -> None:
+def _require_revision(reference: HubReference, setting: str) -> None:
     """Raise BadInput where what `setting` names is not pinned to a commit."""
     if not is_commit(reference.revision):
         raise BadInput(

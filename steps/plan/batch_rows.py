@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from imagekiln.steps.errors import BadInput
+
 # Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
 PARQUET_OPTIONS = {
     "page_checksum_verification": True,
@@ -20,6 +22,8 @@ PARQUET_OPTIONS = {
 }
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 * 2**20
+# A row group is decoded whole: one that claims more could end the process instead of failing.
+MAX_ROW_GROUP_BYTES = 4 * 2**30
 MAX_REPEATED_BYTES = 256 * 2**20  # of a batch whose rows all have the longest of repeated values
 
 
@@ -47,6 +51,16 @@ def choose_batch_rows(path: Path, parquet: pq.ParquetFile, columns: Iterable[str
         most = MAX_REPEATED_BYTES // max(1, longest[group])
         choice.append(max(1, min(BATCH_ROWS, rows, most)))
     return choice
+
+
+def refuse_large_row_groups(metadata: pq.FileMetaData, where: str) -> None:
+    """Raise BadInput where a footer says of a row group that it takes more than is decoded."""
+    for group in range(metadata.num_row_groups):
+        size = metadata.row_group(group).total_byte_size
+        if not 0 <= size <= MAX_ROW_GROUP_BYTES:
+            raise BadInput(
+                f"{where}: row group {group} claims {size} bytes. Write smaller row groups."
+            )
 
 
 def _require_valid_indices(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,7 +13,11 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.batch_rows import PARQUET_OPTIONS, iter_batches
+from imagekiln.steps.plan.batch_rows import (
+    PARQUET_OPTIONS,
+    iter_batches,
+    refuse_large_row_groups,
+)
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -32,8 +36,6 @@ from imagekiln.steps.storage.failures import (
     is_storage_error,
 )
 
-# A row group is decoded whole: one that claims more could end the process instead of failing.
-MAX_ROW_GROUP_BYTES = 4 * 2**30
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
@@ -155,7 +157,7 @@ def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schem
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
-    _refuse_large_row_groups(source, metadata)
+    refuse_large_row_groups(metadata, source.uri)
     return add_partition_columns(source, schema)
 
 
@@ -288,15 +290,6 @@ def _refuse_many_columns(source: SourceFile, metadata: pq.FileMetaData) -> None:
             f"{source.uri}: has {metadata.num_columns} columns, more than {MAX_COLUMNS}. "
             "Remove some."
         )
-
-
-def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> None:
-    for group in range(metadata.num_row_groups):
-        size = metadata.row_group(group).total_byte_size
-        if not 0 <= size <= MAX_ROW_GROUP_BYTES:
-            raise BadInput(
-                f"{source.uri}: row group {group} claims {size} bytes. Write smaller row groups."
-            )
 
 
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:

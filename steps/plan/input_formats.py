@@ -3,7 +3,7 @@
 A file's format follows from its first bytes, or else from the ending of its name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.batch_rows import (
+    PARQUET_OPTIONS,
+    iter_batches,
+    refuse_large_row_groups,
+)
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
     BATCH_ROWS,
@@ -24,6 +29,7 @@ from imagekiln.steps.plan.text_formats import (
     scan_json_lines,
 )
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
+from imagekiln.steps.storage.local import open_file
 
 PARQUET_MAGIC = b"PAR1"
 ARROW_FILE_MAGIC = b"ARROW1"
@@ -101,10 +107,11 @@ def read_schema(source: SourceFile, flat: frozenset[str] = frozenset()) -> pa.Sc
         raise BadInput(f"{source.uri}: {problem}") from error
 
 
-def read_first_rows(source: SourceFile) -> pa.RecordBatch | None:
-    """Some thousands of rows at the start of a file; None where it has none.
+def read_first_rows(source: SourceFile, columns: Sequence[str]) -> pa.RecordBatch | None:
+    """Rows at the start of a file, few where values are long; None where it has none.
 
-    Reads the whole of JSON Lines for the types of its columns. Raises BadInput, TryAgain.
+    Of Parquet, these columns alone. Reads the whole of JSON Lines for the types of its columns.
+    Raises BadInput, TryAgain.
     """
     kind = detect_format(source)
     kinds: JsonKinds = {}
@@ -114,8 +121,9 @@ def read_first_rows(source: SourceFile) -> pa.RecordBatch | None:
     try:
         with translate_errors(source.uri):
             if kind not in readers:
-                with pq.ParquetFile(source.path) as parquet:
-                    return next(parquet.iter_batches(BATCH_ROWS, use_threads=False), None)
+                with pq.ParquetFile(source.path, **PARQUET_OPTIONS) as parquet:
+                    refuse_large_row_groups(parquet.metadata, source.uri)
+                    return next(iter_batches(source.path, parquet, columns), None)
             with readers[kind](source.path, source.uri) as rows:
                 return next(rows.batches, None)
     except (pa.ArrowException, ValueError) as error:
@@ -160,7 +168,7 @@ def _is_text_character(character: str) -> bool:
 
 
 def _read_start(source: SourceFile) -> bytes:
-    with translate_errors(source.uri), source.path.open("rb") as file:
+    with translate_errors(source.uri), open_file(source.path) as file:
         return file.read(SAMPLE_BYTES)
 
 

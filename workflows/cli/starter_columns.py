@@ -98,7 +98,7 @@ def _find_id(source: SourceFile, columns: StarterColumns) -> str | None:
     prompt = columns.names.get("prompt")
     if prompt is None or not columns.names.keys().isdisjoint({"id", "seed"}):
         return None
-    rows = read_first_rows(source)
+    rows = read_first_rows(source, [prompt, *columns.carry])
     if rows is None or prompt not in rows.schema.names or _is_unique(rows[prompt]):
         return None
     names = [name for name in columns.carry if name in rows.schema.names]

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models import json_files
 from imagekiln.steps.models.component_files import (
     LIBRARIES,
     require_data_component,
     require_data_only,
 )
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import load_model_facts, weights_digest
+from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -99,6 +102,18 @@ REFUSED: dict[str, tuple[Change, str]] = {
         setting("text_encoder/config.json", text_config={"attn_implementation": "evil/kernels"}),
         "names code on a hub",
     ),
+    "kernels on a hub for a network within": (
+        setting("text_encoder/config.json", _attn_implementation={"text_config": {"": "a/b"}}),
+        "_attn_implementation names code on a hub",
+    ),
+    "a class by its path": (
+        setting("model_index.json", unet=["diffusers", "models.UNet2DConditionModel"]),
+        "has unet: diffusers, models.UNet2DConditionModel",
+    ),
+    "an index of no weights": (
+        setting("text_encoder/model.safetensors.index.json", metadata={}),
+        "has no weight_map",
+    ),
     "weights in another folder": (weights_in("../../model.safetensors"), "outside of its folder"),
     "weights of a variant elsewhere": (weights_in("../x.bin", ".fp16"), "outside of its folder"),
     "weights at an absolute path": (weights_in("/etc/model.safetensors"), "outside of its folder"),
@@ -170,6 +185,13 @@ def test_network_that_a_job_adds_is_refused_likewise(tmp_path: Path) -> None:
         require_data_component(tmp_path, "model.controlnet")
 
 
+def test_model_of_a_score_is_refused_also_as_it_is_loaded(tmp_path: Path) -> None:
+    setting("config.json", auto_map={"AutoModel": "evil.Evil"})(tmp_path)
+    reference = HubReference(id=str(tmp_path))
+    with pytest.raises(BadInput, match="auto_map names code"):
+        fetch_planned_files("scores.pretty", reference, weights_digest(reference))
+
+
 @pytest.mark.parametrize("sample_size", [0, -8, 10**12])
 def test_model_without_a_size_that_images_can_have_is_refused(
     sample_size: int, tmp_path: Path
@@ -178,3 +200,15 @@ def test_model_without_a_size_that_images_can_have_is_refused(
     setting("unet/config.json", sample_size=sample_size)(folder)
     with pytest.raises(BadInput, match="states no size of images"):
         load_model_facts(ModelSettings(id=str(folder)))
+
+
+def test_configuration_that_would_fill_memory_is_refused_as_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting("config.json", _class_name="ControlNetModel")(tmp_path)
+    monkeypatch.setattr(json_files, "MAX_JSON_BYTES", (tmp_path / "config.json").stat().st_size)
+    require_data_component(tmp_path, "model.controlnet")
+    with (tmp_path / "config.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(BadInput, match=r"config\.json is too large for a configuration"):
+        require_data_component(tmp_path, "model.controlnet")

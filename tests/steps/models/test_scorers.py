@@ -8,7 +8,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.models.scorers import score_references
+from imagekiln.steps.models.scorers import fetch_planned_head, score_references
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.tables import read_table
@@ -97,6 +97,10 @@ def test_a_plan_freezes_the_files_of_each_score(tmp_path: Path) -> None:
     (copy / "merges.txt").write_text("#version: 0.2\na b\n")
     with pytest.raises(BadInput, match=r"scores\.s: .* is not what the run was planned with"):
         fetch_planned_files(setting, reference, plan.scores[setting])
+    head = str(aesthetic_head())
+    assert fetch_planned_head("scores.s.head", head, plan.scores) == aesthetic_head()
+    with pytest.raises(BadInput, match=r"scores\.s\.head: .* is not what the run was planned with"):
+        fetch_planned_head("scores.s.head", head, {"scores.s.head": "sha256:0"})
 
 
 def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.plan.catalog import create_repeated_table
+from imagekiln.steps.plan.catalog import create_repeated_table, write_images
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
@@ -316,3 +316,14 @@ def test_input_without_a_valid_row_has_no_repeated_hash(tmp_path: Path) -> None:
         query = "SELECT 1::UBIGINT AS hash WHERE false"
         create_repeated_table(database, "repeated", query)
         assert database.fetch_table("FROM repeated").num_rows == 0
+
+
+@pytest.mark.parametrize("number", ["3 - row", "row // 2"], ids=["reversed", "repeated"])
+def test_images_in_another_order_than_their_rows_end_planning(tmp_path: Path, number: str) -> None:
+    rows = pa.record_batch({"row": pa.array(range(4))})
+    sql = f"SELECT {number} AS number FROM input"
+    with (
+        closing(Database(tmp_path)) as database,
+        pytest.raises(RuntimeError, match="another order than the prompt rows"),
+    ):
+        write_images(database, rows.schema, iter([rows]), sql, tmp_path / "images.arrow")

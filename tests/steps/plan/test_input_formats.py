@@ -6,10 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.plan import batch_rows
+from imagekiln.steps.plan.input_formats import read_first_rows
+from imagekiln.steps.plan.source_files import SourceFile
 from tests.jobs import SHAPES, image_rows, plan, rejected, write
 from tests.mounts import small_disk
 from tests.texts import chance
@@ -179,3 +183,16 @@ def test_disk_without_room_for_the_converted_file_means_try_again(
         monkeypatch.setattr("tempfile.tempdir", None)
         with pytest.raises(TryAgain, match="the disk is full"):
             plan(tmp_path, prompts=f"{tmp_path}/p.csv", model=SHAPES)
+
+
+def test_first_rows_of_a_small_file_are_few_where_they_would_fill_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_rows, "MAX_REPEATED_BYTES", 10 * 2**16)
+    monkeypatch.setattr(batch_rows, "BATCH_BYTES", 2**20)
+    table = pa.table({"prompt": ["a"] * 100, "note": ["x" * 2**16] * 100})
+    path = tmp_path / "p.parquet"
+    pq.write_table(table, path)
+    rows = read_first_rows(SourceFile("p.parquet", path, sha256=""), ["prompt", "note"])
+    assert rows is not None
+    assert rows.num_rows == 10

@@ -220,6 +220,16 @@ def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> No
     assert files(Path(planned.uri)) == expected
 
 
+def test_shard_that_is_lost_is_not_made_of_an_input_that_has_changed(tmp_path: Path) -> None:
+    planned = plan(tmp_path, COLUMNS, run_id="x", **SMALL)
+    (Path(planned.uri) / shard_key(0)).unlink()
+    before = files(Path(planned.uri))
+    changed = {**COLUMNS, "prompt": COLUMNS["prompt"][::-1]}
+    with pytest.raises(BadInput, match="they would be others now"):
+        plan(tmp_path, changed, run_id="x", **SMALL)
+    assert files(Path(planned.uri)) == before
+
+
 def test_shard_of_another_plan_in_the_way_is_refused(tmp_path: Path) -> None:
     planned = plan(tmp_path, {"prompt": ["a"]}, run_id="x")
     (Path(planned.uri) / PLAN_KEY).unlink()

@@ -23,6 +23,7 @@ from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.prompts import wildcards
 from tests.jobs import Columns, image_rows, job, plan, rejected, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "prompts.md"
@@ -254,6 +255,7 @@ def test_prompts_are_those_of_every_machine_and_process(tmp_path: Path) -> None:
         ("__laughs0__", "prompts.template: makes at least 1,000,000,000,000,000,000 prompts"),
         ("__inline__", "FOLDER/inline.txt: with it, there are over 250000 options"),
         ("{9$$__numbers__}" * 9, "prompts.max_prompts is 1,000,000"),
+        ("{~1-$$__thousands__}", "chooses up to 20000 options; name the most, such as 1-3$$"),
         ("{99$$__numbers__}{!90$$__thousands__}", "combines up to 90 of 20000 options"),
     ],
 )
@@ -316,6 +318,30 @@ def test_hostile_tables_are_refused_in_a_sentence(
         plan(tmp_path, prompts={"template": "in {{ city }}", "table": str(table)})
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_column_that_templates_write_is_not_carried_in_its_place(tmp_path: Path) -> None:
+    table = write(tmp_path / "table.parquet", {"city": ["Ulm"], "text": ["a cat"]})
+    prompts = {"template": "in {{ city }}", "table": table}
+    with pytest.raises(BadInput, match="'text' is a column that templates write"):
+        plan(tmp_path, prompts=prompts, columns={"prompt": "text"}, carry=["text"])
+
+
+def test_files_of_a_table_have_the_same_columns(tmp_path: Path) -> None:
+    write(tmp_path / "tables/a.parquet", {"city": ["Ulm"], "tag": [1]})
+    write(tmp_path / "tables/b.parquet", {"city": ["Bonn"], "tag": ["x"]})
+    prompts = {"template": "in {{ city }}", "table": f"{tmp_path}/tables"}
+    with pytest.raises(BadInput, match=r"b\.parquet: the columns that are read are not those of"):
+        plan(tmp_path, prompts=prompts, carry=["tag"])
+
+
+def test_wildcard_files_that_would_fill_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wildcards, "MAX_BYTES", 10)
+    made = _job(tmp_path, {"a": "x" * 6, "b": "y" * 5}, template="__a__ __b__")
+    with pytest.raises(BadInput, match=r"b\.txt: with it, files have over 10 bytes\. Use less\."):
+        read_prompts(made, tmp_path)
 
 
 @settings(max_examples=100)

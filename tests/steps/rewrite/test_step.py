@@ -14,6 +14,7 @@ from transformers import AutoConfig, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan import rewritten_prompts
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
@@ -179,6 +180,16 @@ def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path
     assert rewrite(blank).rewritten == 0
     with pytest.raises(BadInput, match=r"2 of 2 rows were rejected: prompt is blank"):
         make_plan(blank)
+
+
+def test_more_prompts_than_memory_is_to_hold_are_not_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewritten_prompts, "MAX_PROMPTS", 6)
+    sentence = _refused(BadInput, _job(tmp_path))
+    assert "rewrite takes at most 6 different prompts of a job, and there are more" in sentence
+    monkeypatch.setattr(rewritten_prompts, "MAX_PROMPTS", 7)
+    assert rewrite(_job(tmp_path)).prompts == 7
 
 
 def test_run_that_is_planned_needs_neither_its_prompts_nor_the_model(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a new user starts from: `init` and `manifests`."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -161,6 +162,13 @@ def test_init_refuses_prompts_that_cannot_be_read(tmp_path: Path) -> None:
     done = kiln("init", str(damaged), "--to", str(file))
     assert (done.exit_code, file.exists()) == (2, False)
     assert "damaged.parquet: is no whole Parquet file" in done.stderr
+
+
+def test_init_does_not_wait_for_the_other_end_of_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.parquet")
+    done = kiln("init", str(tmp_path / "*.parquet"), "--to", str(tmp_path / "job.yaml"))
+    assert done.exit_code == 2
+    assert "p.parquet: is a pipe or a device. Put a file in its place." in done.stderr
 
 
 def _write_prompts(file: Path, *rows: dict[str, object]) -> Path:
