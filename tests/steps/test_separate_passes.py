@@ -238,7 +238,7 @@ def test_what_is_not_drawn_is_said_and_can_be_tried_again(tmp_path: Path, drawn_
         nights.work_stage(str(run), 0, draws=False)
     assert len(content_of(str(run))) == 2, "the others were made"
     with pytest.raises(NotDrawn):  # where none of what is missing is drawn
-        protocol.work_stage(str(run), 0, draws=False)
+        nights.work_stage(str(run), 0, draws=False)
     draw_all(run)
     pass_all(run)
     assert drawn_keys(run) == []
@@ -253,9 +253,9 @@ def test_a_stage_that_is_asked_to_stop_ends_after_its_part_and_can_be_tried_agai
         remove_drawn(run)
     plan = load_plan(open_store(str(run)))
     stop = Stop()
-    painter = protocol.painter_of(plan)
+    painter = nights.painter_of(plan)
 
-    class Stopping(protocol.Negatives):
+    class Stopping(nights.Negatives):
         def __call__(
             self,
             images: Sequence[DrawnImage],
