@@ -197,15 +197,23 @@ class FilesFormat:
             return sum(results, CheckResult(images))
 
     def empty(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
-        """Replace the index, then the sidecars of the images with these ids; remove their files."""
-        is_emptied = False
-        if store.exists(part.key):
-            outcomes = parse_part_index(store.read(part.key), part, store.uri_of(part.key))
-            is_emptied = is_to_be_emptied(outcomes.table, image_ids)
-            if is_emptied:
-                outcome = emptied_outcome(outcomes.table, image_ids, part.added)
-                store.replace(part.key, _index_of(part, outcome))
+        """Replace the sidecars of the images with these ids, remove their files; then the index.
 
+        What an index does not say yet is done again, also once a run was aggregated.
+        """
+        is_emptied = self._empty_files(store, part, image_ids)
+        if not store.exists(part.key):
+            return is_emptied
+        outcomes = parse_part_index(store.read(part.key), part, store.uri_of(part.key))
+        if not is_to_be_emptied(outcomes.table, image_ids):
+            return is_emptied
+        outcome = emptied_outcome(outcomes.table, image_ids, part.added)
+        store.replace(part.key, _index_of(part, outcome))
+        return True
+
+    def _empty_files(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
+        """Whether there was a file of one of these images."""
+        is_emptied = False
         nothing = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)], part.added)
         files = self.object_keys(part)
         sidecars = _image_keys(part, SIDECAR_SUFFIX)

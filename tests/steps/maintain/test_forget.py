@@ -25,6 +25,8 @@ from imagekiln.steps.runs.keys import (
     SUCCESS_KEY,
     SUSPENDED_KEY,
     forgotten_key,
+    image_key,
+    index_key,
     part_key,
 )
 from imagekiln.steps.runs.plan import load_plan
@@ -164,6 +166,24 @@ def test_forgetting_that_was_killed_is_finished_by_the_same_command(
         require_gone(str(uri), before)
         shutil.rmtree(uri.parent)
         accesses += every
+
+
+@pytest.mark.parametrize(
+    "key", [image_key(index_key(0, 0), FAILED, ".json"), index_key(0, 0)], ids=["sidecar", "index"]
+)
+def test_forgetting_that_was_killed_is_finished_after_an_aggregation_too(
+    tmp_path: Path, key: str
+) -> None:
+    changes = {"format": "files", "limits": {"failed_share": 0.5}}
+    run = planned(tmp_path, str(tmp_path / "out"), ROWS, **changes)
+    fill(run, {FAILED: not_ok(0)})
+    aggregate(run.uri)
+    forget = partial(imagekiln.forget, run.uri, ids=[f"r{FAILED}"], remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        frozen(forget, "replace_after", key).kill()
+    aggregate(run.uri)
+    forget()
+    assert imagekiln.verify(run.uri).ok == IMAGES - 1
 
 
 @pytest.mark.slow
