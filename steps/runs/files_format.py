@@ -212,7 +212,7 @@ class FilesFormat:
         return True
 
     def _empty_files(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
-        """Whether there was a file of one of these images."""
+        """Replace sidecars and remove files; whether there was a file of one of these images."""
         is_emptied = False
         nothing = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)], part.added)
         files = self.object_keys(part)
