@@ -7,9 +7,10 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.keys import rewrite_key
-from imagekiln.steps.runs.rewriting import FrozenModel, Rewriting, RewrittenText
+from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, RewrittenText
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.s3 import S3Server, log_in
 from tests.stub_s3 import stub_s3
 
@@ -17,6 +18,15 @@ MODEL = FrozenModel("org/model", "0" * 40, "0" * 64, part_prompts=2)
 PROMPTS = ("cat", "dog")
 TEXT_KEY = rewrite_key("0", "texts/00000-0000.parquet")
 LIST_KEY = rewrite_key("0", "prompts/00000.parquet")
+
+
+def begin_rewriting(store: Store) -> tuple[Rewriting, RewritePart]:
+    """A rewriting of the prompts, and its only part."""
+    rewriting = Rewriting(store, "0")
+    rewriting.freeze_model(MODEL, check_store=False)
+    rewriting.append_lists(set(PROMPTS))
+    (part,) = rewriting.iter_parts()
+    return rewriting, part
 
 
 @pytest.mark.parametrize(
@@ -33,10 +43,7 @@ def test_lists_and_texts_that_no_rewrite_has_are_damage(
     tmp_path: Path, key: str, columns: dict[str, list[str | None]]
 ) -> None:
     store = open_store(str(tmp_path))
-    rewriting = Rewriting(store, "0")
-    rewriting.freeze_model(MODEL, check_store=False)
-    rewriting.append_lists(set(PROMPTS))
-    (part,) = rewriting.iter_parts()
+    rewriting, part = begin_rewriting(store)
     rewriting.commit_part(part, [RewrittenText(prompt, "whole") for prompt in part.prompts])
     store.replace(key, to_parquet(pa.table(columns)))
     with pytest.raises(BadInput, match=f"{key}: is damaged"):
@@ -65,10 +72,7 @@ def test_text_that_another_process_writes_in_place_of_an_old_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(str(tmp_path))
-    rewriting = Rewriting(store, "0")
-    rewriting.freeze_model(MODEL, check_store=False)
-    rewriting.append_lists(set(PROMPTS))
-    (part,) = rewriting.iter_parts()
+    rewriting, part = begin_rewriting(store)
     rewriting.commit_part(part, [RewrittenText("theirs", "whole")] * 2)
     before = store.read(part.key)
     # The text is of other prompts at the first look, and theirs at the second.
