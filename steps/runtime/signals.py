@@ -75,23 +75,27 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     """A Stop that SIGTERM, SIGHUP and Ctrl-C request in the block. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
-    or SIGHUP has no effect, since the kubelet and Argo's executor, or the kernel and the shell of a
-    terminal that is gone, may each send one; it has none after the block either, where it would
-    spoil the exit code of a process about to end. Where SIGHUP is ignored, as nohup has it, it
-    stays so.
+    or SIGHUP within the grace period has no effect, since the kubelet and Argo's executor, or the
+    kernel and the shell of a terminal that is gone, may each send one; it has none after the block
+    either, where it would spoil the exit code of a process about to end. Where SIGHUP is ignored,
+    as nohup has it, it stays so.
     """
     stop = Stop(immediate=at_once)
     interrupts = 0
+    grace_ends_at: float | None = None
     before = _replaceable_handlers()
     after = dict(before)
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal interrupts
+        nonlocal interrupts, grace_ends_at
         stop.request()
         if number in ENDING_SIGNALS:
             after.update(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN))
             if stop.has_raised:  # what the first one began, such as removing files, is finished
                 return
+            if grace_ends_at is not None and time.monotonic() < grace_ends_at:
+                return  # what follows a deferred block, such as recording statistics, is finished
+            grace_ends_at = time.monotonic() + GRACE_SECONDS
         if number == signal.SIGINT:
             interrupts += 1
         if stop.immediate or interrupts > 1:

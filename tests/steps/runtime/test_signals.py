@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from imagekiln.steps.runtime import signals
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop, Stopped, stop_on_signals
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
@@ -77,6 +78,31 @@ def test_a_deferred_block_is_finished(before: Recorder) -> None:
     with stop_on_signals(at_once=True) as stop, stop.deferred():
         os.kill(os.getpid(), signal.SIGTERM)
     assert stop.requested_at is not None
+    assert before.numbers == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_request_after_a_deferred_block_does_not_interrupt_what_follows_it(
+    number: signal.Signals, before: Recorder
+) -> None:
+    recorded = []
+    with stop_on_signals(at_once=True) as stop:
+        with stop.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
+        recorded.append("statistics")
+    assert recorded == ["statistics"]
+    assert before.numbers == []
+
+
+def test_a_second_request_after_the_grace_period_stops_what_follows_a_deferred_block(
+    before: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "GRACE_SECONDS", 0.0)
+    with pytest.raises(Stopped), stop_on_signals(at_once=True) as stop:
+        with stop.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
     assert before.numbers == []
 
 
