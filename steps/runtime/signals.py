@@ -82,7 +82,7 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     """
     stop = Stop(immediate=at_once)
     interrupts = 0
-    grace_ends_at: float | None = None
+    grace_ends_at = -math.inf
     before = _replaceable_handlers()
     after = dict(before)
 
@@ -91,10 +91,9 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
         stop.request()
         if number in ENDING_SIGNALS:
             after.update(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN))
-            if stop.has_raised:  # what the first one began, such as removing files, is finished
+            # What the first one began, such as removing files or recording statistics, is finished.
+            if stop.has_raised or time.monotonic() < grace_ends_at:
                 return
-            if grace_ends_at is not None and time.monotonic() < grace_ends_at:
-                return  # what follows a deferred block, such as recording statistics, is finished
             grace_ends_at = time.monotonic() + GRACE_SECONDS
         if number == signal.SIGINT:
             interrupts += 1

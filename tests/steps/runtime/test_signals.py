@@ -98,11 +98,14 @@ def test_a_second_request_after_a_deferred_block_does_not_interrupt_what_follows
 def test_a_second_request_after_the_grace_period_stops_what_follows_a_deferred_block(
     before: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signals, "GRACE_SECONDS", 0.0)
-    with pytest.raises(Stopped), stop_on_signals(at_once=True) as stop:
+    def work(stop: Stop) -> None:
         with stop.deferred():
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(signals, "GRACE_SECONDS", 0.0)
+    with pytest.raises(Stopped), stop_on_signals(at_once=True) as stop:
+        work(stop)
     assert before.numbers == []
 
 
