@@ -214,7 +214,7 @@ class FilesFormat:
     def _empty_files(self, store: Store, part: Part, image_ids: Container[str]) -> bool:
         """Replace sidecars and remove files; whether there was a file of one of these images."""
         is_emptied = False
-        nothing = outcome_table([EncodedImage(0, FORGOTTEN_STATUS)], part.added)
+        nothing = _forgotten_outcome(part)
         files = self.object_keys(part)
         sidecars = _image_keys(part, SIDECAR_SUFFIX)
         ids = part.rows["image_id"].to_pylist()
@@ -231,6 +231,14 @@ class FilesFormat:
         if store.exists(folder_metadata_key(folder)):
             store.remove(folder_metadata_key(folder))
         return is_emptied
+
+    def has_leftovers(self, store: Store, part: Part, index_in_part: int) -> bool:
+        """Whether the image's file is there, or its sidecar does not say that it is forgotten."""
+        if store.exists(image_key(part.key, index_in_part, file_suffix(self.encoding))):
+            return True
+        sidecar = image_key(part.key, index_in_part, SIDECAR_SUFFIX)
+        line = _sidecar_line(part, index_in_part, _forgotten_outcome(part))
+        return store.exists(sidecar) and store.read(sidecar) != line
 
     def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """What Hugging Face's `imagefolder` reads: for each folder, its images by file name."""
@@ -328,6 +336,11 @@ def _is_forgotten(outcome: pa.Table) -> bool:
     """Whether the outcome of one image is that it was taken down."""
     (status,) = outcome["status"].to_pylist()
     return bool(status == FORGOTTEN_STATUS)
+
+
+def _forgotten_outcome(part: Part) -> pa.Table:
+    """The outcome of one image that was taken down."""
+    return outcome_table([EncodedImage(0, FORGOTTEN_STATUS)], part.added)
 
 
 def _sidecar_line(part: Part, index: int, outcome: pa.Table) -> bytes:

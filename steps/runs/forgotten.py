@@ -89,7 +89,7 @@ def iter_stored_images(
 ) -> Iterator[str]:
     """The ids of those of these images that a part still holds. Raises BadInput on damage.
 
-    A late process may have left the file of one, although the part does not name it.
+    A late process may have left the file or the sidecar of one, although the part says otherwise.
     """
     statuses: dict[str, str] = {}
     if store.exists(part.key):
@@ -98,12 +98,11 @@ def iter_stored_images(
         stored_statuses = outcomes["status"].to_pylist()
         statuses = dict(zip(stored_ids, stored_statuses, strict=True))
     planned_ids = part.rows["image_id"].to_pylist()
-    keys = part_format.object_keys(part)
-    for image_id, key in zip(planned_ids, keys, strict=True):
+    for index, image_id in enumerate(planned_ids):
         if image_id not in image_ids:
             continue
         has_status = statuses.get(image_id, FORGOTTEN_STATUS) != FORGOTTEN_STATUS
-        if has_status or (part_format.has_image_files and store.exists(key)):
+        if has_status or part_format.has_leftovers(store, part, index):
             yield image_id
 
 

@@ -103,6 +103,9 @@ class PartFormat(Protocol):
         Called again after it was killed, it does what is left. Raises BadInput on damage, TryAgain.
         """
 
+    def has_leftovers(self, store: Store, part: Part, index_in_part: int) -> bool:
+        """Whether a forgotten image left objects of its own, beside those of its part."""
+
     def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The tables beside a shard's images, each with its key, from the shard's manifest."""
 

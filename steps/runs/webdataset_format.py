@@ -148,6 +148,15 @@ class WebDatasetFormat:
             return True
         return is_emptied
 
+    def has_leftovers(
+        self,
+        store: Store,  # noqa: ARG002  # as in every format
+        part: Part,  # noqa: ARG002
+        index_in_part: int,  # noqa: ARG002
+    ) -> bool:
+        """False: all of an image is in the tars."""
+        return False
+
     def metadata_tables(
         self,
         manifest: pa.Table,  # noqa: ARG002  # as in every format

@@ -275,7 +275,11 @@ def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("format_name", "key"),
-    [("parquet", part_key(0, 0)), ("files", "images/00000/0000-00001.png")],
+    [
+        ("parquet", part_key(0, 0)),
+        ("files", "images/00000/0000-00001.png"),
+        ("files", "images/00000/0000-00001.json"),
+    ],
 )
 def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
     tmp_path: Path, format_name: str, key: str
