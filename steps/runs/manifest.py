@@ -15,7 +15,7 @@ from imagekiln.steps.runs.row_checks import (
 from imagekiln.steps.runs.tables import open_parquet, parse_parquet, read_whole, require_columns
 from imagekiln.steps.storage.store import Store, confirm_damage
 
-MANIFEST_COLUMNS = (*REQUIRED_COLUMNS, "id", "status", *OUTCOME_BOUNDS, *OUTCOME_PATTERNS)
+MANIFEST_COLUMNS = (*REQUIRED_COLUMNS, "status", *OUTCOME_BOUNDS, *OUTCOME_PATTERNS)
 
 
 @confirm_damage

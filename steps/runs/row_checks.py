@@ -56,7 +56,7 @@ NUMBER_BOUNDS: dict[str, tuple[float, float]] = {
         if column.bounds is not None and column.name in ("steps", "guidance")
     },
 }
-REQUIRED_COLUMNS = ("image_id", *REQUIRED_TEXTS, *NUMBER_BOUNDS)
+REQUIRED_COLUMNS = ("image_id", "id", *REQUIRED_TEXTS, *NUMBER_BOUNDS)
 
 
 def check_image_rows(rows: pa.Table) -> None:

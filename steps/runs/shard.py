@@ -83,7 +83,8 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
 
 
 def _check_columns(rows: pa.Table, plan: Plan) -> None:
-    """Raise ValueError where rows have columns that are added to them later, or lack a size."""
+    """Raise ValueError where rows have columns that are added to them later, or lack others."""
+    require_columns(rows.schema, REQUIRED_COLUMNS)
     if plan.job.alters_images:
         require_columns(rows.schema, DRAWN_SIZE_SCHEMA.names)
     planned = {*IMAGE_ROW_SCHEMA.names, *DRAWN_SIZE_SCHEMA.names}

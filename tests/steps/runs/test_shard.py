@@ -15,6 +15,7 @@ from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import Part, commit_part
+from imagekiln.steps.runs.row_checks import REQUIRED_COLUMNS
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
 from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, read_table, to_parquet
 from imagekiln.steps.storage import open_store
@@ -193,3 +194,18 @@ def test_rows_that_no_planning_writes_are_refused_whatever_their_hash(
     shards = (result.plan.shards[0], changed, result.plan.shards[2])
     with pytest.raises(BadInput, match=r"00001.parquet: is damaged \(.*\). Restore"):
         read_shard(store, replace(result.plan, shards=shards), 1)
+
+
+def test_rows_without_a_column_that_all_runs_have_are_refused_whatever_their_hash(
+    tmp_path: Path,
+) -> None:
+    result = planned(tmp_path, str(tmp_path / "out"))
+    store = open_store(result.uri)
+    rows = read_table(store, shard_key(1))
+    for column in REQUIRED_COLUMNS:
+        content = to_parquet(rows.drop_columns([column]))
+        store.replace(shard_key(1), content)
+        changed = replace(result.plan.shards[1], sha256=hashlib.sha256(content).hexdigest())
+        shards = (result.plan.shards[0], changed, result.plan.shards[2])
+        with pytest.raises(BadInput, match=f"damaged .the column {column} is missing"):
+            read_shard(store, replace(result.plan, shards=shards), 1)
