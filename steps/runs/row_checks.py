@@ -56,7 +56,7 @@ NUMBER_BOUNDS: dict[str, tuple[float, float]] = {
         if column.bounds is not None and column.name in ("steps", "guidance")
     },
 }
-REQUIRED_COLUMNS = ("image_id", "id", *REQUIRED_TEXTS, *NUMBER_BOUNDS)
+REQUIRED_COLUMNS = ("image_id", "id", "strength", *REQUIRED_TEXTS, *NUMBER_BOUNDS)
 
 
 def check_image_rows(rows: pa.Table) -> None:
@@ -78,10 +78,9 @@ def check_image_rows(rows: pa.Table) -> None:
             values = rows[name]
             is_digest = _matches(values, SHA256_PATTERN)
             _require(_or_null(values, is_digest), name)
-    if "strength" in rows.column_names:
-        values = rows["strength"]
-        is_share = _is_between(values, 0, 1)
-        _require(_or_null(values, is_share), "strength")
+    strengths = rows["strength"]
+    is_share = _is_between(strengths, 0, 1)
+    _require(_or_null(strengths, is_share), "strength")
 
 
 def check_loras(rows: pa.Table, names: Collection[str]) -> None:
