@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +98,18 @@ def finished_output(image_format: str) -> Path:
     return folder
 
 
-def try_commands(number: int, scratch: Path) -> list[str]:
+def try_commands(
+    image_format: str, edit: Callable[[Path], str], scratch: Path, *, browses: bool
+) -> list[str]:
     """Change a run, and read it by all commands. Returns what none of them may do."""
-    image_format = FORMATS[number % len(FORMATS)]
     folder = shutil.copytree(finished_output(image_format), scratch / "user", dirs_exist_ok=True)
     output = folder / "out"
-    what = f"change {number}, {image_format}, {change(output, number)}"
+    what = f"{image_format}, {edit(output)}"
     others = {name: jobs.files(folder / name) for name in ("outside", "out/other")}
 
     wrong = []
     for name, command in commands(output):
-        if name in BROWSING and number % BROWSED_ONE_IN:
+        if name in BROWSING and not browses:
             continue
         try:
             command()
@@ -137,7 +138,18 @@ def change(output: Path, number: int) -> str:
     path = dice.choice(objects)
     what = edit(path, dice)
     _fit_hashes(path)
-    return f"{path.relative_to(output)}: {what}"
+    return f"change {number} of {path.relative_to(output)}: {what}"
+
+
+def drop_column(output: Path, table: Path, name: str) -> str:
+    """Leave this column out of a table, whose path is relative to the output."""
+    path = output / table
+    rows = pq.read_table(path)
+    metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
+    metadata.pop(b"ARROW:schema", None)
+    pq.write_table(rows.drop_columns([name]).replace_schema_metadata(metadata), path)
+    _fit_hashes(path)
+    return f"{table} without {name}"
 
 
 def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -329,8 +341,24 @@ def try_changes(numbers: range) -> list[str]:
     """What the commands do wrong with each of these changes."""
     wrong = []
     for number in numbers:
+        image_format = FORMATS[number % len(FORMATS)]
+        browses = number % BROWSED_ONE_IN == 0
         with tempfile.TemporaryDirectory(prefix="imagekiln-hostile-") as folder:
-            wrong += try_commands(number, Path(folder))
+            edit = partial(change, number=number)
+            wrong += try_commands(image_format, edit, Path(folder), browses=browses)
+    return wrong
+
+
+def try_missing_columns(image_format: str) -> list[str]:
+    """What the commands do wrong where a table of a run lacks a column, for each of them."""
+    output = finished_output(image_format) / "out"
+    wrong = []
+    for path in sorted((output / "run").rglob("*.parquet")):
+        table = path.relative_to(output)
+        for name in pq.read_schema(path).names:
+            with tempfile.TemporaryDirectory(prefix="imagekiln-hostile-") as folder:
+                edit = partial(drop_column, table=table, name=name)
+                wrong += try_commands(image_format, edit, Path(folder), browses=False)
     return wrong
 
 
