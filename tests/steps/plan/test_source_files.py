@@ -175,9 +175,14 @@ def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:
 
 
 def test_web_address_is_a_file_whatever_its_query(tmp_path: Path) -> None:
-    uri = "http://127.0.0.1:1/prompts.csv?page=[x]"
+    uri = "http://127.0.0.1:1/prompts.csv?select=*&page=[x]"
     assert expand_pattern(uri) == [uri]
     with pytest.raises(TryAgain, match="storage did not answer"):
         gather_sources((uri,), tmp_path)
-    with pytest.raises(BadInput, match=r"folders cannot be listed over HTTP\. Name each file\."):
-        expand_pattern("https://127.0.0.1:1/prompts/")
+
+
+@pytest.mark.parametrize("name", ["", "*.csv", "**/a.csv", "*/a.csv?page=1"])
+def test_no_pages_of_a_web_server_are_searched_for_files(name: str) -> None:
+    message = r"folders cannot be listed over HTTP\. Name each file\."
+    with pytest.raises(BadInput, match=message):
+        expand_pattern(f"https://127.0.0.1:1/prompts/{name}")
