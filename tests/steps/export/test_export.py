@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import tarfile
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing
+from imagekiln import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import StorageRefused
 from imagekiln.steps.export import selection
@@ -42,6 +43,7 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.interleaving import Process, interleaving
+from tests.mounts import small_disk
 from tests.runs import encoded, fill, not_ok, planned, retried
 from tests.texts import chance
 
@@ -447,9 +449,11 @@ def test_an_image_that_cannot_be_copied_is_named_with_its_part(
 
 
 def test_a_destination_with_something_else_is_refused(output: str, tmp_path: Path) -> None:
-    for holder in (output, f"{output}/night-files"):
-        with pytest.raises(BadInput, match="Choose another destination"):
+    unfinished = planned(tmp_path / "p", str(tmp_path / "open"), [{"prompt": "a"}])
+    for holder in (output, f"{output}/night-files", unfinished.uri):
+        with pytest.raises(BadInput, match=r"holds a run, or the runs of a job\. Choose another"):
             imagekiln.export(output, holder)
+    tmp_path /= "export"
     imagekiln.export(f"{output}/night-files", tmp_path)
     (tmp_path / SUCCESS_KEY).unlink()
     with pytest.raises(BadInput, match="holds an export with format parquet, and this"):
@@ -534,6 +538,15 @@ def test_images_are_copied_in_pieces_that_fit_in_memory() -> None:
     pieces = list(cut_pieces(rows))
     assert pa.concat_tables(pieces).equals(rows)
     assert [piece.num_rows for piece in pieces] == [2, 1, 1, BATCH_ROWS, 1]
+
+
+def test_working_folder_without_room_means_try_again(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", kibibytes=8) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        with pytest.raises(TryAgain, match="the disk is full"):
+            imagekiln.export(f"{output}/night-files", tmp_path / "export", partition_by="color")
 
 
 def test_places_are_looked_for_only_in_shards_that_a_run_has(output: str, tmp_path: Path) -> None:
