@@ -257,6 +257,20 @@ def test_a_hostile_request_is_refused_in_a_sentence(
     assert client.get("/count").json == {"images": 2 * IMAGES}
 
 
+def test_a_query_without_end_is_not_parsed(client: Client) -> None:
+    answer = client.get("/images", {"where": "x" * 20_000})
+    assert answer.json == {"error": "The query is too long. Ask for less."}
+
+
+@pytest.mark.parametrize("number", ["9" * 20, "-" + "9" * 400, "1e999", "nan"])
+@pytest.mark.parametrize("column", ["seed", "score", "phash"])
+def test_numbers_that_no_column_holds_are_compared(
+    client: Client, column: str, number: str
+) -> None:
+    where = conditions((column, "at_least", number))
+    assert client.get("/count", {"where": where}).status == 200
+
+
 @pytest.mark.parametrize(("column", "operator"), [("prompt", "contains"), ("marks", "is")])
 @pytest.mark.parametrize("text", ["x') OR (1=1) --", "' || '1", '") OR 1=1 --'])
 def test_words_and_marks_are_compared_as_they_are(

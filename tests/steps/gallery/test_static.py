@@ -357,6 +357,7 @@ def test_no_text_of_a_run_is_in_the_page_itself_or_in_a_name(output: Path) -> No
         ("s3://bucket/out", "s3://bucket", "out"),
         ("s3://bucket/out", "s3://other/out", None),
         ("s3://bucket/out", "out", None),
+        ("/data/out/night", "s3://bucket/out", None),
         ("/data/out/night#1", "/data/out/gallery", "../night%231"),
     ],
 )
