@@ -204,6 +204,18 @@ def test_workers_that_may_end_after_their_parts_begin_no_other(run: _Run) -> Non
     assert {part[0] for part in run.made} == {part[0] for part in run.begun} == {"0", "1"}
 
 
+def test_workers_that_are_to_stop_are_asked_by_a_signal(
+    run: _Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "END_SECONDS", 60.0)
+    run.watch.at_second = run.watch.stop.request
+    began = time.monotonic()
+    with pytest.raises(TryAgain, match=r"was stopped\. Run the same command again to resume"):
+        run.make("progress.add_drawn(1); time.sleep(600)")
+    assert time.monotonic() - began < 60
+    assert not run.made
+
+
 def test_worker_that_does_not_end_when_it_is_asked_to_is_killed(
     run: _Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
