@@ -183,16 +183,17 @@ def test_trends_have_a_run_again_that_could_not_be_read_once(output: Path, tmp_p
 
 def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
     rows = [
-        {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50")},
-        {"prompt": "b", "day": dt.date(2026, 2, 3), "price": Decimal("20.25")},
+        {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50"), "number": 2**53},
+        {"prompt": "b", "day": dt.date(2026, 2, 3), "price": Decimal("20.25"), "number": 2**53 + 1},
     ]
-    names = ["day", "price"]
+    names = ["day", "price", "number"]
     run = planned(tmp_path, str(tmp_path / "out"), rows, carry=names)
     fill(run, {0: encoded(0), 1: encoded(1)})
     aggregate(run.uri)
     questions = {
         "day": ("contains", "2026-02"),
         "price": ("at_least", "2"),
+        "number": ("is", str(2**53 + 1)),  # which a float is not
     }
     with serving(run.uri) as client:
         for name, (operator, value) in questions.items():
