@@ -61,11 +61,12 @@ def iter_partitions(
         yield Partition("", tables)
         return
     _require_partition_column(dataset, column)
-    with temporary_folder("imagekiln-export-") as folder, ExitStack() as open_files:
-        sorted_rows = _SortedRows(Path(folder), dataset.schema, open_files)
-        for table in tables:
-            sorted_rows.add(table, column)
-        open_files.close()
+    with temporary_folder("imagekiln-export-") as folder:
+        # Around the closing, too: to end a file writes to the disk.
+        with translate_errors(folder), ExitStack() as open_files:
+            sorted_rows = _SortedRows(Path(folder), dataset.schema, open_files)
+            for table in tables:
+                sorted_rows.add(table, column)
         for name, path in sorted(sorted_rows.paths.items()):
             yield Partition(name, map(_to_table, read_arrow_batches(path)))
 
@@ -127,8 +128,7 @@ class _SortedRows:
             is_equal = pc.equal(values, value) if value.is_valid else pc.is_null(values)
             folder = partition_folder(column, value.as_py())
             writer = self._open(folder, column)
-            with translate_errors(str(self.folder)):
-                writer.write_table(rows.filter(is_equal))
+            writer.write_table(rows.filter(is_equal))
 
     def _open(self, name: str, column: str) -> pa.ipc.RecordBatchFileWriter:
         if name in self._writers:
@@ -140,9 +140,8 @@ class _SortedRows:
             )
         path = self.folder / f"{len(self._writers)}.arrow"
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with translate_errors(str(path)):
-            file = self.open_files.enter_context(pa.OSFile(str(path), "wb"))
-            writer = pa.ipc.new_file(file, self.schema, options=options)
+        file = self.open_files.enter_context(pa.OSFile(str(path), "wb"))
+        writer = pa.ipc.new_file(file, self.schema, options=options)
         self.paths[name] = path
         self._writers[name] = self.open_files.enter_context(writer)
         return self._writers[name]

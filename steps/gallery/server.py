@@ -113,10 +113,7 @@ class GalleryRequest(BaseHTTPRequestHandler):
             return refuse("Only the gallery's own page reads it.", HTTPStatus.FORBIDDEN)
         if len(query) > MAX_QUERY_CHARS:
             return refuse("The query is too long. Ask for less.", HTTPStatus.BAD_REQUEST)
-        try:
-            options = {name: values[-1] for name, values in parse_qs(query).items()}
-        except ValueError:
-            return refuse("The query cannot be read. Correct it.", HTTPStatus.BAD_REQUEST)
+        options = {name: values[-1] for name, values in parse_qs(query).items()}
         return answer(self.server.gallery, self.server.page.content, path, options)
 
     def _is_own_site(self, path: str) -> bool:

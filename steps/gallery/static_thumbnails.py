@@ -56,7 +56,7 @@ def put_thumbnails(
         name = _file_name([*digests, *problems])
     lengths = [len(content) for content in thumbnails]
     header = struct.pack(f"<{len(lengths)}I", *lengths)
-    target.create(f"{THUMBNAILS_FOLDER}/{name}", header + b"".join(thumbnails))
+    target.replace(f"{THUMBNAILS_FOLDER}/{name}", header + b"".join(thumbnails))
     return ThumbnailFile(name, _offsets(lengths), tuple(problems))
 
 

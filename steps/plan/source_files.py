@@ -179,17 +179,13 @@ def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
 def _expand_remote(pattern: str) -> list[str]:
     filesystem, path = open_filesystem(pattern)
     if is_web_uri(pattern):
-        if pattern.endswith("/"):
-            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
-        is_glob = "*" in path
-    else:
-        is_glob = any(character in path for character in "*?[")
-
+        _refuse_web_folder(pattern)
+        return [pattern]
     with translate_errors(pattern):
-        if is_glob:
+        if any(character in path for character in "*?["):
             return _match_remote(pattern)
         is_folder = pattern.endswith("/")
-        if not is_folder and _may_be_folder(pattern):
+        if not is_folder and suffix_of(pattern) not in DATA_SUFFIXES:
             is_folder = filesystem.isdir(path)
     if not is_folder:
         return [pattern]
@@ -198,9 +194,10 @@ def _expand_remote(pattern: str) -> list[str]:
     return names
 
 
-def _may_be_folder(uri: str) -> bool:
-    """Whether a name does not end as a file of data does; one that does costs no request."""
-    return not is_web_uri(uri) and suffix_of(uri) not in DATA_SUFFIXES
+def _refuse_web_folder(uri: str) -> None:
+    """Raise BadInput where somebody's pages would have to be searched, which may have no end."""
+    if uri.endswith("/") or "*" in uri.partition("?")[0]:
+        raise BadInput(f"{uri}: folders cannot be listed over HTTP. Name each file.")
 
 
 def _match_remote(pattern: str) -> list[str]:
@@ -243,8 +240,8 @@ def _list_remote_folder(pattern: str) -> list[str]:
 
 
 def _uri_of(name: str, pattern: str) -> str:
-    """The URI of what a file system lists, which of the web are URIs already."""
-    return name if is_web_uri(name) else f"{pattern.partition('://')[0]}://{name}"
+    """The URI of what a file system lists."""
+    return f"{pattern.partition('://')[0]}://{name}"
 
 
 def is_web_uri(uri: str) -> bool:

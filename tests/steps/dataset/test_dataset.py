@@ -298,6 +298,19 @@ def test_images_come_in_batches_of_the_given_size(output: str) -> None:
         next(dataset.to_batches(0))
 
 
+def test_manifest_whose_column_has_another_type_by_damage_is_told(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "tag": "1"}]
+    make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run", carry=["tag"])
+    uri = tmp_path / "out" / "run"
+    manifest = pq.read_table(uri / manifest_key(0))
+    place = manifest.schema.get_field_index("tag")
+    numbers = manifest["tag"].cast(pa.int64())
+    pq.write_table(manifest.set_column(place, "tag", numbers), uri / manifest_key(0))
+    message = "run: a manifest has the column tag as int64 and not as string"
+    with pytest.raises(BadInput, match=message):
+        imagekiln.dataset(uri).count_rows()
+
+
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("part", ["../secret", "/etc/passwd", "images/../../secret", "plan.json"])
 def test_manifest_that_names_another_file_than_the_runs_images_is_refused(

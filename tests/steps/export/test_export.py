@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import tarfile
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,9 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing
+from imagekiln import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import StorageRefused
 from imagekiln.steps.export import selection
+from imagekiln.steps.export.copying import BATCH_BYTES, BATCH_ROWS, cut_pieces
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import (
     MAX_FOLDER_FILES,
@@ -31,6 +34,7 @@ from imagekiln.steps.export.layout import (
 )
 from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan, write_export_plan
 from imagekiln.steps.export.settings import FileFormat
+from imagekiln.steps.export.source import ExportSource
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.keys import CARD_KEY, EXPORT_KEY, SUCCESS_KEY
@@ -39,6 +43,7 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.interleaving import Process, interleaving
+from tests.mounts import small_disk
 from tests.runs import encoded, fill, not_ok, planned, retried
 from tests.texts import chance
 
@@ -444,9 +449,11 @@ def test_an_image_that_cannot_be_copied_is_named_with_its_part(
 
 
 def test_a_destination_with_something_else_is_refused(output: str, tmp_path: Path) -> None:
-    for holder in (output, f"{output}/night-files"):
-        with pytest.raises(BadInput, match="Choose another destination"):
+    unfinished = planned(tmp_path / "p", str(tmp_path / "open"), [{"prompt": "a"}])
+    for holder in (output, f"{output}/night-files", unfinished.uri):
+        with pytest.raises(BadInput, match=r"holds a run, or the runs of a job\. Choose another"):
             imagekiln.export(output, holder)
+    tmp_path /= "export"
     imagekiln.export(f"{output}/night-files", tmp_path)
     (tmp_path / SUCCESS_KEY).unlink()
     with pytest.raises(BadInput, match="holds an export with format parquet, and this"):
@@ -479,6 +486,8 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     run = f"{output}/night-files"
     with pytest.raises(BadInput, match="file size 1 kB: is no size"):
         imagekiln.export(run, tmp_path, file_size="1 kB")
+    with pytest.raises(BadInput, match="format 'tar': is unknown"):
+        imagekiln.export(run, tmp_path, format="tar")
     with pytest.raises(BadInput, match="has no column 'colour'"):
         imagekiln.export(run, tmp_path, partition_by="colour")
     with pytest.raises(BadInput, match="'guidance': is double"):
@@ -493,7 +502,12 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     unmade = planned(tmp_path / "p", str(tmp_path / "open"), [{"prompt": "a"}])
     with pytest.raises(Incomplete):
         imagekiln.export(unmade.uri, tmp_path / "out")
-    assert not (tmp_path / "export.json").exists()
+    without = planned(tmp_path / "q", str(tmp_path / "none"), [{"prompt": "a"}])
+    fill(without, {0: not_ok(0, "filtered")})
+    aggregate(without.uri, failed_share=1.0)
+    with pytest.raises(BadInput, match="has no image that is ok, so there is nothing to export"):
+        imagekiln.export(without.uri, tmp_path / "out")
+    assert not list(tmp_path.rglob(EXPORT_KEY))
 
 
 @pytest.mark.usefixtures("small_files")
@@ -504,6 +518,56 @@ def test_an_export_has_no_more_files_than_its_plan_may_name(
     with pytest.raises(BadInput, match="at most 2 files, and this one would have more"):
         imagekiln.export(output, tmp_path / "export")
     assert not (tmp_path / "export" / EXPORT_KEY).exists()
+
+
+@pytest.mark.usefixtures("small_files")
+def test_pieces_of_a_manifest_have_each_image_once(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.export.manifest.MANIFEST_ROWS", 7)
+    imagekiln.export(output, tmp_path)
+    pieces = [pq.read_metadata(path).num_rows for path in (tmp_path / "manifest").iterdir()]
+    assert max(pieces) <= 7 < sum(pieces)
+    ids = [row["image_id"] for row in read_manifest(str(tmp_path))]
+    assert sorted(map(str, ids)) == sorted(contents_by_id(output))
+
+
+def test_images_are_copied_in_pieces_that_fit_in_memory() -> None:
+    sizes = [BATCH_BYTES // 2, BATCH_BYTES // 2, 1, 2 * BATCH_BYTES, *[0] * (BATCH_ROWS + 1)]
+    rows = pa.table({"byte_size": sizes})
+    pieces = list(cut_pieces(rows))
+    assert pa.concat_tables(pieces).equals(rows)
+    assert [piece.num_rows for piece in pieces] == [2, 1, 1, BATCH_ROWS, 1]
+
+
+def test_working_folder_without_room_means_try_again(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", kibibytes=8) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        with pytest.raises(TryAgain, match="the disk is full"):
+            imagekiln.export(f"{output}/night-files", tmp_path / "export", partition_by="color")
+
+
+def test_places_are_looked_for_only_in_shards_that_a_run_has(output: str, tmp_path: Path) -> None:
+    imagekiln.export(f"{output}/night-files", tmp_path)
+    plan = load_export_plan(open_store(str(tmp_path)))
+    source = ExportSource(open_store(f"{output}/night-files"), plan)
+    parts = ["night-files/elsewhere.png", "night-files/images/00009/00000-0000.png"]
+    place = {"image_id": "0" * 32, "sha256": "0" * 64, "byte_offset": 0, "byte_size": 1}
+    rows = pa.Table.from_pylist([{**place, "part": part} for part in parts])
+    assert source.relocate(rows).equals(rows)
+
+
+def test_an_image_that_may_not_be_read_is_not_called_damaged(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> list[bytes]:
+        raise StorageRefused("s3://bucket/part: access was refused. Check the key.")
+
+    monkeypatch.setattr("imagekiln.steps.export.copying.read_images", refuse)
+    with pytest.raises(StorageRefused, match=r"Check the key\.$"):
+        imagekiln.export(output, tmp_path)
 
 
 def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -16,10 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
+from imagekiln.steps.gallery import images
 from imagekiln.steps.gallery.columns import index_columns
 from imagekiln.steps.gallery.gallery import open_gallery
-from imagekiln.steps.gallery.server import GalleryServer, is_own_host, serve_gallery
+from imagekiln.steps.gallery.index import GalleryIndex
+from imagekiln.steps.gallery.queries import PageQuery
+from imagekiln.steps.gallery.server import GalleryServer, is_loopback, is_own_host, serve_gallery
 from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUSPENDED_KEY, manifest_key
@@ -179,16 +183,17 @@ def test_trends_have_a_run_again_that_could_not_be_read_once(output: Path, tmp_p
 
 def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
     rows = [
-        {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50")},
-        {"prompt": "b", "day": dt.date(2026, 2, 3), "price": Decimal("20.25")},
+        {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50"), "number": 2**53},
+        {"prompt": "b", "day": dt.date(2026, 2, 3), "price": Decimal("20.25"), "number": 2**53 + 1},
     ]
-    names = ["day", "price"]
+    names = ["day", "price", "number"]
     run = planned(tmp_path, str(tmp_path / "out"), rows, carry=names)
     fill(run, {0: encoded(0), 1: encoded(1)})
     aggregate(run.uri)
     questions = {
         "day": ("contains", "2026-02"),
         "price": ("at_least", "2"),
+        "number": ("is", str(2**53 + 1)),  # which a float is not
     }
     with serving(run.uri) as client:
         for name, (operator, value) in questions.items():
@@ -253,6 +258,20 @@ def test_a_hostile_request_is_refused_in_a_sentence(
     assert client.get("/count").json == {"images": 2 * IMAGES}
 
 
+def test_a_query_without_end_is_not_parsed(client: Client) -> None:
+    answer = client.get("/images", {"where": "x" * 20_000})
+    assert answer.json == {"error": "The query is too long. Ask for less."}
+
+
+@pytest.mark.parametrize("number", ["9" * 20, "-" + "9" * 400, "1e999", "nan"])
+@pytest.mark.parametrize("column", ["seed", "score", "phash"])
+def test_numbers_that_no_column_holds_are_compared(
+    client: Client, column: str, number: str
+) -> None:
+    where = conditions((column, "at_least", number))
+    assert client.get("/count", {"where": where}).status == 200
+
+
 @pytest.mark.parametrize(("column", "operator"), [("prompt", "contains"), ("marks", "is")])
 @pytest.mark.parametrize("text", ["x') OR (1=1) --", "' || '1", '") OR 1=1 --'])
 def test_words_and_marks_are_compared_as_they_are(
@@ -291,6 +310,13 @@ def test_hosts_are_addresses_or_names_of_this_machine() -> None:
         assert is_own_host(own, "kiln.example")
     for other in ("", "evil.example", "localhost.evil.example", "[::1", "1.2.3.4.evil"):
         assert not is_own_host(other, "127.0.0.1")
+
+
+def test_only_a_loopback_is_reached_by_this_machine_alone() -> None:
+    for own in ("localhost", "127.0.0.1", "127.8.0.1", "::1"):
+        assert is_loopback(own)
+    for other in ("0.0.0.0", "::", "10.1.2.3", "kiln.example", "localhost.evil.example"):  # noqa: S104  # as above
+        assert not is_loopback(other)
 
 
 def test_every_answer_has_a_type_and_a_policy(client: Client) -> None:
@@ -370,6 +396,76 @@ def test_a_damaged_manifest_costs_its_own_images(output: Path, tmp_path: Path) -
         assert len(client.tiles()) == SHARD
 
 
+def test_a_manifest_with_values_that_its_run_has_not_costs_its_own_images(
+    output: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(output / "night-0", tmp_path / "night-0")
+    changes = {0: ("image_id", "no id"), 1: ("score", "no number")}
+    for shard, (column, value) in changes.items():
+        path = run / manifest_key(shard)
+        table = pq.read_table(path)
+        place = table.schema.get_field_index(column)
+        pq.write_table(table.set_column(place, column, pa.array([value] * SHARD)), path)
+    with serving(str(run)) as client:
+        assert len(client.tiles()) == IMAGES - 2 * SHARD
+        state = client.get("/state").json
+        assert isinstance(state, dict)
+        ids, types = state["problems"]
+        assert "the column image_id has values that no run has" in ids
+        assert "a column has another type than in the run's shards" in types
+
+
+@pytest.mark.parametrize("kind", [TryAgain, RuntimeError])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_index_that_cannot_be_filled_says_so_and_is_waited_for_no_longer(
+    output: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind("the disk is full")
+
+    monkeypatch.setattr(GalleryIndex, "_append", fail)
+    with open_gallery(str(output)) as gallery:
+        state = gallery.wait()
+        assert gallery.page(PageQuery()) == []
+    assert not state.is_complete
+    assert "The index is not complete" in state.problems[0]
+
+
+def test_an_image_that_is_no_picture_is_told_in_a_sentence(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "a"}])
+    fill(run)
+    aggregate(run.uri)
+    content = b"PAR1"  # of the part, as somebody's manifest may say
+    changes = {
+        "byte_offset": 0,
+        "byte_size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    path = Path(run.uri) / manifest_key(0)
+    table = pq.read_table(path)
+    (row,) = table.to_pylist()
+    pq.write_table(pa.Table.from_pylist([row | changes], schema=table.schema), path)
+    with serving(run.uri) as client:
+        (tile,) = client.tiles()
+        assert client.get(image_path("image", tile)).content == content
+        answer = client.get(image_path("thumbnail", tile))
+    assert (answer.status, b"is damaged" in answer.content) == (400, True)
+    written = write_static_gallery(run.uri, str(tmp_path / "page"))
+    assert ["is damaged" in problem for problem in written.problems] == [True]
+
+
+def test_a_store_that_refuses_is_no_image_that_has_moved(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = StorageRefused("s3://bucket/part: access was refused.")
+    with serving(str(output)) as client:
+        tile = client.tiles(limit=1)[0]
+        monkeypatch.setattr(images, "read_image_bytes", Mock(side_effect=refusal))
+        monkeypatch.setattr(images, "require_not_suspended", Mock(side_effect=AssertionError))
+        answer = client.get(image_path("image", tile))
+    assert (answer.status, answer.json) == (400, {"error": str(refusal)})
+
+
 def test_a_manifest_that_was_replaced_meanwhile_shows_no_other_row(
     output: Path, tmp_path: Path
 ) -> None:
@@ -422,16 +518,24 @@ def test_mistakes_are_told_in_a_sentence(output: Path, tmp_path: Path) -> None:
         serve_gallery(str(output), "127.0.0.1", server.server_port, print)
 
 
-def test_a_signal_ends_it_as_asked(output: Path) -> None:
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [("127.0.0.1", 1), ("0.0.0.0", 2)],  # noqa: S104  # not for strangers' sake
+)
+def test_a_signal_ends_it_as_asked_and_who_may_look_is_told(
+    output: Path, host: str, told: int
+) -> None:
     sentences: list[str] = []
 
     def report(sentence: str) -> None:
         sentences.append(sentence)
-        signal.raise_signal(signal.SIGINT)
+        if len(sentences) == told:
+            signal.raise_signal(signal.SIGINT)
 
     with stop_on_signals(at_once=True):
-        serve_gallery(str(output), "127.0.0.1", 0, report)
-    assert sentences[0].startswith(f"{2 * IMAGES} images of 2 runs: http://127.0.0.1:")
+        serve_gallery(str(output), host, 0, report)
+    assert sentences[0].startswith(f"{2 * IMAGES} images of 2 runs: http://{host}:")
+    assert sentences[1:] == [f"Whoever reaches {host} can see all of them."][: told - 1]
 
 
 def test_unaccepted_runs_are_shown_too(output: Path, tmp_path: Path) -> None:

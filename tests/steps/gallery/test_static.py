@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,10 +15,13 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.gallery import static_gallery
 from imagekiln.steps.gallery.nights import read_nights
 from imagekiln.steps.gallery.runs import find_gallery_runs
+from imagekiln.steps.gallery.static_files import DATA_KEY
 from imagekiln.steps.gallery.static_gallery import relative_folder, write_static_gallery
 from imagekiln.steps.gallery.static_rows import Block, put_blocks
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import SUMMARY_KEY, manifest_key
+from imagekiln.steps.runs.manifest import read_manifest
+from imagekiln.steps.storage.store import Store
 from tests.browser import Tab, find_browser, open_tab
 from tests.galleries import (
     HOSTILE,
@@ -251,6 +255,9 @@ def test_a_folder_with_anything_else_is_refused_and_nothing_written(
     (tmp_path / "page" / "index.html").write_text("<p>somebody's</p>")
     with pytest.raises(BadInput, match="Name a new folder, or an empty one"):
         write_static_gallery(str(copy), str(tmp_path / "page"))
+    (tmp_path / "mine" / "rows").mkdir(parents=True)
+    with pytest.raises(BadInput, match="Name a new folder, or an empty one"):
+        write_static_gallery(str(copy), str(tmp_path / "mine"))
     (tmp_path / "linked").mkdir()
     write_static_gallery(str(copy), str(tmp_path / "linked"))
     shutil.rmtree(tmp_path / "linked" / "rows")
@@ -281,6 +288,31 @@ def test_a_damaged_image_and_a_damaged_manifest_cost_themselves_alone(
     assert len(write_static_gallery(str(copy), str(tmp_path / "gallery")).problems) == 1
     restored = {path.name for path in (tmp_path / "gallery").glob("thumbnails/*")}
     assert len(restored - thumbnails) == 1
+
+
+def test_a_manifest_that_cannot_be_read_now_is_left_out_of_no_gallery(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(store: Store, shard: int, images: int) -> pa.Table:
+        if shard == 1:
+            raise TryAgain("storage did not answer")
+        return read_manifest(store, shard, images)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(static_gallery, "read_manifest", read)
+        with pytest.raises(TryAgain):
+            write_static_gallery(str(output), str(tmp_path))
+    assert not (tmp_path / DATA_KEY).exists()
+    assert write_static_gallery(str(output), str(tmp_path)).images == 2 * IMAGES
+
+
+def test_a_file_of_thumbnails_that_is_cut_off_is_made_again(output: Path, tmp_path: Path) -> None:
+    write_static_gallery(str(output), str(tmp_path))
+    before = files(tmp_path)
+    for path in tmp_path.glob("thumbnails/*"):
+        path.write_bytes(path.read_bytes()[:5])
+    write_static_gallery(str(output), str(tmp_path))
+    assert files(tmp_path) == before
 
 
 def test_a_damaged_summary_costs_the_trends_of_its_run_alone(output: Path, tmp_path: Path) -> None:
@@ -325,6 +357,7 @@ def test_no_text_of_a_run_is_in_the_page_itself_or_in_a_name(output: Path) -> No
         ("s3://bucket/out", "s3://bucket", "out"),
         ("s3://bucket/out", "s3://other/out", None),
         ("s3://bucket/out", "out", None),
+        ("/data/out/night", "s3://bucket/out", None),
         ("/data/out/night#1", "/data/out/gallery", "../night%231"),
     ],
 )

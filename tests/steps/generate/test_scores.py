@@ -1,6 +1,7 @@
 """Scores: what they are, whatever the batch, and what becomes of scorers that fail."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -20,6 +21,7 @@ from imagekiln.steps.generate.scores import (
     OwnScorer,
     load_scorers,
     rank_candidates,
+    score_and_rank,
     score_images,
 )
 from imagekiln.steps.imaging.codecs import RGB
@@ -153,6 +155,9 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
+        ("words", r"scores\.mine: returned a list for 4 images\. Return one number for each"),
+        ("CannotBeMade", r"scores\.mine: .*:CannotBeMade cannot be made \(no such weights\)"),
+        ("EndsAsItIsMade", r"scores\.mine: .*:EndsAsItIsMade cannot be made"),
         ("too_few", r"scores\.mine: returned 3 numbers for 4 images\. Return one"),
         ("always_fails", r"scores\.mine: failed at the first image \(RuntimeError: no such thing"),
         ("exits", r"scores\.mine: failed at the first image \(RuntimeError: it called exit"),
@@ -208,15 +213,22 @@ def candidates(*values: float | None) -> list[DrawnImage]:
     ]
 
 
+MINIMAL = {"name": "a", "prompts": "p.csv", "output": "out", "model": {"id": "org/name"}}
+BRIGHT = {"s": {"kind": "own", "entry": "tests.scorers:brightness"}}
+
+
 def ranked(losers: str, *values: float | None, most: float | None = None) -> list[DrawnImage]:
     """The same with ranks, in groups of two, by a score that is at most so much."""
-    scores = {"s": {"kind": "own", "entry": "tests.scorers:brightness", "max": most}}
-    settings = Job.model_validate({**MINIMAL, "scores": scores})
+    return ranked_images(candidates(*values), losers, most)
+
+
+def ranked_images(
+    images: list[DrawnImage], losers: str = "drop", most: float | None = None
+) -> list[DrawnImage]:
+    """Images with ranks, likewise."""
+    settings = Job.model_validate({**MINIMAL, "scores": {"s": {**BRIGHT["s"], "max": most}}})
     keep = KeepSettings.model_validate({"of": 2, "by": "s", "losers": losers})
-    return rank_candidates(candidates(*values), settings.scores, keep)
-
-
-MINIMAL = {"name": "a", "prompts": "p.csv", "output": "out", "model": {"id": "org/name"}}
+    return rank_candidates(images, settings.scores, keep)
 
 
 def test_the_best_candidate_of_each_group_wins_and_of_equal_ones_the_first() -> None:
@@ -233,6 +245,21 @@ def test_candidates_within_the_bounds_go_first_and_failed_ones_lose() -> None:
     assert (failed.status, failed.error, failed.candidate_rank) == ("outscored", "no", None)
     assert (winner.status, winner.candidate_rank) == ("ok", 1)
     assert [image.status for image in ranked("drop", None, None)] == ["failed", "failed"]
+
+
+def test_candidate_without_a_score_loses_to_any_that_has_one() -> None:
+    unscored = replace(candidates(0.0)[0], scores={"s": ScoreValue(None, "the score failed")})
+    for group in ([unscored, *candidates(-9.0)], [*candidates(-9.0), unscored]):
+        ranks = [image.candidate_rank for image in ranked_images(group)]
+        assert ranks[group.index(unscored)] == 2
+
+
+@pytest.mark.parametrize("places", [[0, 0], [1, 0], [0]])
+def test_candidates_that_a_changed_plan_took_apart_are_refused(places: list[int]) -> None:
+    settings = Job.model_validate({**MINIMAL, "scores": BRIGHT, "keep": {"of": 2, "by": "s"}})
+    rows = [replace(ROWS[index], image_index=place) for index, place in enumerate(places)]
+    with pytest.raises(BadInput, match="is not planned beside the other candidates"):
+        score_and_rank(settings, {"s": own("brightness")}, PICTURES[: len(rows)], rows)
 
 
 def finished(folder: Path, **changes: object) -> tuple[str, pa.Table]:

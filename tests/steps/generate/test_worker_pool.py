@@ -1,68 +1,235 @@
-"""Workers that are lost, one after the other. tests/slow has real ones."""
+"""Workers that fail, are lost, or are asked to end. tests/slow has some that draw."""
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent, indent
 
 import pytest
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import BadInput, NotDrawn, TryAgain
 from imagekiln.steps.generate import worker_pool
 from imagekiln.steps.generate.worker_pool import make_shards
-from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.runs import planned
 
-# Of two workers, that of the first part fails while the other finishes its last part.
-FAILS_BESIDE_A_LAST_PART = """
-import sys, time, types
-from contextlib import contextmanager
+# Real workers, but for what they do with a unit: BODY.
+WORKER_CODE = """
+import os, signal, sys, time, types
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-sys.path[:] = {{path!r}}
-begun = Path({begun!r})
+sys.path[:] = {path!r}
+from imagekiln.steps.errors import BadInput, NotDrawn, TryAgain
+folder = Path(FOLDER)
 
 def wait_until(is_true):
+    began = time.monotonic()
     while not is_true():
+        assert time.monotonic() < began + 60
         time.sleep(0.01)
 
-def make_shard(_, *, stop, parts, **__):
-    if parts.start == 0:
-        wait_until(begun.exists)
-        raise RuntimeError("a bug")
-    with stop.deferred():
-        begun.touch()
-        wait_until(lambda: stop.requested_at is not None)
+def make_shard(shard, *, progress, stop, startup, parts, **_):
+    if startup is not None:
+        startup.result(60)  # the digest of the model's files: nothing is committed before
+    unit = "%d-%d" % (shard, parts.start)
+    with (folder / "begun").open("a") as file:
+        file.write(unit + " ")
+    BODY
+    for part in range(parts.start, parts.stop):
+        (folder / ("made-%d-%d" % (shard, part))).touch(exist_ok=False)
 
 @contextmanager
 def open_stage(*_):
     yield make_shard
 
-stages = types.SimpleNamespace(open_stage=open_stage)
-sys.modules["imagekiln.steps.generate.shard_stages"] = stages
+def replace(name, **content):
+    sys.modules["imagekiln.steps.generate." + name] = types.SimpleNamespace(**content)
+
+replace("shard_stages", open_stage=open_stage)
+begin = lambda *_, actual_digest: nullcontext(actual_digest)
+startup = types.SimpleNamespace(begin=begin)
+replace("diffusion.startup", Startup=startup)
 from imagekiln.steps.generate.worker import main
-main({{descriptor}})
+main({descriptor})
 """
+SHARDS = 3
+PARTS = 2
+ALL_PARTS = {f"{shard}-{part}" for shard in range(SHARDS) for part in range(PARTS)}
+
+
+class _Watch(NoProgress):
+    """Counts images, keeps what is shown, and requests a stop by `at_second` once two are drawn."""
+
+    def __init__(self) -> None:
+        self.stop = Stop()
+        self.at_second: Callable[[], None] | None = None
+        self.drawn = 0
+        self.committed = 0
+        self.shown = list[str]()
+
+    def add_drawn(self, images: int) -> None:
+        self.drawn += images
+        if self.drawn == 2 and self.at_second is not None:
+            self.at_second()
+
+    def add_committed(self, images: int) -> None:
+        self.committed += images
+
+    def show_event(self, event: Event) -> None:
+        self.shown.append(event.sentence)
+
+
+class _Run:
+    """A planned run of three shards of two parts, made by workers that do as they are told."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.watch = _Watch()
+        rows = [{"prompt": str(place)} for place in range(SHARDS * PARTS)]
+        one = {"images": 1}
+        sizes = {"shard": {"images": PARTS}, "part": one, "batch": one}
+        result = planned(folder, str(folder / "out"), rows, **sizes)
+        self.uri = result.uri
+        self.plan = result.plan
+        self._patch = patch
+
+    def make(self, body: str, workers: int = 2) -> None:
+        """Make the run; `body` is what a worker does before its unit counts as made."""
+        lines = indent(dedent(body), "    ").strip()
+        code = WORKER_CODE.replace("FOLDER", repr(str(self.folder))).replace("BODY", lines)
+        self._patch.setattr(worker_pool, "WORKER_CODE", code)
+        environments: list[dict[str, str]] = [{}] * workers
+        store = open_store(self.uri)
+        make_shards(store, self.plan, range(SHARDS), environments, self.watch, self.watch.stop)
+
+    @property
+    def made(self) -> set[str]:
+        """The parts that were made, as SHARD-PART."""
+        return {path.name.removeprefix("made-") for path in self.folder.glob("made-*")}
+
+    @property
+    def begun(self) -> list[str]:
+        """The units that were begun, as SHARD-PART of their first parts."""
+        return (self.folder / "begun").read_text(encoding="utf-8").split()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Run:
+    return _Run(tmp_path, monkeypatch)
 
 
 def test_where_one_worker_fails_another_ends_with_the_part_that_it_is_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: _Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = FAILS_BESIDE_A_LAST_PART.format(begun=str(tmp_path / "begun"))
-    monkeypatch.setattr(worker_pool, "WORKER_CODE", code)
-    run = planned(tmp_path, str(tmp_path / "out"))
     monkeypatch.setattr(worker_pool, "END_SECONDS", 60.0)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="a bug"):
-        make_shards(open_store(run.uri), run.plan, range(2), [{}, {}], NoProgress(), Stop())
+        run.make(
+            """
+            if shard == 0:
+                wait_until((folder / "other").exists)
+                raise RuntimeError("a bug")
+            with stop.deferred():
+                (folder / "other").touch()
+                wait_until(lambda: stop.requested_at is not None)
+            """
+        )
     assert time.monotonic() - began < 60
+    assert run.made
 
 
-def test_where_all_workers_are_lost_the_exit_code_is_75(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_pool, "WORKER_CODE", "raise SystemExit(7)")
-    run = planned(tmp_path, str(tmp_path / "out"))
-    shards = range(len(run.plan.shards))
-    with pytest.raises(TryAgain, match=r"images are missing.*exit code 7.*to resume") as error:
-        make_shards(open_store(run.uri), run.plan, shards, [{}, {}], NoProgress(), Stop())
+def test_where_all_workers_are_lost_the_exit_code_is_75(run: _Run) -> None:
+    message = r"images are missing.*exit code 7.*to resume"
+    with pytest.raises(TryAgain, match=message) as error:
+        run.make("os._exit(7)")
     assert error.value.exit_code == 75
+    assert len(run.begun) == 2
+
+
+def test_mistake_that_a_worker_finds_ends_all_and_is_told_as_one(run: _Run) -> None:
+    with pytest.raises(BadInput, match=r"^the model is odd\. Correct it\.$"):
+        run.make('raise BadInput("the model is odd. Correct it.")', workers=1)
+    assert len(run.begun) == 1
+
+
+def test_unit_that_was_never_drawn_costs_no_other_and_is_told(run: _Run) -> None:
+    with pytest.raises(NotDrawn, match="shard 0 was never drawn"):
+        run.make('if shard == 0: raise NotDrawn("shard 0 was never drawn")')
+    assert run.made == {part for part in ALL_PARTS if part[0] != "0"}
+
+
+def test_another_worker_makes_the_unit_of_one_that_was_killed(run: _Run) -> None:
+    run.make(
+        """
+        progress.add_drawn(2)
+        if len((folder / "begun").read_text().split()) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        progress.add_committed(2)
+        """,
+        workers=1,
+    )
+    assert run.made == ALL_PARTS
+    assert run.watch.drawn == run.watch.committed
+    assert run.begun[0] == run.begun[1]
+
+
+def test_unit_that_ends_each_worker_is_given_up_and_others_are_made(run: _Run) -> None:
+    with pytest.raises(TryAgain, match=r"Worker . was killed, perhaps because memory ran out"):
+        run.make(
+            """
+            progress.add_drawn(1)
+            if unit == "0-0":
+                os.kill(os.getpid(), signal.SIGKILL)
+            """
+        )
+    assert run.begun.count("0-0") == 3
+    assert run.made >= {part for part in ALL_PARTS if part[0] != "0"}
+    assert "Other processes make what is missing." in run.watch.shown[0]
+
+
+def test_where_a_models_files_are_others_than_planned_no_worker_commits(run: _Run) -> None:
+    run.plan = replace(run.plan, model=replace(run.plan.model, digest="0" * 64))
+    with pytest.raises(BadInput, match="is not the model that the run was planned with"):
+        run.make("pass")
+    assert not run.made
+
+
+def test_workers_that_may_end_after_their_parts_begin_no_other(run: _Run) -> None:
+    run.watch.at_second = run.watch.stop.request_after_part
+    with pytest.raises(TryAgain, match=r"was stopped\. Run the same command again to resume"):
+        run.make("progress.add_drawn(1); wait_until(lambda: stop.waits_for_part)")
+    assert {part[0] for part in run.made} == {part[0] for part in run.begun} == {"0", "1"}
+
+
+def test_workers_that_are_to_stop_are_asked_by_a_signal(
+    run: _Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "END_SECONDS", 60.0)
+    run.watch.at_second = run.watch.stop.request
+    began = time.monotonic()
+    with pytest.raises(TryAgain, match=r"was stopped\. Run the same command again to resume"):
+        run.make("progress.add_drawn(1); time.sleep(600)")
+    assert time.monotonic() - began < 60
+    assert not run.made
+
+
+def test_worker_that_does_not_end_when_it_is_asked_to_is_killed(
+    run: _Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "END_SECONDS", 2.0)
+    run.watch.at_second = run.watch.stop.request
+    with pytest.raises(TryAgain, match=r"was stopped\. Run the same command again to resume"):
+        run.make(
+            """
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            (folder / ("process-%d" % os.getpid())).touch()
+            progress.add_drawn(1)
+            time.sleep(600)
+            """
+        )
+    numbers = [path.name.removeprefix("process-") for path in run.folder.glob("process-*")]
+    assert len(numbers) == 2
+    assert not any(Path("/proc", number).exists() for number in numbers)

@@ -196,6 +196,16 @@ def test_small_file_that_would_swell_beyond_memory_is_refused(tmp_path: Path) ->
     )
 
 
+def test_file_with_more_columns_than_rows_are_read_of_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.plan.input_files.MAX_COLUMNS", 3)
+    columns: dict[str, object] = {"prompt": ["a"], "b": [1], "c": [1]}
+    message = _error_message(tmp_path, {**columns, "d": [1]})
+    assert message == "prompts.parquet: has 4 columns, more than 3. Remove some."
+    assert len(image_rows(plan(tmp_path, columns))) == 1
+
+
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
     columns = {"caption; DROP TABLE": ["a"], 'the "id"': [7], "prompt": [None]}
     planned = plan(tmp_path, columns, columns={"prompt": "caption; DROP TABLE", "id": 'the "id"'})

@@ -1,6 +1,7 @@
 """Prompts in Arrow are read like those in Parquet, and what is of no use is named."""
 
 import gzip
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -106,6 +107,18 @@ def test_offsets_of_nested_values_that_point_outside_are_refused(
     )
     writer(tmp_path / "p.arrow", pa.table({"prompt": ["a", "b"], "tags": tags}))
     assert _refused(tmp_path, "p.arrow").startswith("p.arrow: cannot be read as Arrow (")
+
+
+@pytest.mark.parametrize("writer", [_write_stream, _write_file])
+def test_batch_that_would_fill_memory_is_refused(
+    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.plan.input_formats.MAX_BATCH_BYTES", 10_000)
+    writer(tmp_path / "p.arrow", pa.table({"prompt": ["a" * 20_000]}))
+    sentence = _refused(tmp_path, "p.arrow")
+    assert re.fullmatch(
+        r"p\.arrow: has a batch of 2\d{4} bytes\. Write smaller record batches\.", sentence
+    )
 
 
 def test_type_that_parquet_does_not_hold_is_refused(tmp_path: Path) -> None:

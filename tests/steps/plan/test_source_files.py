@@ -65,6 +65,16 @@ def test_pipe_and_device_are_refused_rather_than_waited_for(tmp_path: Path) -> N
             gather_sources((name,), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a\n.csv", "a\x1b[2J.csv", os.fsdecode(b"a\xff.csv")])
+def test_file_whose_name_cannot_be_printed_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.touch()
+    for pattern in (str(tmp_path), f"{tmp_path}/*.csv", str(file)):
+        with pytest.raises(BadInput, match="finds a file with an unprintable name, '") as error:
+            expand_pattern(pattern)
+        assert str(error.value).removeprefix(pattern).isprintable()
+
+
 @pytest.mark.parametrize("log", ["_delta_log/0.json", ".hoodie/x"])
 def test_table_whose_log_says_which_rows_exist_is_refused(store_uri: str, log: str) -> None:
     _put(store_uri, "in/a.parquet", f"in/{log}")
@@ -175,9 +185,14 @@ def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:
 
 
 def test_web_address_is_a_file_whatever_its_query(tmp_path: Path) -> None:
-    uri = "http://127.0.0.1:1/prompts.csv?page=[x]"
+    uri = "http://127.0.0.1:1/prompts.csv?select=*&page=[x]"
     assert expand_pattern(uri) == [uri]
     with pytest.raises(TryAgain, match="storage did not answer"):
         gather_sources((uri,), tmp_path)
-    with pytest.raises(BadInput, match=r"folders cannot be listed over HTTP\. Name each file\."):
-        expand_pattern("https://127.0.0.1:1/prompts/")
+
+
+@pytest.mark.parametrize("name", ["", "*.csv", "**/a.csv", "*/a.csv?page=1"])
+def test_no_pages_of_a_web_server_are_searched_for_files(name: str) -> None:
+    message = r"folders cannot be listed over HTTP\. Name each file\."
+    with pytest.raises(BadInput, match=message):
+        expand_pattern(f"https://127.0.0.1:1/prompts/{name}")

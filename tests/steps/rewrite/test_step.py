@@ -374,6 +374,11 @@ def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> 
         return _refused(BadInput, _job(tmp_path, PROMPTS, model=model, **settings))
 
     assert "no such model folder. Correct rewrite.model.id" in refused("./nothing")
+    pinned = _job(tmp_path, model={**_model("gpt2"), "revision": "main"})
+    assert "is no repository of a hub, so that it has none" in _refused(BadInput, pinned)
+    for odd in (None, [], [7]):
+        unnamed = _edited(tmp_path, "config.json", architectures=odd)
+        assert "config.json names no architecture. Choose another model." in refused(unnamed)
     clip = _edited(tmp_path, "config.json", architectures=["CLIPModel"])
     assert "is a CLIPModel, which writes no text" in refused(clip)
     code = {"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"}
@@ -388,6 +393,8 @@ def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> 
     assert "cannot rewrite prompts" in refused(own)
     (own / "model.safetensors").rename(own / "pytorch_model.bin")
     assert "pytorch_model.bin is a pickle, which can run code" in refused(own)
+    (own / "config.json").unlink()
+    assert "has no config.json, so it is not a model of transformers" in refused(own)
     (own / "adapter_config.json").write_text("{}")
     assert "is an adapter of another model" in refused(own)
     too_many = refused(language_model("gpt2"), max_new_tokens=POSITIONS)

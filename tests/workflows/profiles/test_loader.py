@@ -166,6 +166,14 @@ def test_image_that_no_registry_has_is_refused(tmp_path: Path, image: str) -> No
         load_profile(own)
 
 
+@pytest.mark.parametrize("name", ["ours.yaml", "folder/ours", "."])
+def test_profile_whose_file_is_not_there_is_missing(tmp_path: Path, name: str) -> None:
+    path = f"{tmp_path}/{name}"
+    with pytest.raises(Missing) as raised:
+        load_profile(path)
+    assert str(raised.value).startswith(f"{path}: no such profile. Write the path of a YAML file")
+
+
 def test_profile_like_itself_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ours.yaml"
     path.write_text(f"description: x\nlike: {path}\n", encoding="utf-8")
