@@ -31,6 +31,7 @@ from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 
 IMAGES_PER_BUCKET = 2**20
@@ -111,7 +112,8 @@ def _shard_starts(run: RunSource, first_image: int) -> tuple[int, ...]:
 
 
 def _open_buckets(folder: Path, count: int) -> IdBuckets:
-    folder.mkdir()
+    with translate_errors(str(folder)):
+        folder.mkdir()
     return IdBuckets(folder, count, NUMBERED_ID_DTYPE)
 
 

@@ -1,6 +1,7 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, manifest_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
+from tests.mounts import small_disk
 from tests.runs import begin_round, encoded, fill, not_ok, planned
 from tests.texts import chance
 
@@ -180,6 +182,15 @@ def test_export_beside_a_retry_has_each_image_once(
     result = imagekiln.export(output, tmp_path / "export")
     exported = ds.dataset(tmp_path / "export" / "data").to_table(["image_id"])
     assert result.images == exported.num_rows == len(exported["image_id"].unique()) == 4
+
+
+def test_a_disk_without_room_for_another_folder_means_try_again(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", kibibytes=64, files=2) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        with pytest.raises(TryAgain, match="the disk is full"):
+            imagekiln.dataset(output, newest_by="image_id")
 
 
 def test_an_edited_text_replaces_all_images_of_its_row(tmp_path: Path) -> None:
