@@ -31,7 +31,6 @@ from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 
 IMAGES_PER_BUCKET = 2**20
@@ -80,7 +79,7 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
     bucket_count = max(1, -(-planned // IMAGES_PER_BUCKET))
     with temporary_folder("imagekiln-newest-") as folder:
         buckets = [
-            _open_buckets(Path(folder) / str(number), bucket_count)
+            IdBuckets(Path(folder, str(number)), bucket_count, NUMBERED_ID_DTYPE)
             for number in range(len(columns))
         ]
         is_left = _Bits.none_of(planned)
@@ -109,12 +108,6 @@ def _shard_starts(run: RunSource, first_image: int) -> tuple[int, ...]:
     """The number of the first image of each shard of a run."""
     ends = accumulate(run.shard_images, initial=first_image)
     return tuple(ends)[:-1]
-
-
-def _open_buckets(folder: Path, count: int) -> IdBuckets:
-    with translate_errors(str(folder)):
-        folder.mkdir()
-    return IdBuckets(folder, count, NUMBERED_ID_DTYPE)
 
 
 def _iter_shard_keys(

@@ -109,7 +109,6 @@ def create_existing_table(
 
 def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuckets:
     """The ids of the unique images, each with the image's number."""
-    folder.mkdir()
     (count,) = database.fetch_table("SELECT count(*) FROM unique_images").columns[0].to_pylist()
     buckets = IdBuckets(folder, max(1, -(-count // ids_per_bucket)), NUMBERED_ID_DTYPE)
     for batch in database.fetch_batches("SELECT unhex(image_id) AS id, number FROM unique_images"):

@@ -81,7 +81,12 @@ class IdBuckets:
     """Records distributed by id over files, one for each range. Fill it, then read each bucket."""
 
     def __init__(self, folder: Path, count: int, dtype: np.dtype[Any]) -> None:
-        """Start empty. The folder must exist, be empty, and have room for all records."""
+        """Start empty, in an empty folder with room for all records, or in a new one.
+
+        Raises TryAgain where the disk is full.
+        """
+        with translate_errors(str(folder)):
+            folder.mkdir(exist_ok=True)
         self.count = count
         self._folder = folder
         self._dtype = dtype
