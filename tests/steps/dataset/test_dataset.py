@@ -171,8 +171,8 @@ def test_shard_whose_column_has_another_name_by_damage_is_told(tmp_path: Path) -
     make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run")
     uri = tmp_path / "out" / "run"
     shard = uri / shard_key(0)
-    shard.write_bytes(shard.read_bytes().replace(b"strength", b"strengtH", 1))
-    with pytest.raises(BadInput, match="a column 'strengtH', and its manifest has none"):
+    shard.write_bytes(shard.read_bytes().replace(b"shortcuts", b"shortcutS", 1))
+    with pytest.raises(BadInput, match="a column 'shortcutS', and its manifest has none"):
         list(imagekiln.dataset(uri).to_batches())
 
 
