@@ -127,12 +127,12 @@ def change(folder: Path, dice: random.Random) -> str:
 def _fit_hash(path: Path) -> None:
     """Let the plan of the export have its own hash, and that of rows that were changed."""
     plan = path.parent.parent / "export.json"
-    if path.name == plan.name and path.is_file() and not path.is_symlink():
+    if not path.is_file() or path.is_symlink() or path.stat().st_size > 10**9:
+        return
+    if path.name == plan.name:
         with suppress(ValueError, RecursionError):
             _seal(path, json.loads(path.read_bytes()))
-    if path.parent.name != "_plan" or not path.is_file() or path.is_symlink():
-        return
-    if path.stat().st_size > 10**9:
+    if path.parent.name != "_plan":
         return
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     document = json.loads(plan.read_bytes())
