@@ -144,11 +144,7 @@ def change(output: Path, number: int) -> str:
 def drop_column(output: Path, table: Path, name: str) -> str:
     """Leave this column out of a table, whose path is relative to the output."""
     path = output / table
-    rows = pq.read_table(path)
-    metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
-    metadata.pop(b"ARROW:schema", None)
-    pq.write_table(rows.drop_columns([name]).replace_schema_metadata(metadata), path)
-    _fit_hashes(path)
+    _exchange_table(path, pq.read_table(path).drop_columns([name]))
     return f"{table} without {name}"
 
 
@@ -287,16 +283,19 @@ def change_table(path: Path, dice: random.Random) -> str:
 def replace_column(run: Path, name: str, value: pa.Scalar) -> None:
     """Let a column have this value in every row, with its Arrow type, in all tables of a run."""
     for path in sorted(run.rglob("*.parquet")):
-        parquet = pq.ParquetFile(path)
-        table = parquet.read()
+        table = pq.read_table(path)
         if name not in table.column_names:
             continue
         index = table.column_names.index(name)
-        table = table.set_column(index, name, pa.repeat(value, table.num_rows))
-        metadata = dict(parquet.metadata.metadata or {})
-        metadata.pop(b"ARROW:schema", None)
-        pq.write_table(table.replace_schema_metadata(metadata), path)
-        _fit_hashes(path)
+        _exchange_table(path, table.set_column(index, name, pa.repeat(value, table.num_rows)))
+
+
+def _exchange_table(path: Path, table: pa.Table) -> None:
+    """Put a table in the place of another, with its metadata, and a hash in the plan that fits."""
+    metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
+    metadata.pop(b"ARROW:schema", None)
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    _fit_hashes(path)
 
 
 def replace_object(path: Path, dice: random.Random) -> str:
