@@ -9,6 +9,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.storage.failures import translate_errors
 
 if TYPE_CHECKING:
     from imagekiln.workflows.cli.starter_columns import StarterColumns
@@ -69,15 +70,28 @@ def write_manifests(folder: Path, *, monitoring: bool = False) -> None:
     """Copy the namespace's objects into a new folder, for `kubectl apply -k` and overlays.
 
     With `monitoring`, the overlays include metrics, alerts and dashboards, which need the
-    Prometheus Operator. Raises BadInput where there is such a folder.
+    Prometheus Operator. Raises BadInput where there is such a folder, TryAgain where the disk is
+    full.
     """
-    try:
-        shutil.copytree(CLUSTER_MANIFESTS, folder)
-        if monitoring:
-            for overlay in folder.glob("overlays/*/kustomization.yaml"):
-                with overlay.open("a", encoding="utf-8") as stream:
-                    stream.write(MONITORING_COMPONENT)
-    except FileExistsError as error:
-        raise BadInput(f"{folder}: exists. Name another folder.") from error
-    except OSError as error:
-        raise BadInput(f"{folder}: cannot be written ({error}).") from error
+    with translate_errors(str(folder)):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError as error:
+            raise BadInput(f"{folder}: exists. Name another folder.") from error
+        try:
+            _copy_manifests(folder, monitoring=monitoring)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # kubectl would apply half of the objects
+            raise
+
+
+def _copy_manifests(folder: Path, *, monitoring: bool) -> None:
+    files = (file for file in CLUSTER_MANIFESTS.rglob("*") if file.is_file())
+    for file in files:
+        copy = folder / file.relative_to(CLUSTER_MANIFESTS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    if monitoring:
+        for overlay in folder.glob("overlays/*/kustomization.yaml"):
+            with overlay.open("a", encoding="utf-8") as stream:
+                stream.write(MONITORING_COMPONENT)

@@ -15,6 +15,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import filesystem
 from imagekiln.workflows.cli.starter import job_name
 from tests.jobs import image_rows
+from tests.mounts import small_disk
 from tests.workflows.cli.commands import kiln
 
 NOWHERE = "/proc/no/such/folder"
@@ -226,3 +227,15 @@ def test_manifests_are_those_of_the_package(tmp_path: Path) -> None:
     assert all((overlay / resource).exists() for resource in resources)
     assert kiln("manifests", str(folder)).exit_code == 2
     assert kiln("manifests", NOWHERE).exit_code == 2
+
+
+def test_manifests_are_whole_or_not_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        folder = disk / "cluster"
+        done = kiln("manifests", str(folder))
+        assert not folder.exists()
+    assert done.exit_code == 75
+    assert done.stderr == (
+        f"{folder}: the disk is full, or can hold no more files. "
+        "Free some space and run the command again.\n"
+    )
