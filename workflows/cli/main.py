@@ -138,6 +138,8 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
+        except EOFError as error:  # of which click says no more than "Aborted!"
+            raise RuntimeError(f"data ends too early ({error})") from error
 
 
 @contextmanager
