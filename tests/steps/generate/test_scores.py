@@ -123,6 +123,7 @@ def test_images_that_are_not_ok_have_no_scores(plans: dict[int, PlanResult]) -> 
     result = score_images(load_scorers(plans[4].plan, CPU), [failed, flat, PICTURES[2]], ROWS[:3])
     assert [image.status for image in result] == ["failed", "blank", "ok"]
     assert [len(image.scores) for image in result] == [0, 0, len(SCORES)]
+    assert score_images(load_scorers(plans[4].plan, CPU), [failed, flat], ROWS[:2]) == result[:2]
 
 
 def own(name: str, size: int = 4) -> BatchScorer:
@@ -201,6 +202,18 @@ def test_a_scorer_out_of_memory_goes_on_in_smaller_batches() -> None:
     assert [score.value for score in scores] == [*range(COUNT)]
     with pytest.raises(TryAgain, match="not even one image fits"):
         BatchScorer("scores.mine", limited(0), 8)(pixels(), ROWS)
+
+
+def test_a_device_that_fails_at_a_score_is_to_be_tried_again_and_no_image_is_marked() -> None:
+    def score(_: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
+        if rows[0] != ROWS[0]:
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+        return [1.0] * size
+
+    with pytest.raises(TryAgain, match="the device failed"):
+        BatchScorer("scores.mine", score, 4)(pixels(), ROWS)
+    with pytest.raises(TryAgain, match="the device failed"):
+        own("LosesDevice")
 
 
 def candidates(*values: float | None) -> list[DrawnImage]:
