@@ -11,6 +11,7 @@ import transformers
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.generate import passes as passes_module
 from imagekiln.steps.generate.diffusion.captioner import clean_caption
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
@@ -213,6 +214,18 @@ def test_an_image_at_which_a_pass_fails_is_failed_alone(tmp_path: Path) -> None:
     assert [image.status for image in images] == ["ok", "ok", "failed", "ok", "ok"]
     assert images[2].rgb is None
     assert images[2].error == "RuntimeError: no such thing ? (in passes.big)"
+
+
+def test_an_image_that_a_model_enlarges_to_another_size_than_planned_is_failed(
+    passes_of: Callable[..., ImagePasses], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enlarge_nothing(images: Sequence[RGB], _size: int) -> list[tuple[RGB, bool]]:
+        return [(rgb, True) for rgb in images]
+
+    monkeypatch.setattr(passes_module, "load_upscaler", lambda *_: enlarge_nothing)
+    images = passes_of("big")(PICTURES, ROWS).images
+    assert [(image.status, image.rgb) for image in images] == [("failed", None)] * COUNT
+    assert f"the model gave {SIDE} x {SIDE} pixels and not" in str(images[0].error)
 
 
 def test_captions_are_stored_on_one_line() -> None:
