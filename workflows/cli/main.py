@@ -11,7 +11,13 @@ from urllib.parse import urlsplit
 import click
 import cloup
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import (
+    BadInput,
+    KilnError,
+    TryAgain,
+    explain_lack_of_threads,
+    explained_by,
+)
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.sanitize import redact_secrets
@@ -125,7 +131,11 @@ class KilnGroup(cloup.Group):
     def _invoke(self, ctx: click.Context) -> object:
         try:
             _note_ignored_variables()
-            with _explain_lost_folder(), stop_on_signals(at_once=True) as ctx.obj:
+            with (
+                _explain_lost_folder(),
+                explained_by(explain_lack_of_threads),
+                stop_on_signals(at_once=True) as ctx.obj,
+            ):
                 return super().invoke(ctx)
         except KilnError as error:
             from imagekiln.workflows.pod.outcome import (

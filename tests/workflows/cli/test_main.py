@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -144,6 +145,16 @@ def test_what_may_work_another_time_exits_75(job: str, monkeypatch: pytest.Monke
     done = kiln("generate", run, "--shard", "0")
     assert (done.exit_code, done.stdout) == (75, "")
     assert "device 'cuda' is not there" in done.stderr
+
+
+def test_where_no_thread_can_be_started_is_worth_another_try(store: Store) -> None:
+    before = threading.stack_size(2**47)  # more than there are addresses
+    try:
+        done = kiln("verify", store.uri)
+    finally:
+        threading.stack_size(before)
+    assert (done.exit_code, done.stdout) == (75, "")
+    assert done.stderr.startswith("this machine lets the process start no more threads. Raise")
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError("a bug"), EOFError("a bug")])
