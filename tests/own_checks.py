@@ -63,6 +63,15 @@ def crashes(_image: object, _row: object) -> None:
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
+def starts_a_thread(_image: object, _row: object) -> None:
+    """Need a thread that no machine lets it start."""
+    before = threading.stack_size(2**47)
+    try:
+        threading.Thread().start()
+    finally:
+        threading.stack_size(before)
+
+
 def alone(_image: object, _row: object) -> bool:
     """Accept only where no other thread is here."""
     if not inside.acquire(blocking=False):

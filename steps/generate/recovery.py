@@ -6,9 +6,8 @@ from typing import Protocol
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.device import (
-    device_error,
+    explain_machine,
     free_memory,
-    is_device_lost,
     is_out_of_memory,
 )
 from imagekiln.steps.models.performance import limit_batch_pixels
@@ -115,8 +114,8 @@ class BatchRecovery:
         except (KilnError, Stopped):
             raise
         except Exception as error:  # a user's model and prompts may raise anything
-            if is_device_lost(error):
-                raise device_error(error) from error
+            if failure := explain_machine(error):
+                raise failure from error
             message = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
             if self._setting:  # behind it, since an error begins with its class
                 message += f" (in {self._setting})"

@@ -13,10 +13,9 @@ import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.device import (
-    device_error,
     explain_device,
+    explain_machine,
     free_memory,
-    is_device_lost,
     is_out_of_memory,
     loading,
     side_stream,
@@ -103,8 +102,8 @@ class BatchScorer:
         except KilnError:
             raise
         except Exception as error:  # a user's code and models may raise anything
-            if is_device_lost(error):
-                raise device_error(error) from error
+            if explained := explain_machine(error):
+                raise explained from error
             failure = error
         else:
             values = [to_score_value(number) for number in self._to_numbers(result, len(images))]

@@ -15,7 +15,14 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
+from imagekiln.steps.errors import (
+    BadInput,
+    KilnError,
+    TryAgain,
+    explain_lack_of_threads,
+    explained_by,
+    first_line,
+)
 from imagekiln.steps.runtime.gpus import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason
@@ -270,6 +277,11 @@ def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
     """
     _shared_tensors[id(tensor)] = tensor
     return tensor
+
+
+def explain_machine(error: Exception) -> TryAgain | None:
+    """The failure to report where an error is the machine's, whatever was drawn; else None."""
+    return device_error(error) if is_device_lost(error) else explain_lack_of_threads(error)
 
 
 def explain_device(subject: str, error: Exception) -> TryAgain | None:
