@@ -10,7 +10,7 @@ from functools import partial
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, TryAgain
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from tests.disturbance import ALL_FAULTS, Answer, Disturbance, Fault, Forward
 from tests.life import Content, Life, Step, lasting
@@ -200,12 +200,15 @@ class Bench:
         self._finish_after_zombie(names[last], content)
 
     def _finish_after_zombie(self, step: str, content: Content) -> None:
-        """What was finished is so still; aggregated again, its report and cards are current too."""
+        """What was finished is so still, or suspended; aggregated again, it is current in all.
+
+        It is suspended where its success marker was removed by one that slept at that.
+        """
         for run in self.life.wholes:
             marker = f"{run}/{SUCCESS_KEY}"
             if marker not in self.life.after[step]:
                 continue
-            if marker not in content:
+            if marker not in content and f"{run}/{SUSPENDED_KEY}" not in content:
                 raise Damage(f"{run} was finished, and is not any more")
             if f"{run}/{PLAN_KEY}" in content:
                 aggregate(f"{self.life.root}/{run}")

@@ -20,9 +20,11 @@ from imagekiln.steps.runs.keys import (
     SUSPENDED_KEY,
 )
 from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.staging import StagedStore
 
+SUSPENSION = b"Its objects are replaced.\n"
 REPORT_FOLDER = f"{PurePosixPath(REPORT_KEY).parent}/"
 
 
@@ -67,8 +69,11 @@ def suspend_success(run: Run) -> None:
     It holds its images all the while: later nights skip them, and `gc` leaves it.
     """
     if run.is_finished:
-        run.store.create(SUSPENDED_KEY, b"Its objects are replaced.\n")
-    revoke_success(run)
+        run.store.create(SUSPENDED_KEY, SUSPENSION)
+    if revoke_success(run):
+        # A store removes whatever marker is there: where this process was frozen, that of another
+        # one, which has finished the run and ended the suspension. So no turn is needed.
+        open_store(run.store.uri).create(SUSPENDED_KEY, SUSPENSION)
 
 
 def end_suspension(run: Run) -> None:
@@ -78,11 +83,13 @@ def end_suspension(run: Run) -> None:
             run.store.remove(SUSPENDED_KEY)
 
 
-def revoke_success(run: Run) -> None:
-    """Let the run be unfinished."""
+def revoke_success(run: Run) -> bool:
+    """Let the run be unfinished; whether it was finished."""
     with suppress(Missing):  # another process may have done so
         if run.is_finished:
             run.store.remove(SUCCESS_KEY)
+            return True
+    return False
 
 
 def _is_of_report(key: str) -> bool:

@@ -320,6 +320,23 @@ def test_process_that_wakes_after_another_round_does_not_publish_what_was_before
     assert verify(run.uri).ok == 20
 
 
+def test_process_that_wakes_to_remove_the_success_of_another_leaves_the_run_its_images(
+    tmp_path: Path, mended_run: PlanResult
+) -> None:
+    def finish() -> None:
+        aggregate(mended_run.uri)
+        assert verify(mended_run.uri).ok == 20
+
+    with pytest.raises(TryAgain, match="another process has begun to aggregate"):
+        _aggregate(mended_run, Disk(mended_run.uri, meanwhile=(f"no {SUCCESS_KEY}", finish)))
+    store = open_store(mended_run.uri)
+    assert store.exists(SUSPENDED_KEY)
+    assert gc(str(tmp_path / "out"), -1, remove=True).found == ()
+    aggregate(mended_run.uri)
+    assert verify(mended_run.uri).ok == 20
+    assert not store.exists(SUSPENDED_KEY)
+
+
 def test_of_two_that_revoke_success_at_once_neither_fails(mended_run: PlanResult) -> None:
     marker = Path(mended_run.uri, SUCCESS_KEY)
     _aggregate(mended_run, Disk(mended_run.uri, meanwhile=(f"no {SUCCESS_KEY}", marker.unlink)))
