@@ -289,8 +289,8 @@ def explain_device(subject: str, error: Exception) -> TryAgain | None:
 
     `subject` is the setting or the model that is at hand.
     """
-    if is_device_lost(error):
-        return device_error(error)
+    if failure := explain_machine(error):
+        return failure
     if is_out_of_memory(error):
         reason = error_reason(error).rstrip(".")
         return TryAgain(

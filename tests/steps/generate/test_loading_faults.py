@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import NO_THREAD, TryAgain
 from imagekiln.steps.generate import passes, scores
 from imagekiln.steps.generate.diffusion import denoiser, pipeline, scorers
 from imagekiln.steps.generate.diffusion.device import device_error
@@ -18,6 +18,11 @@ from tests.scorers import aesthetic_head, clip_folder
 
 LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+TOLD: Mapping[Exception, str] = {
+    LOST: r"the device failed .*Run the shard again",
+    FULL: r"the device has no room for it .*Run the shard again",
+    RuntimeError(NO_THREAD): "lets the process start no more threads",
+}
 OTHER = {"id": str(folder("sdxl")), "dtype": "float32"}
 HEAD = {"kind": "aesthetic", "id": str(clip_folder()), "head": str(aesthetic_head())}
 MAKES = {"kind": "own", "entry": "tests.scorers:SeedScore"}
@@ -48,17 +53,16 @@ def _class_that_fails(error: Exception) -> Callable[..., type]:
 
 
 @pytest.mark.quick_cases(5)
-@pytest.mark.parametrize("error", [LOST, FULL], ids=["lost", "full"])
+@pytest.mark.parametrize("error", TOLD, ids=["lost", "full", "no thread"])
 @pytest.mark.parametrize("place", PLACES)
-def test_device_that_fails_while_models_are_loaded_is_to_be_tried_again(
+def test_machine_that_fails_while_models_are_loaded_is_to_be_tried_again(
     place: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, settings = PLACES[place]
     run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], **settings)
     fail = _class_that_fails if name == "import_entry" else _raise
     monkeypatch.setattr(module, name, fail(error))
-    told = "the device failed" if error is LOST else "the device has no room for it"
-    with pytest.raises(TryAgain, match=f"{told} .*Run the shard again"):
+    with pytest.raises(TryAgain, match=TOLD[error]):
         LazyDenoiser(open_store(run.uri), run.plan)()
 
 
