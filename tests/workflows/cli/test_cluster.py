@@ -137,6 +137,21 @@ def test_no_text_of_a_workflow_forges_the_line_of_another(argo: Memory, name: st
             assert "\x1b" not in output
 
 
+def test_outputs_that_no_plan_has_end_no_command_with_a_traceback(argo: Memory, name: str) -> None:
+    outputs = {"images": "9" * 30, "run": ["s3://out"]}  # no time is so long, and no URI a list
+    parameters = [{"name": key, "value": value} for key, value in outputs.items()]
+    planned = {"id": "a-1", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
+    drawn = {"id": "a-2", "type": "Pod", "templateName": "generate", "phase": "Running"}
+    progress = {"startedAt": "2026-11-28T01:00:00Z", "progress": "1/2"}
+    nodes = {"a-1": planned | {"outputs": {"parameters": parameters}}, "a-2": drawn | progress}
+    for phase in ("Running", "Failed"):
+        argo.end(name, phase, nodes=nodes)
+        assert "1 of 999,999,999" in kiln("list").stdout
+    result = kiln("result", name)
+    assert "Dataset: ['s3://out']" in result.stdout
+    assert result.exit_code == 3
+
+
 @pytest.mark.usefixtures("argo")
 @pytest.mark.parametrize("command", ["list", "schedules"])
 def test_empty_list_names_the_namespace(command: str) -> None:
