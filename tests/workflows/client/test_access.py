@@ -180,6 +180,15 @@ def test_unknown_context_is_refused_with_those_that_exist() -> None:
     )
 
 
+@pytest.mark.usefixtures("two_contexts")
+def test_named_context_needs_no_current_one() -> None:
+    file = Path(kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    file.write_text(file.read_text().replace("current-context: one\n", ""))
+    assert kubernetes_access("two").url == "https://api.example.com"
+    with pytest.raises(BadInput, match="kubeconfig: names no cluster"):
+        kubernetes_access()
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -257,6 +266,7 @@ def test_variable_that_outranks_another_is_named(monkeypatch: pytest.MonkeyPatch
     connection = ApiConnection(argo_server_access(url))
     assert connection.url == "https://old"
     assert connection.where == "https://old, from ARGO_BASE_URL"
+    assert argo_server_access("https://typed").origin == ""
 
 
 def test_address_of_another_scheme_is_rejected() -> None:

@@ -14,7 +14,7 @@ import requests
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.workflows.client import http
-from imagekiln.workflows.client.failures import AlreadyExists, Conflict, Forbidden
+from imagekiln.workflows.client.failures import AlreadyExists, Conflict, Forbidden, LoginRefused
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.objects import get_mapping
 from tests import certificates
@@ -99,6 +99,23 @@ def test_misleading_message_of_the_api_is_replaced(
     with pytest.raises(kind, match=says) as raised:
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
     assert not isinstance(raised.value, Forbidden)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (401, LoginRefused, r"\. Log in again\.$"),
+        (403, Forbidden, r"\. Ask for the Role imagekiln-submitter\.$"),
+        (404, Missing, r": no such pod\.$"),
+    ],
+)
+def test_login_that_is_refused_and_a_right_that_lacks_are_told_apart(
+    url: str, monkeypatch: pytest.MonkeyPatch, status: int, kind: type[KilnError], says: str
+) -> None:
+    monkeypatch.setitem(BODIES, status, b'{"message": "no such pod"}')
+    with pytest.raises(KilnError, match=says) as raised:
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
+    assert type(raised.value) is kind
 
 
 @pytest.mark.parametrize("status", [409, 500])
