@@ -72,6 +72,17 @@ def test_exit_code_says_how_a_workflow_ended(
     assert ("has no column `prompt`" in done.stdout) == bool(exit_code)
 
 
+@pytest.mark.parametrize(("phase", "left_with"), [("Succeeded", 0), ("Error", 3)])
+def test_submission_that_is_watched_ends_as_the_workflow(
+    argo: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, left_with: int
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.setattr("time.sleep", lambda _: argo.end(*argo.workflows(), phase))
+    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--watch"])
+    assert done.exit_code == left_with
+    assert [line.partition(": ")[2] for line in done.stdout.splitlines()[-2:]] == ["Pending", phase]
+
+
 @pytest.mark.usefixtures("argo")
 @pytest.mark.parametrize("arguments", [("result",), ("wait", "--seconds", "0")])
 def test_workflow_that_has_not_ended_is_to_be_asked_for_again(
@@ -216,12 +227,13 @@ def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
 
 def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:
     argo.end(name, "Running", nodes={"a-1": node(2)})
-    argo.logged = {f"{name}-plan-1": ["\x1b[2Jdrawn\rall is well"]}
+    argo.logged = {f"{name}-plan-1": ["\x1b[2Jdrawn\rall\nis well"]}
     done = kiln("logs", name)
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
     assert done.stdout.startswith("plan: ")
+    assert len(done.stdout.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("argo")

@@ -17,6 +17,7 @@ from imagekiln.workflows.client.access import (
     kubernetes_access,
     server_from_environment,
 )
+from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.http import ApiConnection
 
 PROXY = "http://proxy.example.com:3128"
@@ -267,6 +268,17 @@ def test_variable_that_outranks_another_is_named(monkeypatch: pytest.MonkeyPatch
     assert connection.url == "https://old"
     assert connection.where == "https://old, from ARGO_BASE_URL"
     assert argo_server_access("https://typed").origin == ""
+
+
+@pytest.mark.usefixtures("two_contexts")
+def test_context_that_is_named_goes_before_the_server_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert connect().url == "https://api.example.com"
+    monkeypatch.setenv("ARGO_SERVER", "argo:2746")
+    assert connect().url == "https://argo:2746"
+    assert connect(server="http://other").url == "http://other"
+    assert connect(context="two").url == "https://api.example.com"
 
 
 def test_address_of_another_scheme_is_rejected() -> None:

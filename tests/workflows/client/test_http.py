@@ -306,6 +306,17 @@ def test_what_comes_with_a_failure_that_is_retried_is_not_read_to_its_end() -> N
     assert sent_whole == [False, True]
 
 
+def test_api_that_asks_to_wait_for_an_hour_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleeps: list[float] = []
+    monkeypatch.setattr("time.sleep", sleeps.append)
+    with answering(b"", 503, {"Retry-After": "3600"}) as (url, verbs), pytest.raises(TryAgain):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+    assert len(verbs) == 5
+    assert max(sleeps, default=0.0) < 60
+
+
 def test_what_comes_with_a_redirect_is_left_unread() -> None:
     with flooding(302) as (url, sent_whole), pytest.raises(BadInput, match="redirects to"):
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")

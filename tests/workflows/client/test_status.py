@@ -445,7 +445,7 @@ def compressed(nodes: bytes) -> str:
         {"nodes": [1]},
         {"compressedNodes": "AAAA"},
         {"compressedNodes": compressed(b"{}" + b" " * 2**21)},
-        {"compressedNodes": compressed(b'{"n": {"type": "DAG", "x": [' + b"{}," * 2**10 + b"{}]}}")},
+        {"compressedNodes": compressed(b'{"n": {"type": "DAG", "a": [' + b"{}," * 2**9 + b"{}]}}")},
     ],
     ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling", "parts"],
 )  # fmt: skip
@@ -453,7 +453,7 @@ def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, state: Json
 ) -> None:
     monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_BYTES", 2**20)
-    monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_PARTS", 2**10)
+    monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_PARTS", 2**9)
     odd = workflow() | {"status": {"phase": "Running", **state}}
     with pytest.raises(BadInput, match=r"^Workflow postcards-1: is not as Argo writes it\."):
         read_status(odd)
