@@ -130,7 +130,7 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
             text += f", {FIT_REMEDY}"
         if wait.message not in ("", wait.cause) and wait.cause != STARTING:
             text += f" ({wait.message})"
-    return sanitize_line(text)[:MAX_REASON_CHARS]
+    return text[:MAX_REASON_CHARS]
 
 
 def status_table(statuses: Sequence[WorkflowStatus]) -> str:

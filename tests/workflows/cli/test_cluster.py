@@ -11,6 +11,7 @@ from kubernetes.config import kube_config
 
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.client import connect
+from imagekiln.workflows.objects import Json
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -146,6 +147,20 @@ def test_no_text_of_a_workflow_forges_the_line_of_another(argo: Memory, name: st
             output = kiln(*command).output
             assert "\nimages/other" not in output
             assert "\x1b" not in output
+
+
+def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
+    labels = {"app.kubernetes.io/part-of": "imagekiln"}
+    metadata: Json = {"name": "nightly", "namespace": NAMESPACE, "labels": labels}
+    forged = "0 1 * * *\nimages/other: 0 2 * * * UTC\x1b[2K"
+    spec: Json = {"schedules": [forged], "timezone": forged}
+    status: Json = {"lastScheduledTime": forged, "active": [{"name": forged}]}
+    schedule = {"kind": "CronWorkflow", "metadata": metadata, "spec": spec, "status": status}
+    argo.create(schedule)
+    output = kiln("schedules").output
+    assert output.startswith("images/nightly: 0 1 * * *")
+    assert len(output.splitlines()) == 1
+    assert "\x1b" not in output
 
 
 def test_outputs_that_no_plan_has_end_no_command_with_a_traceback(argo: Memory, name: str) -> None:
