@@ -218,6 +218,19 @@ def test_damaged_kubeconfig_is_refused_in_a_sentence(
             kubernetes_access(context)
 
 
+def test_damaged_kubeconfig_is_refused_without_its_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(write_kubeconfig(tmp_path, {}, {"token": "hush", "client-key-data": "hush"}))
+    file.write_text(
+        file.read_text().replace("users:\n- name: one\n  user", "users:\n- name: null\n  user")
+    )
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+    with pytest.raises(BadInput, match="Expected key name in ") as raised:
+        kubernetes_access()
+    assert "hush" not in str(raised.value)
+
+
 @pytest.mark.usefixtures("two_contexts")
 def test_login_that_cannot_be_renewed_for_the_network_means_try_again(
     monkeypatch: pytest.MonkeyPatch,
