@@ -21,6 +21,7 @@ MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
 FIT_REMEDY = "`imagekiln doctor JOB` says whether any node can"
 MAX_REASON_CHARS = 300  # of what a pod waits for
+MAX_SECONDS_LEFT = 10**10  # three centuries: of counts that somebody made up, it may be any number
 
 
 def print_status(status: WorkflowStatus, output_format: str) -> None:
@@ -114,7 +115,7 @@ def _progress_parts(status: WorkflowStatus) -> list[str]:
     parts = []
     if status.rate is not None and status.stage in ("generate", "passes"):
         parts.append(f"{status.rate:.2f} images/s")
-        if status.seconds_left:
+        if status.seconds_left and status.seconds_left < MAX_SECONDS_LEFT:
             parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
     parts += [_wait_text(wait, status) for wait in status.waits[:MAX_WAITS]]
     return parts
@@ -129,7 +130,7 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
             text += f", {FIT_REMEDY}"
         if wait.message not in ("", wait.cause) and wait.cause != STARTING:
             text += f" ({wait.message})"
-    return sanitize_line(text)[:MAX_REASON_CHARS]
+    return text[:MAX_REASON_CHARS]
 
 
 def status_table(statuses: Sequence[WorkflowStatus]) -> str:

@@ -1,9 +1,11 @@
 """What the commands print: a result as sentences for people, or as JSON for programs."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.figures import (
@@ -44,7 +46,10 @@ MAX_SHOWN_IDS = 5
 def print_result(result: T, output_format: str, format_text: Callable[[T], str]) -> None:
     """Print a result as text or as JSON."""
     if output_format == "json":
-        print_json(TypeAdapter(type(result)).dump_json(result, indent=2).decode())
+        # Not by pydantic at once, which refuses a name that is not UTF-8, or half of a pair.
+        values = TypeAdapter(type(result)).dump_python(result, mode="json")
+        plain = to_jsonable_python(values, inf_nan_mode="null")
+        print_json(json.dumps(plain, ensure_ascii=False, indent=2))
     else:
         print_text(format_text(result))
 

@@ -144,7 +144,8 @@ def _translate_kubeconfig_errors() -> Iterator[None]:
             "Check the network, then run again."
         ) from error
     except Exception as error:
-        reason = " ".join(str(error).split()).rstrip(".") or "the file is not a kubeconfig"
+        text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
+        reason = " ".join(text.split()).rstrip(".") or "the file is not a kubeconfig"
         remedy = "Set KUBECONFIG"
         if not server_from_environment():
             remedy = f"{remedy}, or {SERVER_VARIABLE}"

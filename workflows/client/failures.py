@@ -1,6 +1,7 @@
 """What a refusal by a cluster's API means: an error with a sentence and an exit code."""
 
 import json
+from contextlib import suppress
 from urllib.parse import urljoin
 
 import requests
@@ -51,10 +52,12 @@ class Forbidden(BadInput):
 
 def redirect_error(response: requests.Response, url: str) -> BadInput:
     """The error that an answer stands for which sends the request elsewhere."""
-    place = redact_uri(urljoin(response.url, response.headers["Location"]))
+    place = response.headers["Location"]
+    with suppress(ValueError):  # it is no address
+        place = urljoin(response.url, place)
     return BadInput(
-        f"{url}: redirects to {place}. Write the address of the API itself; if that is a login "
-        "page, log in."
+        f"{url}: redirects to {redact_uri(place)}. Write the address of the API itself; if that "
+        "is a login page, log in."
     )
 
 

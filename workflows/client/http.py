@@ -161,7 +161,6 @@ class ApiConnection:
                 headers={**headers, **authorization},
                 timeout=(CONNECT_TIMEOUT, max_silence),
                 stream=True,
-                allow_redirects=False,  # followed, most requests would become another: a GET
             )
         except (OSError, HTTPError, UnicodeError) as error:
             # The cause of a token's error quotes the token.
@@ -272,6 +271,17 @@ class ClosingRetry(Retry):
         return left
 
 
+class DirectSession(requests.Session):
+    """Follows no redirect: most requests would become another, a GET.
+
+    With `allow_redirects=False`, requests would still read all that comes with one, which may have
+    no end, and make an address of where it leads.
+    """
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Nowhere."""
+
+
 class _PlainConnection(HTTPConnection):
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 has it
         """The answer, as far as its headers."""
@@ -341,7 +351,7 @@ class _RetryAdapter(HTTPAdapter):
 
 
 def _open_session(access: ApiAccess) -> requests.Session:
-    session = requests.Session()
+    session = DirectSession()
     # Otherwise a netrc would replace the token, and REQUESTS_CA_BUNDLE would replace `verify`.
     session.trust_env = False
     session.verify = access.verify

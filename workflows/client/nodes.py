@@ -207,7 +207,7 @@ def _parameters(node: Json, side: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for parameter in parameters:
         if "value" in parameter:
-            values[parameter["name"]] = parameter["value"]
+            values[parameter["name"]] = str(parameter["value"])
     return values
 
 

@@ -14,11 +14,10 @@ from typing import TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import BaseHTTPResponse
 
 from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.workflows.client.failures import root_cause_message
-from imagekiln.workflows.client.http import ClosingRetry
+from imagekiln.workflows.client.http import ClosingRetry, DirectSession
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
@@ -159,35 +158,21 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
     return future.result(seconds)
 
 
-class _Adapter(HTTPAdapter):
-    """Leaves unread what comes with a redirect: it may have no end."""
-
-    def build_response(
-        self, req: requests.PreparedRequest, resp: BaseHTTPResponse
-    ) -> requests.Response:
-        """The response of requests to that of urllib3."""
-        response = super().build_response(req, resp)
-        if response.is_redirect:
-            response.close()
-        return response
-
-
 def _post(webhook: Webhook, body: object) -> tuple[int, str]:
     """The status and, unless the message was taken, the first bytes of the answer."""
     url = webhook.url
     headers = {}
     if webhook.authorization:
         headers["Authorization"] = webhook.authorization
-    with requests.Session() as session:
+    with DirectSession() as session:
         for scheme in ("https://", "http://"):
-            session.mount(scheme, _Adapter(max_retries=ATTEMPTS))
+            session.mount(scheme, HTTPAdapter(max_retries=ATTEMPTS))
         with session.post(
             url,
             json=body,
             headers=headers,
             timeout=TIMEOUT,
             stream=True,
-            allow_redirects=False,  # followed, most become a GET, and may lead to a private service
         ) as response:
             if response.is_redirect:
                 return response.status_code, "it redirects: give the URL that it leads to"

@@ -11,6 +11,7 @@ from kubernetes.config import kube_config
 
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.client import connect
+from imagekiln.workflows.objects import Json
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -70,6 +71,17 @@ def test_exit_code_says_how_a_workflow_ended(
     assert done.exit_code == left_with
     assert done.stdout.startswith(f"images/{name}: {phase}")
     assert ("has no column `prompt`" in done.stdout) == bool(exit_code)
+
+
+@pytest.mark.parametrize(("phase", "left_with"), [("Succeeded", 0), ("Error", 3)])
+def test_submission_that_is_watched_ends_as_the_workflow(
+    argo: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, left_with: int
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.setattr("time.sleep", lambda _: argo.end(*argo.workflows(), phase))
+    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--watch"])
+    assert done.exit_code == left_with
+    assert [line.partition(": ")[2] for line in done.stdout.splitlines()[-2:]] == ["Pending", phase]
 
 
 @pytest.mark.usefixtures("argo")
@@ -137,6 +149,35 @@ def test_no_text_of_a_workflow_forges_the_line_of_another(argo: Memory, name: st
             assert "\x1b" not in output
 
 
+def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
+    labels = {"app.kubernetes.io/part-of": "imagekiln"}
+    metadata: Json = {"name": "nightly", "namespace": NAMESPACE, "labels": labels}
+    forged = "0 1 * * *\nimages/other: 0 2 * * * UTC\x1b[2K"
+    spec: Json = {"schedules": [forged], "timezone": forged}
+    status: Json = {"lastScheduledTime": forged, "active": [{"name": forged}]}
+    schedule = {"kind": "CronWorkflow", "metadata": metadata, "spec": spec, "status": status}
+    argo.create(schedule)
+    output = kiln("schedules").output
+    assert output.startswith("images/nightly: 0 1 * * *")
+    assert len(output.splitlines()) == 1
+    assert "\x1b" not in output
+
+
+def test_outputs_that_no_plan_has_end_no_command_with_a_traceback(argo: Memory, name: str) -> None:
+    outputs = {"images": "9" * 30, "run": ["s3://out"]}  # no time is so long, and no URI a list
+    parameters = [{"name": key, "value": value} for key, value in outputs.items()]
+    planned = {"id": "a-1", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
+    drawn = {"id": "a-2", "type": "Pod", "templateName": "generate", "phase": "Running"}
+    progress = {"startedAt": "2026-11-28T01:00:00Z", "progress": "1/2"}
+    nodes = {"a-1": planned | {"outputs": {"parameters": parameters}}, "a-2": drawn | progress}
+    for phase in ("Running", "Failed"):
+        argo.end(name, phase, nodes=nodes)
+        assert "1 of 999,999,999" in kiln("list").stdout
+    result = kiln("result", name)
+    assert "Dataset: ['s3://out']" in result.stdout
+    assert result.exit_code == 3
+
+
 @pytest.mark.usefixtures("argo")
 @pytest.mark.parametrize("command", ["list", "schedules"])
 def test_empty_list_names_the_namespace(command: str) -> None:
@@ -201,12 +242,13 @@ def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
 
 def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:
     argo.end(name, "Running", nodes={"a-1": node(2)})
-    argo.logged = {f"{name}-plan-1": ["\x1b[2Jdrawn\rall is well"]}
+    argo.logged = {f"{name}-plan-1": ["\x1b[2Jdrawn\rall\nis well"]}
     done = kiln("logs", name)
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
     assert done.stdout.startswith("plan: ")
+    assert len(done.stdout.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("argo")

@@ -78,6 +78,13 @@ def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str)
     assert resumed.stdout == f"Reused the plan of 6 images in 2 shards: {unfinished}\n"
 
 
+def test_command_that_resumes_a_run_quotes_what_somebody_wrote_into_its_plan(job: str) -> None:
+    setting = "defaults.negative_prompt=it's; touch here $(id)"
+    kiln("generate", plan_run(job, "--set", setting), "--shard", "0")
+    _, command = kiln("plan", job).stderr.split(" To resume that one: ")
+    assert setting in shlex.split(command)
+
+
 def test_another_run_says_that_its_input_is_another(job: str, tmp_path: Path) -> None:
     kiln("generate", plan_run(job), "--shard", "0")
     write_prompts(tmp_path / "prompts.parquet", ROWS[1:])

@@ -122,15 +122,29 @@ def test_pod_that_plans_refuses_prompts_that_are_not_rewritten(tmp_path: Path) -
     assert "planning rewrites none. First type `imagekiln rewrite JOB` where" in done.output
 
 
-def test_pod_of_a_bad_canary_ends_with_the_sentence_of_what_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["plan", "rewrite"])
+def test_job_is_named_once(command: str) -> None:
+    for arguments, says in (
+        ([], "Missing argument 'JOB'"),
+        (["job.yaml", "--argo"], "Pass either"),
+    ):
+        done = CliRunner().invoke(main, [command, *arguments])
+        assert (done.exit_code, says in done.output) == (2, True)
+
+
+def test_pod_of_a_bad_canary_ends_with_the_sentence_of_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.workflows.pod.workers.generate_shards", lambda *_: None)
     assert _plan(tmp_path, _job(tmp_path, "cluster: {canary: 8}")).exit_code == 0
     run = _outputs(tmp_path)["run"]
     planned = PlanResult(load_plan(open_store(run)), run, adopted=True)
     fill(planned, {3: not_ok(3)})
-    pod = ("generate", "--shard", "0", "--judge", "true", "--", run)
-    done = CliRunner().invoke(main, pod)
-    assert done.exit_code == 3
-    assert "the first 8 images of 135 are not as the job asks: 1 image is not ok" in done.output
+    for workers in ("1", "2"):
+        pod = ("generate", "--shard", "0", "--workers", workers, "--judge", "true", "--", run)
+        done = CliRunner().invoke(main, pod)
+        assert done.exit_code == 3
+        assert "the first 8 images of 135 are not as the job asks: 1 image is not ok" in done.output
     # Without a canary, the same run goes on.
     assert CliRunner().invoke(main, ("generate", "--shard", "0", "--", run)).exit_code == 0
 

@@ -85,7 +85,7 @@ def test_workflow_is_stopped_and_terminated_through_argo_s_server() -> None:
     ]
 
 
-@pytest.mark.parametrize("line", ["[1]", "null", '{"error": "gone"}'])
+@pytest.mark.parametrize("line", ["[1]", "null", '{"error": "gone"}', "<html>", "[" * 10_000])
 def test_log_line_of_another_shape_is_told(line: str) -> None:
     argo = ArgoServer(cast("ApiConnection", Stream(line)))
     with pytest.raises(BadInput, match=r"is not JSON|gave no reason"):
@@ -111,6 +111,8 @@ def test_name_that_is_not_in_the_namespace_is_said_with_the_list_of_those_that_a
         argo.get("Workflow", "a", "night")
     with pytest.raises(Missing, match="see `imagekiln schedules -n a`"):
         argo.set_suspended("a", "night", suspended=True)
+    with pytest.raises(Missing, match=r'"night" not found\.$'):  # no command lists templates
+        argo.get("WorkflowTemplate", "a", "night")
 
 
 def test_log_stream_of_argos_server_is_lines_until_an_error_record() -> None:

@@ -1,6 +1,7 @@
 """A job on a cluster: registered, submitted, waited for, listed and stopped."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -292,6 +293,25 @@ def test_watching_says_once_that_the_api_is_away_and_goes_on_when_it_is_back() -
     assert sentences == [
         "No answer from the cluster; the workflow continues. Retrying for up to 10 minutes."
     ]
+
+
+def test_waiting_goes_on_when_the_api_is_back_and_sleeps_no_longer_than_until_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    argo = Unsteady()
+    name = submit(postcards(), argo=argo).name
+    now, sleeps = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        now[0] += max(1, seconds)
+        argo.is_up = len(sleeps) != 1
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("imagekiln.workflows.client.client.time", clock)
+    with pytest.raises(TryAgain, match=r"is still pending after 12 s\."):
+        wait(name, NAMESPACE, 12, argo)
+    assert sleeps == [5, 5, 2]
 
 
 def test_waiting_ends_when_the_api_has_been_away_too_long() -> None:

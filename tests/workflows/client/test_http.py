@@ -14,7 +14,7 @@ import requests
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.workflows.client import http
-from imagekiln.workflows.client.failures import AlreadyExists, Conflict, Forbidden
+from imagekiln.workflows.client.failures import AlreadyExists, Conflict, Forbidden, LoginRefused
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.objects import get_mapping
 from tests import certificates
@@ -101,6 +101,23 @@ def test_misleading_message_of_the_api_is_replaced(
     assert not isinstance(raised.value, Forbidden)
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (401, LoginRefused, r"\. Log in again\.$"),
+        (403, Forbidden, r"\. Ask for the Role imagekiln-submitter\.$"),
+        (404, Missing, r": no such pod\.$"),
+    ],
+)
+def test_login_that_is_refused_and_a_right_that_lacks_are_told_apart(
+    url: str, monkeypatch: pytest.MonkeyPatch, status: int, kind: type[KilnError], says: str
+) -> None:
+    monkeypatch.setitem(BODIES, status, b'{"message": "no such pod"}')
+    with pytest.raises(KilnError, match=says) as raised:
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
+    assert type(raised.value) is kind
+
+
 @pytest.mark.parametrize("status", [409, 500])
 def test_object_that_somebody_changed_meanwhile_is_to_be_asked_for_again(
     url: str, monkeypatch: pytest.MonkeyPatch, status: int
@@ -182,6 +199,13 @@ def test_redirect_to_any_scheme_is_quoted_without_its_secrets(place: str) -> Non
     assert "hush" not in str(raised.value)
 
 
+@pytest.mark.parametrize("place", ["http://[", "http://argo/\xff"])
+def test_redirect_to_what_is_no_address_is_quoted(place: str) -> None:
+    with answering(b"", 302, {"Location": place}) as (url, _), pytest.raises(BadInput) as raised:
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+    assert f"redirects to {place}. Write the address" in str(raised.value)
+
+
 @pytest.mark.parametrize("content", [b"[]", b'"text"', b"1", b"null", b"[" * 100_000])
 def test_answer_of_another_form_is_an_error(content: bytes) -> None:
     with answering(content) as (url, _), pytest.raises(BadInput, match="answer is not"):
@@ -252,14 +276,17 @@ def test_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verbs == ["GET"] * 3
 
 
-def test_what_comes_with_a_failure_that_is_retried_is_not_read_to_its_end() -> None:
+@contextmanager
+def flooding(status: int) -> Iterator[tuple[str, list[bool]]]:
+    """A server that has this status and more than buffers hold at first; whether all was sent."""
     sent_whole: list[bool] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the base class's name
-            self.send_response(200 if sent_whole else 503)
+            self.send_response(200 if sent_whole else status)
+            self.send_header("Location", LOGIN)
             self.end_headers()
-            content = b"{}" if sent_whole else b" " * 2**27  # more than buffers hold
+            content = b"{}" if sent_whole else b" " * 2**27
             try:
                 self.wfile.write(content)
                 sent_whole.append(True)
@@ -270,8 +297,30 @@ def test_what_comes_with_a_failure_that_is_retried_is_not_read_to_its_end() -> N
             """Keep the test's output clean."""
 
     with running(HTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url, sent_whole
+
+
+def test_what_comes_with_a_failure_that_is_retried_is_not_read_to_its_end() -> None:
+    with flooding(503) as (url, sent_whole):
         assert ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api") == {}
     assert sent_whole == [False, True]
+
+
+def test_api_that_asks_to_wait_for_an_hour_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleeps: list[float] = []
+    monkeypatch.setattr("time.sleep", sleeps.append)
+    with answering(b"", 503, {"Retry-After": "3600"}) as (url, verbs), pytest.raises(TryAgain):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+    assert len(verbs) == 5
+    assert max(sleeps, default=0.0) < 60
+
+
+def test_what_comes_with_a_redirect_is_left_unread() -> None:
+    with flooding(302) as (url, sent_whole), pytest.raises(BadInput, match="redirects to"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "api")
+    assert sent_whole == [False]
 
 
 def test_file_of_certificates_that_is_missing_is_named() -> None:

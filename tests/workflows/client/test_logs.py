@@ -39,8 +39,30 @@ def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> Non
     outputs = {"parameters": [{"name": "pods", "value": "3"}]}
     plan = {"id": "p", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
     argo.end(name, "Succeeded", nodes={"p": plan | {"outputs": outputs}})
-    with pytest.raises(Missing, match="has 3 shards, so no shard 9"):
-        list(logs(name, NAMESPACE, 9, argo))
+    for shard in (3, 9):
+        with pytest.raises(Missing, match=f"has 3 shards, so no shard {shard}"):
+            list(logs(name, NAMESPACE, shard, argo))
+    with pytest.raises(Missing, match="has no pod of shard 2 yet"):
+        list(logs(name, NAMESPACE, 2, argo))
+
+
+def test_logs_of_a_workflow_that_cannot_be_read_are_refused_in_a_sentence(argo: Memory) -> None:
+    name = submit(postcards(), argo=argo).name
+    for nodes in (
+        {"a": {}},
+        {
+            "a": {
+                "type": "Pod",
+                "id": "a",
+                "templateName": "plan",
+                "phase": "Succeeded",
+                "outputs": {"parameters": [{"name": "pods", "value": "many"}]},
+            }
+        },
+    ):
+        argo.end(name, "Running", nodes=nodes)
+        with pytest.raises(BadInput, match=f"^Workflow {name}: is not as Argo writes it"):
+            list(logs(name, NAMESPACE, 0, argo))
 
 
 @pytest.mark.parametrize(("gone", "says"), [(1, "pod {0}-generate-0 has"), (2, "2 pods have")])
@@ -112,10 +134,12 @@ def test_logs_that_may_not_be_read_are_a_failure(
 
 def test_logs_that_are_followed_include_pods_that_start_later(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
-    argo.logged = {f"{name}-generate-{number}": [f"drawn {number}"] for number in (0, 1)}
+    argo.logged = {f"{name}-generate-0": ["drawn 0"]}
     lines = logs(name, NAMESPACE, argo=argo, follow=True, every=0.01)
-    argo.end(name, "Running", nodes={"0": shard_node(name, 0, phase="Running")})
+    running = shard_node(name, 0, phase="Running")
+    argo.end(name, "Running", nodes={"1": shard_node(name, 1, phase="Pending"), "0": running})
     assert next(lines) == "generate 0: drawn 0"
+    argo.logged[f"{name}-generate-1"] = ["drawn 1"]
     nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in (0, 1)}
     argo.end(name, "Succeeded", nodes=nodes)
     assert list(lines) == ["generate 1: drawn 1"]

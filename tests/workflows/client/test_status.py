@@ -429,6 +429,11 @@ def test_nodes_in_argos_database_need_argos_server() -> None:
         read_status(workflow(offloadNodeStatusVersion="fnv:1"))
 
 
+def compressed(nodes: bytes) -> str:
+    """Nodes as Argo compresses them."""
+    return base64.b64encode(zlib.compress(nodes, wbits=31)).decode()
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -439,8 +444,8 @@ def test_nodes_in_argos_database_need_argos_server() -> None:
         {"nodes": {"n": {}}},
         {"nodes": [1]},
         {"compressedNodes": "AAAA"},
-        {"compressedNodes": base64.b64encode(zlib.compress(b" " * 2**21, wbits=31)).decode()},
-        {"compressedNodes": base64.b64encode(zlib.compress(b"{}" * 2**10, wbits=31)).decode()},
+        {"compressedNodes": compressed(b"{}" + b" " * 2**21)},
+        {"compressedNodes": compressed(b'{"n": {"type": "DAG", "a": [' + b"{}," * 2**9 + b"{}]}}")},
     ],
     ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling", "parts"],
 )  # fmt: skip
@@ -448,6 +453,7 @@ def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, state: Json
 ) -> None:
     monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_BYTES", 2**20)
+    monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_PARTS", 2**9)
     odd = workflow() | {"status": {"phase": "Running", **state}}
     with pytest.raises(BadInput, match=r"^Workflow postcards-1: is not as Argo writes it\."):
         read_status(odd)

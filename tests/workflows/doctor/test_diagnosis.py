@@ -181,7 +181,8 @@ def test_argo_server_reports_its_version(job: str, kube: Kube) -> None:
     assert _verdicts(done)["argo-version"] == "wrong"
 
 
-def test_cluster_is_chosen_by_context(job: str) -> None:
+def test_cluster_is_chosen_by_context(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARGO_SERVER", "http://127.0.0.1:9")  # of another cluster
     assert _doctor(job, "--context", "here").exit_code == 0
     assert _doctor(job, "--context", "elsewhere").exit_code == 2
 

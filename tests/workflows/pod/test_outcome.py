@@ -40,6 +40,19 @@ def test_failing_pod_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.Monke
     assert "none.yaml" in file.read_text(encoding="utf-8")
 
 
+def test_reason_that_cannot_be_left_changes_no_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "termination-log"
+    file.touch()
+    monkeypatch.setattr(outcome, "TERMINATION_LOG", file)
+    outcome.write_termination_message("\N{SNOWMAN}" * 5000)
+    assert file.stat().st_size <= 2000  # Kubernetes keeps 4096 bytes of all containers
+    monkeypatch.setattr(outcome, "TERMINATION_LOG", Path("/proc/self/status"))  # a file to read
+    result = CliRunner().invoke(main, ["plan", str(tmp_path / "none.yaml")])
+    assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
+
+
 def test_refused_key_is_named_by_its_secret_in_pods_alone() -> None:
     refused = StorageRefused("s3://a: access was refused.")
     refused.__cause__ = PermissionError()

@@ -185,6 +185,8 @@ def test_incident_of_a_run_is_closed_by_whatever_workflow_ends_it_well() -> None
     succeeded = _filled(pagerduty, again)
     assert (failed["event_action"], succeeded["event_action"]) == ("trigger", "resolve")
     assert failed["dedup_key"] == succeeded["dedup_key"] == "s3://datasets/run-1"
+    unplanned = _filled(pagerduty, replace(OUTCOME, run=None))
+    assert unplanned["dedup_key"] == OUTCOME.workflow
 
 
 def test_buttons_lead_to_the_pages_that_are_known() -> None:

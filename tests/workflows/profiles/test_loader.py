@@ -55,6 +55,14 @@ def test_own_profile_is_like_the_one_it_names_but_for_what_it_says(tmp_path: Pat
     assert ours.gpu == h100.gpu
 
 
+def test_file_in_this_folder_needs_no_folder_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _own(tmp_path, "description: Ours\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_profile("ours.yaml").name == "ours"
+
+
 def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
     ours = load_profile(_own(tmp_path, "description: Ours\n"))
     assert ours.generate == load_profile("gpu").generate
@@ -177,5 +185,5 @@ def test_profile_whose_file_is_not_there_is_missing(tmp_path: Path, name: str) -
 def test_profile_like_itself_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ours.yaml"
     path.write_text(f"description: x\nlike: {path}\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="like"):
+    with pytest.raises(BadInput, match=r"ours\.yaml:2: like must name a profile, and none that"):
         load_profile(str(path))
