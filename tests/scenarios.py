@@ -197,20 +197,26 @@ class Bench:
         self._judge_writer(zombie, ZOMBIE_CODES)
         content = self.life.content()
         self._require_finished_whole(names[last], content)
-        self._finish_after_zombie(names[last], content)
+        told = isinstance(zombie.error, TryAgain)
+        self._finish_after_zombie(names[last], content, told=told, killed=dies_after < FOREVER)
 
-    def _finish_after_zombie(self, step: str, content: Content) -> None:
-        """What was finished is so still, or suspended; aggregated again, it is current in all.
+    def _finish_after_zombie(
+        self, step: str, content: Content, *, told: bool, killed: bool
+    ) -> None:
+        """What was finished is so still; aggregated again, its report and cards are current too.
 
-        It is suspended where its success marker was removed by one that slept at that.
+        Where the zombie slept as it removed a success marker, it has told to run it again and,
+        unless it was killed then, a run is suspended.
         """
         for run in self.life.wholes:
             marker = f"{run}/{SUCCESS_KEY}"
             if marker not in self.life.after[step]:
                 continue
-            if marker not in content and f"{run}/{SUSPENDED_KEY}" not in content:
+            is_run = f"{run}/{PLAN_KEY}" in content
+            held = killed or not is_run or f"{run}/{SUSPENDED_KEY}" in content
+            if marker not in content and not (told and held):
                 raise Damage(f"{run} was finished, and is not any more")
-            if f"{run}/{PLAN_KEY}" in content:
+            if is_run:
                 aggregate(f"{self.life.root}/{run}")
         self._finish(step)
 
