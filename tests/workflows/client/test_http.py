@@ -147,6 +147,13 @@ def test_token_that_cannot_be_sent_is_not_printed(
     assert not authorizations
 
 
+def test_answer_with_a_header_that_is_none_is_not_blamed_on_the_token() -> None:
+    with answering(b"{}", headers={"Content-Length": "2, 3"}) as (url, _):
+        connection = ApiConnection(ApiAccess(url, lambda: "Bearer secret"))
+        with pytest.raises(TryAgain, match=r"did not answer \(Content-Length contained"):
+            connection.request("GET", "api")
+
+
 def test_request_goes_through_the_proxy(url: str, authorizations: list[str]) -> None:
     # Clients request whole URLs of a proxy; this one takes the last part of the path.
     answer = ApiConnection(ApiAccess("http://argo.invalid:2746", lambda: None, proxy=url)).request(
