@@ -272,7 +272,7 @@ class ClosingRetry(Retry):
 
 
 class DirectSession(requests.Session):
-    """Follows no redirect: most requests would become another, a GET.
+    """Follows no redirect: most requests would become a GET, and may reach a private service.
 
     With `allow_redirects=False`, requests would still read all that comes with one, which may have
     no end, and make an address of where it leads.
