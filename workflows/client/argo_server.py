@@ -29,6 +29,7 @@ NOT_FOUND = 404
 MAX_CONFLICTS = 3  # of one object that is applied, with others who write it
 EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
 EVENT_SECONDS = 10  # of one that does not fall silent
+EVENT_CHARS = 2**24  # of one: an event has a thousand
 
 
 class ArgoServer:
@@ -115,8 +116,12 @@ class ArgoServer:
             "listOptions.timeoutSeconds": "1",
         }
         events: list[Json] = []
+        left = EVENT_CHARS
         with suppress(TryAgain):  # the stream fell silent, or broke
             for line in self.connection.stream_lines(path, query, EVENT_SILENCE, EVENT_SECONDS):
+                left -= len(line)
+                if left < 0:
+                    break
                 result = _parse_record(line).get("result") if line.strip() else None
                 if isinstance(result, dict):
                     events.append(result)

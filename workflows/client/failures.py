@@ -25,7 +25,6 @@ UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"
 CONFLICT_MESSAGE = "the object has been modified"
 NO_NAMESPACE = 'namespaces "'  # and then: NAME" not found
 ANONYMOUS_USER = '"system:anonymous"'
-TOKEN_ERRORS = (requests.exceptions.InvalidHeader, UnicodeError)
 ADDRESS_ERRORS = (
     LocationParseError,
     requests.exceptions.InvalidURL,  # also of a proxy
@@ -101,7 +100,7 @@ def connection_error(error: Exception, url: str) -> KilnError:
         return BadInput(f"{url}: {error_reason(error)}. {TRUST_ADVICE}")
     if isinstance(error, requests.exceptions.SSLError):
         return _tls_error(error, url)
-    if isinstance(error, TOKEN_ERRORS):
+    if is_token_error(error):
         return BadInput(
             f"{url}: the token contains characters that no HTTP header may have. Set it again."
         )
@@ -111,6 +110,13 @@ def connection_error(error: Exception, url: str) -> KilnError:
         )
     cause = root_cause_message(error)
     return TryAgain(f"{url}: did not answer ({cause}). Check the network, then run again.")
+
+
+def is_token_error(error: Exception) -> bool:
+    """Whether no header can have the token; an answer's header is wrong only after a request."""
+    if isinstance(error, requests.exceptions.InvalidHeader):
+        return error.request is None
+    return isinstance(error, UnicodeError)
 
 
 def root_cause_message(error: Exception) -> str:

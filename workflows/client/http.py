@@ -24,9 +24,9 @@ from urllib3.util.retry import Retry
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows.client.api import CHECK_ADDRESS, require_list
 from imagekiln.workflows.client.failures import (
-    TOKEN_ERRORS,
     TRANSIENT_STATUSES,
     connection_error,
+    is_token_error,
     redirect_error,
     response_error,
     root_cause_message,
@@ -164,7 +164,7 @@ class ApiConnection:
             )
         except (OSError, HTTPError, UnicodeError) as error:
             # The cause of a token's error quotes the token.
-            cause = None if isinstance(error, TOKEN_ERRORS) else error
+            cause = None if is_token_error(error) else error
             raise connection_error(error, self.where) from cause
 
         if response.ok and not response.is_redirect:
@@ -272,7 +272,7 @@ class ClosingRetry(Retry):
 
 
 class DirectSession(requests.Session):
-    """Follows no redirect: most requests would become another, a GET.
+    """Follows no redirect: most requests would become a GET, and may reach a private service.
 
     With `allow_redirects=False`, requests would still read all that comes with one, which may have
     no end, and make an address of where it leads.

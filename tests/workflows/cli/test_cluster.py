@@ -78,7 +78,7 @@ def test_submission_that_is_watched_ends_as_the_workflow(
     argo: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, left_with: int
 ) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
-    monkeypatch.setattr("time.sleep", lambda _: argo.end(*argo.workflows(), phase))
+    monkeypatch.setattr("time.sleep", lambda _: argo.end(argo.workflows()[0], phase))
     done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--watch"])
     assert done.exit_code == left_with
     assert [line.partition(": ")[2] for line in done.stdout.splitlines()[-2:]] == ["Pending", phase]
@@ -155,7 +155,7 @@ def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
     forged = "0 1 * * *\nimages/other: 0 2 * * * UTC\x1b[2K"
     spec: Json = {"schedules": [forged], "timezone": forged}
     status: Json = {"lastScheduledTime": forged, "active": [{"name": forged}]}
-    schedule = {"kind": "CronWorkflow", "metadata": metadata, "spec": spec, "status": status}
+    schedule: Json = {"kind": "CronWorkflow", "metadata": metadata, "spec": spec, "status": status}
     argo.create(schedule)
     output = kiln("schedules").output
     assert output.startswith("images/nightly: 0 1 * * *")

@@ -119,7 +119,7 @@ def test_certificates_are_checked_unless_kubeconfig_says_otherwise(
         kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", write_kubeconfig(tmp_path, cluster)
     )
     found = kubernetes_access().verify
-    assert (Path(found).name if verify == "own.pem" else found) == verify
+    assert (Path(str(found)).name if verify == "own.pem" else found) == verify
 
 
 def test_certificate_of_the_client_is_used_with_its_key(

@@ -296,6 +296,13 @@ def test_events_without_end_are_those_of_some_seconds(monkeypatch: pytest.Monkey
         assert time.monotonic() - started < 10
 
 
+def test_events_without_end_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argo_server, "EVENT_CHARS", 1000)
+    event = '{"result": {"reason": "Pulling"}}'
+    argo = ArgoServer(cast("ApiConnection", Stream(*[event] * 1000)))
+    assert len(argo.pod_events("images", "a")) == 1000 // len(event)
+
+
 @pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
 def test_log_that_is_not_followed_has_an_end(api: type[ArgoServer | KubernetesApi]) -> None:
     limits: list[object] = []

@@ -147,6 +147,18 @@ def test_token_that_cannot_be_sent_is_not_printed(
     assert not authorizations
 
 
+def test_answer_with_a_header_that_is_none_is_not_blamed_on_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As requests does it for two lengths. Those of a server would leave its socket open.
+    def refuse(*_: object, **__: object) -> None:
+        raise requests.exceptions.InvalidHeader("two lengths", request=requests.PreparedRequest())
+
+    monkeypatch.setattr(requests.Session, "request", refuse)
+    with pytest.raises(TryAgain, match=r"did not answer \(two lengths\)"):
+        ApiConnection(ApiAccess("https://argo.example.com", lambda: None)).request("GET", "api")
+
+
 def test_request_goes_through_the_proxy(url: str, authorizations: list[str]) -> None:
     # Clients request whole URLs of a proxy; this one takes the last part of the path.
     answer = ApiConnection(ApiAccess("http://argo.invalid:2746", lambda: None, proxy=url)).request(

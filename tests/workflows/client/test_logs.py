@@ -48,19 +48,11 @@ def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> Non
 
 def test_logs_of_a_workflow_that_cannot_be_read_are_refused_in_a_sentence(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
-    for nodes in (
-        {"a": {}},
-        {
-            "a": {
-                "type": "Pod",
-                "id": "a",
-                "templateName": "plan",
-                "phase": "Succeeded",
-                "outputs": {"parameters": [{"name": "pods", "value": "many"}]},
-            }
-        },
-    ):
-        argo.end(name, "Running", nodes=nodes)
+    outputs = {"parameters": [{"name": "pods", "value": "many"}]}
+    plan = {"id": "p", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
+    odd: list[Json] = [{}, plan | {"outputs": outputs}]
+    for node in odd:
+        argo.end(name, "Running", nodes={"p": node})
         with pytest.raises(BadInput, match=f"^Workflow {name}: is not as Argo writes it"):
             list(logs(name, NAMESPACE, 0, argo))
 

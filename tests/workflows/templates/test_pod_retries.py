@@ -11,6 +11,7 @@ from imagekiln.workflows.templates.pod_retries import (
     CHILD_RETRY_EXPRESSION,
     RETRY_EXPRESSION,
     child_retry_strategy,
+    memory_expression,
     retry_strategy,
 )
 
@@ -42,10 +43,18 @@ def test_pod_out_of_memory_is_retried_whatever_its_exit_code() -> None:
 
 
 def test_retries_wait_longer_each_time_unless_there_are_many() -> None:
-    few = retry_strategy(Retries(limit=5))
-    assert few.backoff == m.Backoff(duration="15s", factor=m.IntOrString(2))
-    many = retry_strategy(Retries(limit=50))
-    assert many.backoff == m.Backoff(duration="1m", factor=m.IntOrString(1))
+    for few in (5, 6):
+        backoff = m.Backoff(duration="15s", factor=m.IntOrString(2))
+        assert retry_strategy(Retries(limit=few)).backoff == backoff
+    for many in (7, 50):
+        backoff = m.Backoff(duration="1m", factor=m.IntOrString(1))
+        assert retry_strategy(Retries(limit=many)).backoff == backoff
+
+
+@pytest.mark.parametrize("maximum", [None, 2048, 4096])
+def test_memory_that_may_not_grow_is_a_number(maximum: int | None) -> None:
+    assert memory_expression(4096, maximum) == "4096Mi"
+    assert memory_expression(4096, 4097).startswith("{{=")
 
 
 # What Argo 4.1.2 writes of a pod that awaits a workflow, whose own program exits with 64.
