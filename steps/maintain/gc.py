@@ -7,7 +7,6 @@ writes are removed: what somebody else put beside them stays, with its folder.
 
 import logging
 import time
-import uuid
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -189,8 +188,8 @@ def _clock_lead(store: Store) -> float:
     By a clock that is ahead, what is in use would look old. All counts as new where the store does
     not tell.
     """
-    key = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex[:8]}"
-    store.create(key, b"")
+    key = f"{TEMPORARY_PREFIX}gc_clock"  # one name: the next command removes what a killed one left
+    store.replace(key, b"")
     written = [entry.modified for entry in store.list_folder("") if entry.key == key]
     _remove(store, key)
     lead = time.time() - (written[0] if written and written[0] else 0.0)

@@ -546,6 +546,17 @@ def test_run_in_use_stays_where_this_machines_clock_is_far_ahead_of_the_stores(
     assert not Path(half.uri).exists()
 
 
+def test_what_a_killed_removal_compared_clocks_by_is_left_by_no_later_one(tmp_path: Path) -> None:
+    finished_run(tmp_path, "good")
+    output = tmp_path / "out"
+    before = files(output)
+    with interleaving(tmp_path, lambda *_: None):
+        frozen(partial(gc, str(output), remove=True), "remove", "gc_clock").kill()
+    assert files(output) != before
+    gc(str(output), remove=True)
+    assert files(output) == before
+
+
 def test_what_a_store_tells_no_age_of_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
