@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from imagekiln.steps.checks import ImageSpec, Verdict
+from tests.threads import no_more_threads
 
 NOT_CALLABLE = 3
 inside = threading.Semaphore()
@@ -65,11 +66,8 @@ def crashes(_image: object, _row: object) -> None:
 
 def starts_a_thread(_image: object, _row: object) -> None:
     """Need a thread that no machine lets it start."""
-    before = threading.stack_size(2**47)
-    try:
+    with no_more_threads():
         threading.Thread().start()
-    finally:
-        threading.stack_size(before)
 
 
 def alone(_image: object, _row: object) -> bool:

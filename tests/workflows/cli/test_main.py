@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -21,6 +20,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
 from tests.devices import remove_gpu
+from tests.threads import no_more_threads
 from tests.workflows.cli.commands import kiln, plan_run
 
 COMMANDS = {
@@ -148,11 +148,8 @@ def test_what_may_work_another_time_exits_75(job: str, monkeypatch: pytest.Monke
 
 
 def test_where_no_thread_can_be_started_is_worth_another_try(store: Store) -> None:
-    before = threading.stack_size(2**47)  # more than there are addresses
-    try:
+    with no_more_threads():
         done = kiln("verify", store.uri)
-    finally:
-        threading.stack_size(before)
     assert (done.exit_code, done.stdout) == (75, "")
     assert done.stderr.startswith("this machine lets the process start no more threads. Raise")
 

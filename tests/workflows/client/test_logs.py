@@ -34,11 +34,21 @@ def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
         list(logs(name, NAMESPACE, 7, argo))
 
 
+def plan_node(pods: str) -> Json:
+    """The node of a plan that is made, with the number of pods that it says."""
+    outputs = {"parameters": [{"name": "pods", "value": pods}]}
+    return {
+        "id": "p",
+        "type": "Pod",
+        "templateName": "plan",
+        "phase": "Succeeded",
+        "outputs": outputs,
+    }
+
+
 def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
-    outputs = {"parameters": [{"name": "pods", "value": "3"}]}
-    plan = {"id": "p", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
-    argo.end(name, "Succeeded", nodes={"p": plan | {"outputs": outputs}})
+    argo.end(name, "Succeeded", nodes={"p": plan_node("3")})
     for shard in (3, 9):
         with pytest.raises(Missing, match=f"has 3 shards, so no shard {shard}"):
             list(logs(name, NAMESPACE, shard, argo))
@@ -48,9 +58,7 @@ def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> Non
 
 def test_logs_of_a_workflow_that_cannot_be_read_are_refused_in_a_sentence(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
-    outputs = {"parameters": [{"name": "pods", "value": "many"}]}
-    plan = {"id": "p", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
-    odd: list[Json] = [{}, plan | {"outputs": outputs}]
+    odd: list[Json] = [{}, plan_node("many")]
     for node in odd:
         argo.end(name, "Running", nodes={"p": node})
         with pytest.raises(BadInput, match=f"^Workflow {name}: is not as Argo writes it"):
