@@ -10,9 +10,8 @@ from imagekiln.steps.generate.batch_search import BatchMeasurement
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import (
     device_advice,
-    device_error,
+    explain_machine,
     free_memory,
-    is_device_lost,
     is_out_of_memory,
     peak_bytes,
     reset_peak,
@@ -67,7 +66,7 @@ class Trial:
     def measure(self, batch_size: int) -> BatchMeasurement | None:
         """The time of a batch with all its steps; None where it does not fit in memory.
 
-        Raises BadInput where the model cannot draw it, TryAgain where the device failed.
+        Raises BadInput where the model cannot draw it, TryAgain where the machine failed.
         """
         try:
             with device_advice(TUNE_AGAIN):
@@ -75,8 +74,8 @@ class Trial:
         except KilnError:
             raise
         except Exception as error:  # a user's model may raise anything
-            if is_device_lost(error):
-                raise device_error(error, TUNE_AGAIN) from error
+            if failure := explain_machine(error, TUNE_AGAIN):
+                raise failure from error
             if not is_out_of_memory(error):
                 raise BadInput(
                     f"the model does not draw ({error_reason(error)}). Correct the job's defaults."

@@ -20,9 +20,8 @@ from transformers.models.auto import modeling_auto
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
-    device_error,
+    explain_machine,
     free_memory,
-    is_device_lost,
     is_out_of_memory,
 )
 from imagekiln.steps.job.rewrite import RewriteSettings
@@ -233,8 +232,8 @@ def _translate_errors(settings: RewriteSettings) -> Iterator[None]:
                 f"{name}: does not fit into the device's memory. Free some, or choose a smaller "
                 f"{MODEL_SETTING}, and run the command again."
             ) from None  # the traceback would keep the tensors
-        if is_device_lost(error):
-            raise device_error(error, RUN_AGAIN) from error
+        if failure := explain_machine(error, RUN_AGAIN):
+            raise failure from error
         reason = first_line(str(error)) or type(error).__name__
         raise BadInput(
             f"{name}: cannot rewrite prompts ({reason.rstrip('.')}). Set {MODEL_SETTING}.id to "

@@ -279,9 +279,9 @@ def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def explain_machine(error: Exception) -> TryAgain | None:
+def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain | None:
     """The failure to report where an error is the machine's, whatever was drawn; else None."""
-    return device_error(error) if is_device_lost(error) else explain_lack_of_threads(error)
+    return device_error(error, advice) if is_device_lost(error) else explain_lack_of_threads(error)
 
 
 def explain_device(subject: str, error: Exception) -> TryAgain | None:
