@@ -2,17 +2,22 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from select import select
+from typing import Protocol
 
 from tests.servers import running
 
 READS = ("GET", "HEAD")
+SLOW_PIECES = 8
+STALL_SECONDS = 600  # longer than any client waits
 HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
@@ -24,6 +29,8 @@ class Answer:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     announced: int | None = None  # the length in the header, where it is not that of the body
+    pause_seconds: float = 0.0  # after each of the pieces in which the body comes
+    is_stalled: bool = False  # whether nothing follows the body, neither bytes nor an end
 
     def with_body(self, body: bytes) -> "Answer":
         """The same headers over another body, whose length the client is told."""
@@ -40,7 +47,13 @@ class Answer:
         return replace(self, headers=(*others, (name, value)))
 
 
-Forward = Callable[[], Answer]
+class Forward(Protocol):
+    """Passes a request on to the server, with another body where it is to be changed."""
+
+    def __call__(self, change: Callable[[bytes], bytes] = bytes) -> Answer:
+        """What the server answers."""
+
+
 # What becomes of a request that `Forward` passes on to the server; None where the connection ends.
 Fault = Callable[[Forward], Answer | None]
 
@@ -77,10 +90,19 @@ def _twice(forward: Forward) -> Answer:
     return forward()
 
 
+def _garble(body: bytes) -> bytes:
+    middle = len(body) // 2
+    flipped = bytes(byte ^ 0x55 for byte in body[middle : middle + 64])
+    return body[:middle] + flipped + body[middle + 64 :]
+
+
 def _garbage(answer: Answer) -> Answer:
-    middle = len(answer.body) // 2
-    flipped = bytes(byte ^ 0x55 for byte in answer.body[middle : middle + 64])
-    return answer.with_body(answer.body[:middle] + flipped + answer.body[middle + 64 :])
+    return answer.with_body(_garble(answer.body))
+
+
+def _garbled(forward: Forward) -> Answer:
+    """The body changes on its way to the server."""
+    return forward(_garble)
 
 
 def _half(answer: Answer) -> Answer:
@@ -89,6 +111,11 @@ def _half(answer: Answer) -> Answer:
 
 def _cut(answer: Answer) -> Answer:
     return replace(_half(answer), announced=len(answer.body))
+
+
+def stalled(answer: Answer) -> Answer:
+    """Half of the body, and then nothing for as long as the client waits."""
+    return replace(_cut(answer), is_stalled=True)
 
 
 def _overlong(answer: Answer) -> Answer:
@@ -129,6 +156,8 @@ SERVER_FAULTS: dict[str, Fault] = {
     "twice": _twice,
     "cut": spoiled(_cut),
     "overlong": spoiled(_overlong),
+    "garbled": _garbled,
+    "slow": spoiled(lambda answer: replace(answer, pause_seconds=0.01)),
 }
 ALL_FAULTS = {**PASSING_FAULTS, **SERVER_FAULTS, **EXPIRED_FAULTS}
 
@@ -142,12 +171,12 @@ class Disturbance:
     requests: list[str] = field(default_factory=list)
     faults: int = 0
 
-    def once_each(self, fault: Fault) -> None:
-        """Spoil the first answer to each different request for reading; a repetition succeeds."""
+    def once_each(self, fault: Fault, methods: tuple[str, ...] = READS) -> None:
+        """Spoil the first of all equal requests with these methods; a repetition succeeds."""
         spoiled: set[str] = set()
 
         def choose(request: str) -> Fault | None:
-            if request in spoiled or not request.startswith(READS):
+            if request in spoiled or not request.startswith(methods):
                 return None
             spoiled.add(request)
             return fault
@@ -227,7 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
         byte_range = self.headers.get("Range", "")
         request = f"{self.command} {self.path} {byte_range}".rstrip()
         fault = self.server.choose(request)
-        answer = self.forward(body) if fault is None else fault(lambda: self.forward(body))
+        forward = partial(self.forward, body)
+        answer = forward() if fault is None else fault(forward)
         if answer is None:
             self.close_connection = True
             return
@@ -243,11 +273,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = length > len(answer.body)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.write_body(answer)
+
+    def write_body(self, answer: Answer) -> None:
+        """Send it in pieces where it is to come slowly, and wait where it is to stop halfway."""
+        length = len(answer.body) // SLOW_PIECES + 1 if answer.pause_seconds else None
+        for start in range(0, len(answer.body), length or max(1, len(answer.body))):
+            self.wfile.write(answer.body[start:][:length])
+            time.sleep(answer.pause_seconds)
+        if answer.is_stalled:
+            select([self.connection], [], [], STALL_SECONDS)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815  # names of the standard library
 
-    def forward(self, body: bytes) -> Answer:
+    def forward(self, body: bytes, change: Callable[[bytes], bytes] = bytes) -> Answer:
         """What the server answers to this request, which stays signed for the proxy's name.
 
         One whose client has given up, while a fault held it, never reaches the server.
@@ -262,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in self.headers.items():
                 if name.lower() != "expect":
                     connection.putheader(name, value)
-            connection.endheaders(body)
+            connection.endheaders(change(body))
             response = connection.getresponse()
             headers = tuple(response.getheaders())
             return Answer(response.status, headers, response.read())

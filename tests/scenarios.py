@@ -4,7 +4,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -65,22 +66,41 @@ class Bench:
         kind = kind or dice.choice(KINDS)
         step = step or dice.choice(list(self.life.steps))
         self.log = [f"seed {seed}", self.life.format, step, kind]
-        self.life.restore(self.life.before[step])
-        if not self._is_connected:
-            self._connect(self.network)
-        self._is_connected = kind in LASTING_CONNECTIONS
+        self._begin(step, kind)
         play: Callable[[str, random.Random], None] = {
             "zombie": self._play_zombie,
             "pair": self._play_pair,
         }.get(kind, lambda name, dice: self._play_alone(name, kind, dice))
-        try:
+        with self._telling_what_was_done():
             play(step, dice)
+        return "; ".join(self.log)
+
+    def play_fault(self, step: str, request: str, name: str) -> None:
+        """Spoil the first of these requests of a step, then let it end. Raises Damage."""
+        self.log = [self.life.format, step, f"{name} at {request}"]
+        self._begin(step, "fault")
+        self.network.from_request(request, 0, ALL_FAULTS[name])
+        with self._telling_what_was_done():
+            self._try(step)
+            self.network.rest()
+            self._require_finished_whole(step, self.life.content())
+            self._finish(step)
+
+    def _begin(self, step: str, kind: str) -> None:
+        self.life.restore(self.life.before[step])
+        if not self._is_connected:
+            self._connect(self.network)
+        self._is_connected = kind in LASTING_CONNECTIONS
+
+    @contextmanager
+    def _telling_what_was_done(self) -> Iterator[None]:
+        try:
+            yield
         except Damage as error:
             raise Damage("; ".join([*self.log, str(error)])) from error
         finally:
             self.network.rest()
             self.other_network.rest()
-        return "; ".join(self.log)
 
     def place(self, step: str, dice: random.Random) -> Place:
         """A request of the step."""
@@ -92,7 +112,7 @@ class Bench:
         """Disturb the step, perhaps several times, then let it end."""
         for attempt in range(MAX_ATTEMPTS):
             self._disturb(self.network, step, kind, dice)
-            self._try(step, is_single=kind == "fault")
+            self._try(step)
             self.network.rest()
             content = self.life.content()
             self._require_finished_whole(step, content)
@@ -119,7 +139,7 @@ class Bench:
         self.log.append(f"{name} x{times} at {place.request} #{place.number}")
         network.from_request(place.request, place.number, fault, times)
 
-    def _try(self, step: str, *, is_single: bool) -> None:
+    def _try(self, step: str) -> None:
         """One attempt, in this thread."""
         try:
             with stop_on_signals(at_once=True):
@@ -130,11 +150,8 @@ class Bench:
             raise Damage(str(error)) from error
         except KilnError as error:
             self.log.append(f"exit {error.exit_code}: {error}")
-            self._require_sentence(error, is_single=is_single)
-
-    def _require_sentence(self, error: KilnError, *, is_single: bool) -> None:
-        if is_single and error.exit_code != TryAgain.exit_code:
-            raise Damage(f"a fault that passes ended in exit code {error.exit_code}")
+            if error.exit_code != TryAgain.exit_code:
+                raise Damage(f"what passes ended in exit code {error.exit_code}") from error
 
     def _require_finished_whole(self, step: str, content: Content) -> None:
         """A run with the success marker has what it had before, or all that it shall have.

@@ -1,4 +1,4 @@
-"""Thousands of things that can go wrong in the life of a run on S3, each by its seed.
+"""Thousands of things that can go wrong in the life of a run on S3, each by its seed or place.
 
 `DISTURBANCES` is how many scenarios are played in each format, and `DISTURBANCE_SEED` the first
 seed: with the count 1 and the seed of a failure, it is played again.
@@ -6,7 +6,9 @@ seed: with the count 1 and the seed of a failure, it is played again.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from botocore.retries.standard import ExponentialBackoff
 
 from imagekiln.steps.storage import object_store, s3_reader
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
-from tests.disturbance import disturbance
+from tests.disturbance import ALL_FAULTS, disturbance
 from tests.life import Life
 from tests.published_life import PublishedLife, load_safely
 from tests.s3 import S3Server, log_in
@@ -79,19 +81,50 @@ def test_whatever_goes_wrong_a_dataset_is_published_as_undisturbed(
     assert not damages_in(life, monkeypatch)
 
 
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
+def test_each_request_of_each_step_may_meet_a_fault(
+    format_name: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each meets one fault, and another with each further first seed."""
+    log_in(s3_server, monkeypatch)
+    life = Life(tmp_path, s3_server.make_bucket(), s3_server, format_name)
+    damages = []
+    with recorded(life, monkeypatch) as bench:
+        places = [(step, name) for step in life.steps for name in sorted({*life.requests[step]})]
+        for fault, (step, request) in zip(cycle(rotated(ALL_FAULTS, SEED)), places, strict=False):
+            try:
+                bench.play_fault(step, request, fault)
+            except Damage as damage:
+                damages.append(str(damage))
+    assert not damages
+
+
+def rotated(names: Collection[str], count: int) -> list[str]:
+    """These names in their order, beginning with another one."""
+    start = count % len(names)
+    return [*names][start:] + [*names][:start]
+
+
 def damages_in(life: Life, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is wrong after some of the scenarios."""
     damages = []
-    with (
-        disturbance(life.server.endpoint) as network,
-        disturbance(life.server.endpoint) as other_network,
-    ):
-        log_in(S3Server(network.endpoint), monkeypatch)
-        life.record(network)
-        bench = Bench(life, network, other_network)
+    with recorded(life, monkeypatch) as bench:
         for seed in range(SEED, SEED + COUNT):
             try:
                 bench.play(seed)
             except Damage as damage:
                 damages.append(str(damage))
     return damages
+
+
+@contextmanager
+def recorded(life: Life, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench for a life that was lived once, undisturbed."""
+    with (
+        disturbance(life.server.endpoint) as network,
+        disturbance(life.server.endpoint) as other_network,
+    ):
+        log_in(S3Server(network.endpoint), monkeypatch)
+        life.record(network)
+        yield Bench(life, network, other_network)

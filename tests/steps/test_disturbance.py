@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, KilnError, StorageRefused, TryAgain
@@ -15,13 +16,14 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.wildcards import WildcardFiles
 from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
-from imagekiln.steps.storage import open_store, s3_reader
+from imagekiln.steps.storage import object_store, open_store, s3_reader
 from imagekiln.steps.storage.store import Store
 from tests import runs
 from tests.disturbance import (
     DENIED,
     EXPIRED_FAULTS,
     PASSING_FAULTS,
+    SERVER_FAULTS,
     Disturbance,
     disturbance,
 )
@@ -35,6 +37,7 @@ STEPS: dict[str, Callable[[str], object]] = {
 }
 PROMPTS = runs.PROMPTS[:10]  # of one shard, in parts of 4, 4 and 2
 TAIL_BYTES = 1000  # less than small parts have, so that these are read in ranges as large ones are
+MAX_TRIES = 8  # of a step that may have to be tried again at each of its writes
 POSITIONS = 3  # of the request from which on all are refused
 
 
@@ -135,6 +138,46 @@ def test_refusal_that_passes_hides_no_table_whichever_look_it_meets(
     (source,) = gather_sources((f"s3://{bucket}/tables/*.csv",), tmp_path)
     assert source.uri == f"s3://{bucket}/tables/a.csv"
     assert network.faults == 1
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_found_and_made_without_a_list(
+    finished: PlanResult, network: Disturbance
+) -> None:
+    open_store(finished.uri).remove(part_key(0, 1))
+    network.rest()
+    made = generate(finished.uri, 0)
+    assert made is not None
+    assert made.images == 4
+    assert not [request for request in network.requests if "list-type" in request]
+
+
+@pytest.mark.slow
+def test_shard_whose_writes_meet_a_fault_is_drawn_as_ever_or_to_be_tried_again(
+    finished: PlanResult, network: Disturbance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write meets the fault as it is tried for the first time."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
+    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
+    undisturbed = drawn_again(finished)
+    for fault, spoil in (SERVER_FAULTS | EXPIRED_FAULTS).items():
+        network.once_each(spoil, methods=("PUT",))
+        assert drawn_again(finished) == undisturbed, fault
+        assert network.faults >= len(undisturbed), fault
+        network.rest()
+
+
+def drawn_again(run: PlanResult) -> dict[str, bytes]:
+    """The parts of the shard, each drawn anew, in as many tries as that takes."""
+    store = open_store(run.uri)
+    keys = [part_key(0, number) for number in range(3)]
+    for key in keys:
+        store.remove(key)
+    for _ in range(MAX_TRIES):
+        with suppress(TryAgain):
+            generate(run.uri, 0)
+            break
+    return {key: store.read(key) for key in keys}
 
 
 @pytest.mark.slow

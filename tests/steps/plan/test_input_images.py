@@ -279,6 +279,18 @@ def test_no_file_that_is_no_image_comes_into_a_run(
         assert b"token of the machine" not in content
 
 
+def test_credentials_in_a_cell_come_into_no_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places = ["s3://key:hunter2@bucket/a.png", "https://user:hunter2@127.0.0.1/a.png"]
+    places += ["s3://bucket/a.png?X-Amz-Signature=hunter2", "/nowhere/a.png?token=hunter2"]
+    planned = _plan(tmp_path, [*places, None])
+    assert len(rejected(planned)) == len(places)
+    for content in jobs.files(Path(planned.uri)).values():
+        assert b"hunter2" not in content
+    assert "hunter2" not in "".join(capfd.readouterr())
+
+
 def test_a_name_that_is_no_text_is_missing(tmp_path: Path) -> None:
     column = pa.array([b"\xff.png", None]).view(pa.string())
     (refused,) = rejected(_plan(tmp_path, column))
@@ -293,11 +305,14 @@ def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
         _plan(tmp_path, ["gs://bucket/a.png", None])
 
 
-def test_a_table_in_a_bucket_names_no_file_of_this_machine(tmp_path: Path, s3_bucket: str) -> None:
+@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+def test_a_table_in_a_bucket_names_no_file_of_this_machine(
+    tmp_path: Path, s3_bucket: str, scheme: str
+) -> None:
     (tmp_path / "a.png").write_bytes(GOOD)
     path = jobs.write(
         tmp_path / "p.parquet",
-        {"prompt": ["a", "b"], "source_image": [str(tmp_path / "a.png"), None]},
+        {"prompt": ["a", "b"], "source_image": [f"{scheme}{tmp_path}/a.png", None]},
     )
     open_store(s3_bucket).create("p.parquet", Path(path).read_bytes())
     (refused,) = rejected(_plan(tmp_path, [None], prompts=f"{s3_bucket}/p.parquet"))

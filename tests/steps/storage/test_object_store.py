@@ -21,11 +21,13 @@ from tests.disturbance import (
     DENIED,
     EXPIRED_FAULTS,
     PASSING_FAULTS,
+    SERVER_FAULTS,
     SIGN_IN_PAGE,
     Disturbance,
     disturbance,
     lost,
     spoiled,
+    stalled,
 )
 from tests.network import dead_port
 from tests.s3 import READER, WRITER, S3Server, forget_connections, log_in
@@ -590,6 +592,31 @@ def test_listing_has_all_pages(
     folders = {str(number): (True, 0) for number in range(5)}
     assert entries == folders | {f"b{number}": (False, 3) for number in range(5)}
     assert len(network.requests) == 4
+
+
+def test_object_that_comes_slowly_is_read_and_one_that_never_ends_means_try_again(
+    s3_bucket: str, network: Disturbance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(s3_bucket)
+    store.create("a", b"x" * 1000)
+    network.always(SERVER_FAULTS["slow"])
+    assert store.read("a") == b"x" * 1000
+    monkeypatch.setattr(object_store, "READ_TIMEOUT_SECONDS", 0.5)
+    network.always(spoiled(stalled))
+    assert type(failure(store.read, "a")) is TryAgain
+
+
+def test_object_that_is_garbled_on_its_way_to_the_store_is_not_stored(
+    s3_bucket: str, network: Disturbance
+) -> None:
+    """The client sends a checksum, which the store compares."""
+    store = open_store(s3_bucket)
+    network.always(SERVER_FAULTS["garbled"], ("PUT",))
+    for write in (store.create, store.replace):
+        assert type(failure(write, "a", b"hello")) is TryAgain
+        assert not store.exists("a")
+    network.rest()
+    assert store.create("a", b"hello")
 
 
 def test_answers_that_never_agree_mean_try_again(s3_bucket: str, network: Disturbance) -> None:
