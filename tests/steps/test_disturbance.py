@@ -1,5 +1,6 @@
 """Steps of a run on S3 over a network that spoils answers: what is whole is never called wrong."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -138,6 +139,27 @@ def test_refusal_that_passes_hides_no_table_whichever_look_it_meets(
     (source,) = gather_sources((f"s3://{bucket}/tables/*.csv",), tmp_path)
     assert source.uri == f"s3://{bucket}/tables/a.csv"
     assert network.faults == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_store_that_asks_to_slow_down_for_a_minute_costs_at_most_tries(
+    finished: PlanResult, network: Disturbance, name: str
+) -> None:
+    """With the waits of clients as they are: each request waits, or the step says try again."""
+    store = open_store(finished.uri)
+    undisturbed = content(store)
+    network.rest()
+    end = time.monotonic() + 60
+    slow_down = SERVER_FAULTS["slow down"]
+    network.choose = lambda _: slow_down if time.monotonic() < end else None
+    for _ in range(MAX_TRIES):
+        with suppress(TryAgain):
+            STEPS[name](finished.uri)
+            break
+    assert time.monotonic() > end
+    assert network.faults > 5
+    assert content(store) == undisturbed
 
 
 @pytest.mark.slow

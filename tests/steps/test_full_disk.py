@@ -1,0 +1,111 @@
+"""The steps of a run on a disk that is full, at whichever write: the same step finishes it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.export.step import export
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
+from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.runs.keys import TURNS_FOLDER
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.storage import open_store
+from tests import jobs, runs
+from tests.life import make_missing
+from tests.mounts import fill, small_disk
+
+DISK_KIBIBYTES = 8192
+PAGE_KIBIBYTES = 4  # what a disk in memory takes at least for a file
+PROMPTS = [f"a red circle number {place}" for place in range(10)]
+FAILED = 3
+FORGOTTEN = "number 5"
+
+
+def list_steps(output: Path) -> dict[str, Callable[[], object]]:
+    """What writes to a run after its parts, in order."""
+    run = str(output / "run")
+
+    def retry() -> None:
+        store = open_store(run)
+        retry_round = plan_next_round(store, load_plan(store))
+        assert retry_round is not None
+        make_missing(retry_round.store.uri)
+
+    selection = ForgetSelection(prompt_parts=(FORGOTTEN,))
+    return {
+        "aggregate": lambda: aggregate(run),
+        "retry": retry,
+        "aggregate round": lambda: aggregate(run),
+        "export": lambda: export(run, str(output.parent / "export")),
+        "forget": lambda: forget(run, selection, [str(output.parent / "export")], remove=True),
+        "gc": lambda: gc(str(output), -1, remove=True),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
+def test_step_that_finds_the_disk_full_is_finished_by_the_same_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, format_name: str
+) -> None:
+    with small_disk(tmp_path / "disk", DISK_KIBIBYTES) as disk:
+        output = disk / "out"
+        prompts = [{"prompt": prompt} for prompt in PROMPTS]
+        settings = {"format": format_name, "limits": {"failed_share": 0.5}}
+        run = runs.planned(tmp_path, str(output), prompts, run_id="run", **settings)
+        make_missing(run.uri, [FAILED])
+        open_store(run.uri).create("images/00009-0000.parquet", b"of no plan, for gc")
+        for name, step in list_steps(output).items():
+            before = jobs.files(disk)
+            step()
+            after = jobs.files(disk)
+            told = [
+                is_told_and_finished(step, disk, before, after, kibibytes, caplog)
+                for kibibytes in range(0, DISK_KIBIBYTES // 16, PAGE_KIBIBYTES)
+            ]
+            assert told[0], name
+            assert not told[-1], name
+
+
+def is_told_and_finished(
+    step: Callable[[], object],
+    disk: Path,
+    before: dict[str, bytes],
+    after: dict[str, bytes],
+    kibibytes_left: int,
+    log: pytest.LogCaptureFixture,
+) -> bool:
+    """Whether the step says that the disk is full, with so much left; again, it ends as ever."""
+    restore(disk, before)
+    ballast = fill(disk, kibibytes_left)
+    log.clear()
+    try:
+        step()
+        told = log.text  # as where the card of the output alone was not written
+    except TryAgain as error:
+        told = str(error)
+    ballast.unlink()
+    if told:
+        assert "the disk is full" in told
+        step()
+    assert lasting(jobs.files(disk)) == lasting(after), told
+    return bool(told)
+
+
+def restore(disk: Path, content: dict[str, bytes]) -> None:
+    """Let the disk have these files and no others."""
+    for entry in disk.iterdir():
+        shutil.rmtree(entry)
+    for name, body in content.items():
+        path = disk / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+
+def lasting(content: dict[str, bytes]) -> dict[str, bytes]:
+    """The files but those that say whose turn it was: each try leaves one of its own."""
+    return {name: body for name, body in content.items() if f"/{TURNS_FOLDER}/" not in name}
