@@ -24,11 +24,13 @@ from imagekiln.steps.aggregate.preview import judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.dataset import open_dataset
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.export.step import export
 from imagekiln.steps.gallery.answers import answer
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.queries import PageQuery
 from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.maintain.diff import diff
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.reproduce import find_row
 from imagekiln.steps.maintain.retry import plan_next_round
@@ -161,9 +163,11 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "unfinished", lambda: _find_unfinished(output)
     yield "gc", lambda: gc(str(output), 0)
     yield "preview", lambda: judge_first_shard(run)
+    yield "export", lambda: export(run, str(output.parent / "exported"))
     yield "generate", lambda: _prepare_to_generate(run)
     yield "retry", lambda: _plan_round(run)
     yield "aggregate", lambda: aggregate(run)
+    yield "forget", lambda: forget(run, ForgetSelection(ids=("row-2",)), remove=True)
     yield "gc --remove", lambda: gc(str(output), 0, remove=True)
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from imagekiln.steps.dataset.dataset import open_dataset
 from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.export.step import export
-from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import (
     MANIFEST_COLUMNS,
@@ -66,13 +64,9 @@ def test_a_carried_column_of_an_odd_type_leads_to_a_result_or_a_sentence(
 ) -> None:
     output = shutil.copytree(finished_output("webdataset"), tmp_path / "user") / "out"
     replace_column(output / "run", "topic", ODD_VALUES[name])
-    uri = str(output / "run")
-    selection = ForgetSelection(prompt_parts=("circle 1",))
     readers: list[Callable[[], object]] = [
-        lambda: export(uri, str(tmp_path / "export")),
         lambda: list(open_dataset(str(output), newest_by="topic").to_batches()),
         *(command for _, command in commands(output)),
-        lambda: forget(uri, selection, remove=True),
     ]
     for read in readers:
         with suppress(KilnError):
