@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from tests.scenarios import Bench, Damage
 
 COUNT = int(os.environ.get("DISTURBANCES", "300"))
 SEED = int(os.environ.get("DISTURBANCE_SEED", "0"))
+SLICES = 10  # of the requests, each of which is a test
 # A request to stop may come while Python finalizes an object, and is then only written about.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -82,9 +83,14 @@ def test_whatever_goes_wrong_a_dataset_is_published_as_undisturbed(
 
 
 @pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("slice_start", range(SLICES))
 @pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
 def test_each_request_of_each_step_may_meet_a_fault(
-    format_name: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format_name: str,
+    slice_start: int,
+    s3_server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each meets one fault, and another with each further first seed."""
     log_in(s3_server, monkeypatch)
@@ -92,7 +98,8 @@ def test_each_request_of_each_step_may_meet_a_fault(
     damages = []
     with recorded(life, monkeypatch) as bench:
         places = [(step, name) for step in life.steps for name in sorted({*life.requests[step]})]
-        for fault, (step, request) in zip(cycle(rotated(ALL_FAULTS, SEED)), places, strict=False):
+        meetings = zip(cycle(rotated(ALL_FAULTS, SEED)), places, strict=False)
+        for fault, (step, request) in islice(meetings, slice_start, None, SLICES):
             try:
                 bench.play_fault(step, request, fault)
             except Damage as damage:
