@@ -12,11 +12,10 @@ from imagekiln.steps.export.step import export
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.retry import plan_next_round
-from imagekiln.steps.runs.keys import TURNS_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
-from tests.life import make_missing
+from tests.life import lasting, make_missing
 from tests.mounts import fill, small_disk
 
 DISK_KIBIBYTES = 8192
@@ -106,8 +105,3 @@ def restore(disk: Path, content: dict[str, bytes]) -> None:
         path = disk / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-
-
-def lasting(content: dict[str, bytes]) -> dict[str, bytes]:
-    """The files but those that say whose turn it was: each try leaves one of its own."""
-    return {name: body for name, body in content.items() if f"/{TURNS_FOLDER}/" not in name}
