@@ -43,6 +43,14 @@ class SettingsLoader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
+        """Read characters in quotes."""
+        try:
+            return super().scan_flow_scalar_non_spaces(double, start_mark)
+        except (ValueError, OverflowError) as error:
+            problem = "an escape is beyond the characters of Unicode"
+            raise yaml.scanner.ScannerError(None, None, problem, start_mark) from error
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """The value of a node. Its tag may be any, such as that of a number for a word."""
         problem = f"a number has more than {MAX_NUMBER_CHARS} characters"

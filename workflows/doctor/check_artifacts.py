@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-import yaml
-
+from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_access import READ_SECRETS, SECRETS, account_identity
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
@@ -113,6 +112,6 @@ def _secret_names(repository: Json) -> Iterator[str]:
 
 def _parse_yaml(text: str) -> object:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return load_yaml(text)
+    except YAML_ERRORS:
         return None

@@ -119,6 +119,13 @@ def test_setting_that_is_set_twice_is_refused_at_the_second() -> None:
             b"name: *nowhere\n",
             "job.yaml:1: is not valid YAML (found undefined alias 'nowhere'). Correct the syntax.",
         ),
+        *(
+            (
+                f'name: a\nprompts: "{escape}"\n'.encode(),
+                "job.yaml:2: is not valid YAML (an escape is beyond the characters of Unicode).",
+            )
+            for escape in (r"\U80000000", r"\U00110000")
+        ),
         (b"name: \0\n", "job.yaml: is not valid YAML (unacceptable character #x0000"),
         (
             b"? [a]\n: 1\n",

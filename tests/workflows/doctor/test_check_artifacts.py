@@ -36,7 +36,11 @@ def test_default_repository_that_is_not_among_them_is_wrong(kube: Kube) -> None:
     assert check_artifact_repository(kube.view()).verdict == "wrong"
 
 
-@pytest.mark.parametrize("text", ["gcs: {bucket: reports}", "s3: [", "s3: {}"])
+@pytest.mark.parametrize(
+    "text",
+    ["gcs: {bucket: reports}", "s3: [", "s3: {}", "s3: 2026-99-99", "[" * 5000],
+    ids=lambda text: text[:20],
+)
 def test_repository_that_is_not_s3_is_wrong(kube: Kube, text: str) -> None:
     _set_repository(kube, text)
     finding = check_artifact_repository(kube.view())
