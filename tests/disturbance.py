@@ -277,9 +277,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def write_body(self, answer: Answer) -> None:
         """Send it in pieces where it is to come slowly, and wait where it is to stop halfway."""
-        length = len(answer.body) // SLOW_PIECES + 1 if answer.pause_seconds else None
-        for start in range(0, len(answer.body), length or max(1, len(answer.body))):
-            self.wfile.write(answer.body[start:][:length])
+        pieces = SLOW_PIECES if answer.pause_seconds else 1
+        length = len(answer.body) // pieces + 1
+        for start in range(0, len(answer.body), length):
+            self.wfile.write(answer.body[start : start + length])
             time.sleep(answer.pause_seconds)
         if answer.is_stalled:
             select([self.connection], [], [], STALL_SECONDS)

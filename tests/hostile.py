@@ -167,7 +167,7 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "generate", lambda: _prepare_to_generate(run)
     yield "retry", lambda: _plan_round(run)
     yield "aggregate", lambda: aggregate(run)
-    yield "forget", lambda: forget(run, ForgetSelection(ids=("row-2",)), remove=True)
+    yield "forget", lambda: forget(run, ForgetSelection(prompt_parts=("circle 1",)), remove=True)
     yield "gc --remove", lambda: gc(str(output), 0, remove=True)
 
 

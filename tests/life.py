@@ -178,10 +178,7 @@ class Life:
             self.files.pipe_file(f"{path}/{key}", body)
 
     def _retry(self, *failed: int) -> None:
-        store = open_store(self.uri("first"))
-        retry_round = plan_next_round(store, load_plan(store))
-        if retry_round is not None:
-            make_missing(retry_round.store.uri, failed)
+        make_round(self.uri("first"), failed)
 
     def _abandon(self, job: Job) -> None:
         """Leave an unfinished run, and a part that no plan names."""
@@ -213,6 +210,14 @@ def make_missing(uri: str, failed: Collection[int] = ()) -> None:
             if part in missing:
                 part_format.pack(part, images).commit(store)
             start += count
+
+
+def make_round(run: str, failed: Collection[int] = ()) -> None:
+    """Plan the next round of a run, if there is anything to make, and commit noise to it."""
+    store = open_store(run)
+    retry_round = plan_next_round(store, load_plan(store))
+    if retry_round is not None:
+        make_missing(retry_round.store.uri, failed)
 
 
 def _image(place: int, is_failed: bool) -> EncodedImage:

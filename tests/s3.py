@@ -17,6 +17,9 @@ from uuid import uuid4
 
 import fsspec
 import pytest
+from botocore.retries.standard import ExponentialBackoff
+
+from imagekiln.steps.storage import object_store, s3_reader
 
 READY_SECONDS = 30.0
 PORTS = 8
@@ -102,6 +105,13 @@ def log_in(server: S3Server, monkeypatch: pytest.MonkeyPatch, login: Login = WRI
     for name, value in server.environment(login).items():
         monkeypatch.setenv(name, value)
     forget_connections()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests be repeated as often as always, but at once."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
+    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
+    monkeypatch.setattr(s3_reader, "WAIT_SECONDS", 0.0)
 
 
 def forget_connections() -> None:

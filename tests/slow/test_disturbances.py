@@ -12,14 +12,13 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
-from botocore.retries.standard import ExponentialBackoff
 
-from imagekiln.steps.storage import object_store, s3_reader
+from imagekiln.steps.storage import s3_reader
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.disturbance import ALL_FAULTS, disturbance
 from tests.life import Life
 from tests.published_life import PublishedLife, load_safely
-from tests.s3 import S3Server, log_in
+from tests.s3 import S3Server, hurry, log_in
 from tests.scenarios import Bench, Damage
 
 COUNT = int(os.environ.get("DISTURBANCES", "300"))
@@ -32,9 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Requests are repeated as often as always, but at once; small objects are read in ranges."""
-    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
-    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
-    monkeypatch.setattr(s3_reader, "WAIT_SECONDS", 0.0)
+    hurry(monkeypatch)
     monkeypatch.setattr(s3_reader, "TAIL_BYTES", 1000)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one may come after its step has ended
     yield

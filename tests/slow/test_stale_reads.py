@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from botocore.retries.standard import ExponentialBackoff
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.storage import s3_reader
 from tests.disturbance import Answer, Disturbance, Fault, Forward, disturbance
 from tests.life import Content, Life, lasting, make_missing
-from tests.s3 import S3Server, log_in
+from tests.s3 import S3Server, hurry, log_in
 
 RANGE_PATTERN = re.compile(r" bytes=(\d*)-(\d*)$")
 # What plans more than it would have, by an older manifest or list of image ids: the run it plans.
@@ -31,8 +29,7 @@ ENTRIES_PATTERN = re.compile(rb"<(Contents|CommonPrefixes)>.*?</\1>", re.DOTALL)
 @pytest.fixture
 def network(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disturbance]:
     """A proxy before the server, which spoils nothing yet."""
-    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
-    monkeypatch.setattr(s3_reader, "WAIT_SECONDS", 0.0)
+    hurry(monkeypatch)
     with disturbance(s3_server.endpoint) as proxy:
         log_in(S3Server(proxy.endpoint), monkeypatch)
         yield proxy

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from botocore.retries.standard import ExponentialBackoff
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, KilnError, StorageRefused, TryAgain
@@ -17,7 +16,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.wildcards import WildcardFiles
 from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
-from imagekiln.steps.storage import object_store, open_store, s3_reader
+from imagekiln.steps.storage import open_store, s3_reader
 from imagekiln.steps.storage.store import Store
 from tests import runs
 from tests.disturbance import (
@@ -29,7 +28,7 @@ from tests.disturbance import (
     disturbance,
 )
 from tests.life import read_images
-from tests.s3 import S3Server, forget_connections, log_in
+from tests.s3 import S3Server, forget_connections, hurry, log_in
 
 STEPS: dict[str, Callable[[str], object]] = {
     "aggregate": aggregate,
@@ -153,10 +152,7 @@ def test_store_that_asks_to_slow_down_for_a_minute_costs_at_most_tries(
     end = time.monotonic() + 60
     slow_down = SERVER_FAULTS["slow down"]
     network.choose = lambda _: slow_down if time.monotonic() < end else None
-    for _ in range(MAX_TRIES):
-        with suppress(TryAgain):
-            STEPS[name](finished.uri)
-            break
+    try_until_done(lambda: STEPS[name](finished.uri))
     assert time.monotonic() > end
     assert network.faults > 5
     assert content(store) == undisturbed
@@ -179,8 +175,7 @@ def test_shard_whose_writes_meet_a_fault_is_drawn_as_ever_or_to_be_tried_again(
     finished: PlanResult, network: Disturbance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write meets the fault as it is tried for the first time."""
-    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
-    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
+    hurry(monkeypatch)
     undisturbed = drawn_again(finished)
     for fault, spoil in (SERVER_FAULTS | EXPIRED_FAULTS).items():
         network.once_each(spoil, methods=("PUT",))
@@ -195,11 +190,17 @@ def drawn_again(run: PlanResult) -> dict[str, bytes]:
     keys = [part_key(0, number) for number in range(3)]
     for key in keys:
         store.remove(key)
+    try_until_done(lambda: generate(run.uri, 0))
+    return {key: store.read(key) for key in keys}
+
+
+def try_until_done(step: Callable[[], object]) -> None:
+    """Do it again for as long as it says so."""
     for _ in range(MAX_TRIES):
         with suppress(TryAgain):
-            generate(run.uri, 0)
-            break
-    return {key: store.read(key) for key in keys}
+            step()
+            return
+    raise AssertionError(f"not done after {MAX_TRIES} tries")
 
 
 @pytest.mark.slow

@@ -11,11 +11,9 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.export.step import export
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
-from imagekiln.steps.maintain.retry import plan_next_round
-from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
-from tests.life import lasting, make_missing
+from tests.life import lasting, make_missing, make_round
 from tests.mounts import fill, small_disk
 
 DISK_KIBIBYTES = 8192
@@ -30,16 +28,10 @@ def list_steps(output: Path) -> dict[str, Callable[[], object]]:
     """What writes to a run after its parts, in order."""
     run = str(output / "run")
 
-    def retry() -> None:
-        store = open_store(run)
-        retry_round = plan_next_round(store, load_plan(store))
-        assert retry_round is not None
-        make_missing(retry_round.store.uri)
-
     selection = ForgetSelection(prompt_parts=(FORGOTTEN,))
     return {
         "aggregate": lambda: aggregate(run),
-        "retry": retry,
+        "retry": lambda: make_round(run),
         "aggregate round": lambda: aggregate(run),
         "export": lambda: export(run, str(output.parent / "export")),
         "forget": lambda: forget(run, selection, [str(output.parent / "export")], remove=True),
