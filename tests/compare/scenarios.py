@@ -17,6 +17,10 @@ OWN_CHECK = """
 def is_light(image, row):
     return bool(image.mean() > 140)
 """
+OWN_SCORE = """
+def brightness(images, specs):
+    return [float(image.mean()) for image in images]
+"""
 RENDERED = {
     "name": "postcards",
     "prompts": "s3://prompts/postcards/{date}/*.parquet",
@@ -26,7 +30,7 @@ RENDERED = {
         "revision": "462165984030d82259a11f4367a4eed129e94a7b",
     },
     "defaults": {"negative_prompt": "{{workflow.name}} \"double\" 'single' $(id) é"},
-    "cluster": {"namespace": "images", "parallelism": 8, "priority": 10},
+    "cluster": {"namespace": "images", "parallelism": 8},
 }
 PROFILES = ("gpu", "h100", "cached-claim")
 
@@ -81,7 +85,7 @@ def samplers(work: Workspace) -> None:
 def webdataset(work: Workspace) -> None:
     """Small JPEGs in tars, each image saying only that a model made it."""
     work.prompts({"prompt": CIRCLES[:6], "id": COLORS[:6]})
-    encoding = {"kind": "jpeg", "quality": 80, "subsampling": 420, "progressive": True}
+    encoding = {"kind": "jpeg", "quality": 80, "subsampling": 420}
     job = work.job("webdataset", format="webdataset", encoding=encoding, metadata="mark")
     work.imagekiln("run", job)
     work.imagekiln("verify", work.run_uri("webdataset"))
@@ -90,7 +94,7 @@ def webdataset(work: Workspace) -> None:
 def files(work: Workspace) -> None:
     """Lossless WebP, each image in a file, by a sampler that draws noise at each step."""
     work.prompts({"prompt": CIRCLES[:6], "id": COLORS[:6], "tag": COLORS[:6]})
-    encoding = {"kind": "webp", "lossless": True, "method": 2}
+    encoding = {"kind": "webp", "lossless": True}
     sampler = {"steps": 4, "sampler": "euler_a"}
     job = work.job("files", format="files", encoding=encoding, carry=["tag"], defaults=sampler)
     work.imagekiln("run", job)
@@ -194,9 +198,7 @@ def nights(work: Workspace) -> None:
 
 def gates(work: Workspace) -> None:
     """Every gate that marks, on lossy WebP; the run fails by one of them, and is then accepted."""
-    package = work.folder / "python"
-    package.mkdir()
-    (package / "own_checks.py").write_text(OWN_CHECK, encoding="utf-8")
+    _write_module(work, "own_checks", OWN_CHECK)
     # The same seed with hardly another guidance gives hardly another image.
     work.prompts(
         {
@@ -206,9 +208,9 @@ def gates(work: Workspace) -> None:
         }
     )
     marking = {
-        "low_contrast": {"below": 0.5, "share": 0.0},
-        "over_saturated": {"above": 0.05},
-        "near_duplicate": {"distance": 8},
+        "low_contrast": {"share": 0.0},
+        "over_saturated": {},
+        "near_duplicate": {},
         "checks": [{"name": "light", "entry": "own_checks:is_light"}],
     }
     settings = {"encoding": {"kind": "webp", "quality": 70}, "card": {"license": "cc0-1.0"}}
@@ -216,6 +218,31 @@ def gates(work: Workspace) -> None:
     job = work.job("gates", gates=marking, metadata="none", defaults=sampler, **settings)
     work.imagekiln("run", job)
     work.imagekiln("aggregate", work.run_uri("gates"), "--accept", "low_contrast")
+
+
+def best_of_three(work: Workspace) -> None:
+    """Three candidates for each prompt, and the brightest of them."""
+    _write_module(work, "own_scores", OWN_SCORE)
+    work.prompts({"prompt": CIRCLES[:4], "seed": [1, None, 3, 4]})
+    scores = {"light": {"kind": "own", "entry": "own_scores:brightness", "min": 20}}
+    job = work.job("best", scores=scores, keep="best 1 of 3 by light")
+    work.imagekiln("run", job)
+    work.imagekiln("verify", work.run_uri("best"))
+
+
+def passes(work: Workspace) -> None:
+    """Images that are drawn over, enlarged and described before they are stored."""
+    work.prompts({"prompt": CIRCLES[:4]})
+    steps = {
+        "larger": {"kind": "upscale", "id": "models/upscaler"},
+        "fine": {"kind": "refine", "strength": 0.5, "width": TINY, "height": TINY},
+        "words": {"kind": "caption", "id": "models/captioner", "max_tokens": 4},
+    }
+    size = {"width": TINY, "height": TINY, "steps": 2}
+    model = {"id": "models/sd", "dtype": "float32"}
+    job = work.job("passes", model=model, defaults=size, passes=steps)
+    work.imagekiln("run", job)
+    work.imagekiln("verify", work.run_uri("passes"))
 
 
 def mistakes(work: Workspace) -> None:
@@ -238,6 +265,12 @@ def render(work: Workspace) -> None:
     work.imagekiln("render", job, "--event")
 
 
+def _write_module(work: Workspace, name: str, source: str) -> None:
+    package = work.folder / "python"
+    package.mkdir()
+    (package / f"{name}.py").write_text(source, encoding="utf-8")
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A function that carries it out, and where the runs go."""
@@ -252,9 +285,10 @@ class Scenario:
 
 
 ON_DISK = (
-    demo, mixed, samplers, files, flux, loras, rejected, retry, gates, mistakes, render,
+    demo, mixed, samplers, files, flux, loras, rejected, retry, gates, best_of_three, passes,
+    mistakes, render,
 )  # fmt: skip
-ON_S3 = (webdataset, pictures, retry, nights)
+ON_S3 = (demo, mixed, loras, webdataset, pictures, retry, best_of_three, passes, nights)
 SCENARIOS = (
     *(Scenario(play) for play in ON_DISK),
     *(Scenario(play, "s3") for play in ON_S3),

@@ -37,7 +37,7 @@ def write(
     """
     stable = {name: content for name, content in files.items() if not VOLATILE.search(name)}
     records = {name: _record(name, content) for name, content in sorted(stable.items())}
-    text = json.dumps({"commands": commands, "files": records}, indent=1)
+    text = json.dumps({"commands": commands, "files": records}, indent=1, default=str)
 
     for place, name in places.items():
         text = text.replace(place, name)

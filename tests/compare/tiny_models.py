@@ -28,7 +28,7 @@ def build(folder: Path) -> None:
 
 def _sources() -> dict[str, Path]:
     # Only here: they load torch and diffusers, which takes seconds.
-    from tests import adapters, loras, models
+    from tests import adapters, image_models, loras, models
 
     return {
         "sd": models.folder("sd"),
@@ -36,6 +36,8 @@ def _sources() -> dict[str, Path]:
         "flux": models.folder("flux"),
         "controlnet": adapters.controlnet("sd"),
         "ip-adapter": adapters.ip_adapter("sd"),
+        "upscaler": image_models.upscaler_folder(),
+        "captioner": image_models.captioner_folder(),
         "lora-style": loras.folder("sdxl"),
         "lora-detail": loras.folder("sdxl", 1, text=True),
     }
