@@ -145,7 +145,7 @@ sbom: wheel $(TOOLS)/bin ## List the packages that a full installation has, with
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(TOOLS)/bin/cyclonedx-py environment \
 		--output-reproducible --pyproject pyproject.toml --output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
 
-release: ## Build, check and hash what a release publishes, from a commit: docs/releasing.md
+release: ## Build, check and hash what a release publishes, from a commit: CONTRIBUTING.md
 	@test -z "$$($(UNCOMMITTED))" || { echo >&2 "Commit or remove these first:"; { $(UNCOMMITTED); } >&2; exit 1; }
 	@rm -rf dist
 	@$(MAKE) --no-print-directory sbom

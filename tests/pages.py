@@ -17,10 +17,20 @@ HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def blocks(language: str) -> Iterator[str]:
-    """Every block of this language in every page."""
-    for page in PAGES:
+def blocks(language: str, *of: Path) -> Iterator[str]:
+    """Yield every block of this language in these pages, or in all."""
+    for page in of or PAGES:
         yield from (text for kind, text in BLOCK.findall(page.read_text()) if kind == language)
+
+
+def with_blocks(language: str) -> list[Path]:
+    """Return the pages that have a block of this language."""
+    return [page for page in PAGES if any(blocks(language, page))]
+
+
+def page_name(page: Path) -> str:
+    """Return the path of a page in the repository."""
+    return page.relative_to(ROOT).as_posix()
 
 
 def prose(page: Path) -> str:

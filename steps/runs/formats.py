@@ -36,7 +36,7 @@ takes and gives an object's whole `bytes`. A library that needs a path gets a te
    - Add it to `FORMATS` in `tests/steps/runs/test_readers.py`, the tools that people read it with.
    - Add it to both `test_kill.py` (`tests/steps/generate/test_kill.py`, `tests/slow/test_kill.py`),
      and to the message that `tests/steps/job/test_validation_errors.py` expects.
-6. Describe it in `docs/job.md`, `docs/dataset.md` and `CHANGELOG.md`.
+6. Describe it in `docs/job.md` and `docs/dataset.md`.
 """
 
 from collections.abc import Container, Iterator, Sequence

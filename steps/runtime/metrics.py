@@ -1,7 +1,7 @@
 """The metrics of the generate step, and their values in this process.
 
 They are off unless `metrics_server` turns them on: then every call here compares one attribute with
-None. What they mean to users is in docs/metrics.md, which a test compares with `METRICS`.
+None. What they mean to users is in docs/monitoring.md, which a test compares with `METRICS`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from itertools import takewhile
+from pathlib import Path
 
+import click
+
+from imagekiln.workflows.cli.main import main
 from tests import pages
 
 SEPARATORS = ("|", "&&", ";")
@@ -12,7 +16,7 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of every call of `imagekiln` in the lines of a shell script."""
+    """Yield the words of every call of `imagekiln` in the lines of a shell script."""
     for line in text.replace("\\\n", "").splitlines():
         words = shlex.split(line, comments=True)
         while words:
@@ -24,7 +28,16 @@ def commands(text: str) -> Iterator[list[str]]:
                 yield list(takewhile(lambda word: word != ">", command[1:]))
 
 
-def shown_commands() -> list[list[str]]:
-    """Those of the pages' shell blocks, without repetitions."""
-    unique = {tuple(words): words for text in pages.blocks("sh") for words in commands(text)}
+def shown_commands(page: Path) -> list[list[str]]:
+    """Return the calls in a page's shell blocks, without repetitions."""
+    unique = {tuple(words): words for text in pages.blocks("sh", page) for words in commands(text)}
     return [words for words in unique.values() if words]
+
+
+def find_command(words: list[str]) -> tuple[click.Command | None, list[str]]:
+    """Return the command that the words call, perhaps of a group, and the words after its name."""
+    command: click.Command | None = main
+    rest = words
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        command, rest = command.commands.get(rest[0]), rest[1:]
+    return command, rest

@@ -11,7 +11,7 @@ import pytest
 from imagekiln.workflows.cli.main import main
 from tests import pages
 from tests.package.finished_job import call, only_run
-from tests.package.shown_commands import commands, shown_commands
+from tests.package.shown_commands import commands, find_command, shown_commands
 from tests.pages import CODE_SPAN, ROOT
 
 CALL = re.compile(r"(?:[A-Z_]+=\S+ )*imagekiln [a-zA-Z{-]")
@@ -22,20 +22,14 @@ DOCKERFILE = re.compile(r"docker build --file (\S+)")
 # Commands that a machine without a cluster and a GPU runs in a second.
 LOCAL = {
     "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
-    "reproduce", "diff", "gc", "schema", "manifests", "render", "preview", "simulate",
+    "reproduce", "diff", "gc", "schema", "manifests", "render", "preview",
 }  # fmt: skip
 # Processes that load torch again, a file that `tune` measures, a whole page: other tests have them.
 ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20|published\.yaml")
 
 
-def help_commands() -> list[list[str]]:
-    """Those of the commands' help."""
-    texts = [command.epilog or "" for command in main.commands.values()]
-    return [words for text in texts for words in commands(text)]
-
-
 def mentioned_commands() -> list[list[str]]:
-    """Those within sentences of the pages, of the program's messages, and of YAML's comments.
+    """Return those within sentences of the pages, of messages, and of YAML's comments.
 
     Some are only a name, others have placeholders.
     """
@@ -48,14 +42,36 @@ def mentioned_commands() -> list[list[str]]:
 
 
 def options(command: click.Command) -> set[str]:
+    """Return the names of a command's options."""
     return {option for parameter in command.params for option in parameter.opts} | {"--help"}
 
 
-@pytest.mark.parametrize("words", [*shown_commands(), *help_commands()], ids=" ".join)
-def test_shown_command_is_one(words: list[str]) -> None:
-    command = main.commands[words[0]]
-    assert {word for word in words[1:] if word.startswith("-")} <= options(command)
-    assert isinstance(command.make_context(words[0], words[1:]), click.Context)
+def mistake(words: list[str]) -> str | None:
+    """Return the words if they are no command, or it would not parse them."""
+    command, rest = find_command(words)
+    if command is None or not {word for word in rest if word.startswith("-")} <= options(command):
+        return " ".join(words)
+    try:
+        command.make_context(words[0], rest)
+    except click.ClickException as error:
+        return f"{' '.join(words)}: {error}"
+    return None
+
+
+@pytest.mark.parametrize("page", pages.with_blocks("sh"), ids=pages.page_name)
+def test_shown_commands_are_some(page: Path) -> None:
+    assert list(filter(None, map(mistake, shown_commands(page)))) == []
+
+
+def test_commands_in_the_help_are_some() -> None:
+    groups = [command for command in main.commands.values() if isinstance(command, click.Group)]
+    every = [
+        *main.commands.values(),
+        *(each for group in groups for each in group.commands.values()),
+    ]
+    shown = [words for command in every for words in commands(command.epilog or "")]
+    assert len(shown) > 20
+    assert list(filter(None, map(mistake, shown))) == []
 
 
 def test_mentioned_commands_and_their_options_are_there() -> None:
@@ -63,8 +79,8 @@ def test_mentioned_commands_and_their_options_are_there() -> None:
     for words in mentioned_commands():
         if words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
             continue  # of all commands: imagekiln --help, imagekiln COMMAND --help
-        command = main.commands.get(words[0])
-        names = {word for word in words[1:] if word.startswith("-") and "{" not in word}
+        command, rest = find_command(words)
+        names = {word for word in rest if word.startswith("-") and "{" not in word}
         if command is None or not names <= options(command):
             mistakes.append(" ".join(words))
     assert mistakes == []
@@ -91,28 +107,25 @@ def test_shown_manifests_and_dockerfiles_are_there() -> None:
     assert [path for path in sorted(shown) if not (ROOT / "workflows" / path).exists()] == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        words
-        for words in shown_commands()
-        if words[0] in LOCAL and not ELSEWHERE.search(" ".join(words))
-    ],
-    ids=" ".join,
-)
-def test_shown_command_works(words: list[str], finished_job: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(finished_job, folder)
+@pytest.mark.parametrize("page", pages.with_blocks("sh"), ids=pages.page_name)
+def test_shown_commands_work(page: Path, finished_job: Path, tmp_path: Path) -> None:
+    for number, words in enumerate(shown_commands(page)):
+        if words[0] in LOCAL and not ELSEWHERE.search(" ".join(words)):
+            run_command(words, Path(shutil.copytree(finished_job, tmp_path / str(number))))
+
+
+def run_command(words: list[str], folder: Path) -> None:
+    """Run a command of the docs in a copy of the finished job."""
     if words[0] == "init":
         (folder / "job.yaml").unlink()
     if words[0] == "preview":  # of a run that it begins
         words = [*words, "--set", "run_id=sampled"]
     result = call(folder, *[substitute(word, words[0], folder) for word in words])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, (words, result.output)
 
 
 def substitute(word: str, command: str, folder: Path) -> str:
-    """A word of a command of the docs, with what it stands for on this machine."""
+    """Return a word of a command of the docs, with what it stands for on this machine."""
     run = only_run(folder)
     if word.endswith(("/RUN", "/OTHER")) or word in ("RUN", "OTHER"):
         return str(run)

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
@@ -20,23 +19,22 @@ from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
 )
 from imagekiln.workflows.profiles.loader import load_profile
-from tests.pages import PAGES, ROOT, anchors, blocks, links
+from tests.pages import PAGES, ROOT, anchors, blocks, links, page_name, with_blocks
 
 PROJECT_URL = re.compile(r"https://github\.com/imagekiln/imagekiln/(?:blob|tree)/main/")
 
 
-@pytest.mark.parametrize("text", list(blocks("yaml")))
-def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
-    if "kind" in yaml.safe_load(text):
-        assert yaml.safe_load(text)["kind"] == "Kustomization"
-    elif "prompts" in yaml.safe_load(text):
-        assert validate_job(yaml.safe_load(text)).name
-    elif "prices" in yaml.safe_load(text):
-        (tmp_path / "prices.yaml").write_text(text)
-        assert read_price_file(str(tmp_path / "prices.yaml")).prices
-    else:
-        (tmp_path / "own.yaml").write_text(text)
-        assert load_profile(str(tmp_path / "own.yaml")).name == "own"
+@pytest.mark.parametrize("page", with_blocks("yaml"), ids=page_name)
+def test_shown_jobs_and_profiles_are_some(page: Path, tmp_path: Path) -> None:
+    for text in blocks("yaml", page):
+        document = yaml.safe_load(text)
+        if "kind" in document:
+            assert document["kind"] == "Kustomization"
+        elif "prompts" in document:
+            assert validate_job(document).name
+        else:
+            (tmp_path / "own.yaml").write_text(text)
+            assert load_profile(str(tmp_path / "own.yaml")).name == "own"
 
 
 def imports(source: str) -> Iterator[tuple[str, str]]:
@@ -48,16 +46,18 @@ def imports(source: str) -> Iterator[tuple[str, str]]:
             yield "imagekiln", node.attr
 
 
-@pytest.mark.parametrize("text", list(blocks("python")))
-def test_shown_python_parses_and_uses_names_that_exist(text: str) -> None:
-    assert ast.parse(text).body
-    for module, name in imports(text):
-        assert hasattr(import_module(module), name), f"{module}.{name}"
+@pytest.mark.parametrize("page", with_blocks("python"), ids=page_name)
+def test_shown_python_parses_and_uses_names_that_exist(page: Path) -> None:
+    for text in blocks("python", page):
+        assert ast.parse(text).body
+        for module, name in imports(text):
+            assert hasattr(import_module(module), name), f"{module}.{name}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=page_name)
+def test_links_lead_somewhere_and_no_marks_of_a_merge_are_left(page: Path) -> None:
     assert [link for link in links(page) if is_dead(link, page)] == []
+    assert not re.findall(r"^(?:<{7}|={7}|>{7})(?: |$)", page.read_text(), re.MULTILINE)
 
 
 def is_dead(link: str, page: Path) -> bool:
@@ -99,8 +99,3 @@ def test_every_check_of_the_doctor_is_described() -> None:
     ]
     checks = {name for module in names for name in module}
     assert first_cells("docs/cluster.md", "## Check the cluster") == checks
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
-def test_no_page_has_the_marks_of_a_merge(page: Path) -> None:
-    assert not re.findall(r"^(?:<{7}|={7}|>{7})(?: |$)", page.read_text(), re.MULTILINE)

@@ -15,7 +15,7 @@ from imagekiln.workflows.templates.metrics import (
 )
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.+) \|$", re.MULTILINE)
 
 

@@ -18,7 +18,7 @@ MAX_PARALLELISM = 1000  # of a job
 COMPUTED_MARGIN = 4
 MIB_PER_GIB = 1024
 # The disk that planning takes for a million rows: their texts as they are read, and once more by
-# shape where there are several. Measured; docs/LOG.md has the conditions.
+# shape where there are several. Measured; docs/decisions.md has the conditions.
 PLANNING_MIB_ONE_SHAPE = 279
 PLANNING_MIB_SEVERAL_SHAPES = 531
 SPARE_DISK = 1.3  # for longer prompts than those that were measured

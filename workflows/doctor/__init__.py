@@ -24,7 +24,7 @@
    `workflows/cluster/overlays/whole-cluster/doctor.yaml` or, for a namespaced kind, in the Role
    imagekiln-submitter of `workflows/cluster/base/access.yaml`.
 5. Add it to the table in `docs/cluster.md`, which `tests/package/test_docs.py` compares with the
-   code, and to `CHANGELOG.md`.
+   code.
 
 Imports `client` and below.
 """

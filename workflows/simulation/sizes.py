@@ -1,6 +1,6 @@
 """How large a run gets: its workflow objects, by what is really rendered, and what planning takes.
 
-Rates and amounts were measured; docs/performance.md and docs/LOG.md have the conditions.
+Rates and amounts were measured; docs/performance.md and docs/decisions.md have the conditions.
 """
 
 import base64

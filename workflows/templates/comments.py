@@ -45,7 +45,7 @@ COMMENTS = [
     ("{name: nothing,", "The exit handler of child workflows: their parent reports for them."),
     (
         "metrics:",
-        "Argo's controller serves them, with argo_workflows_ before the name: docs/metrics.md.",
+        "Argo's controller serves them, with argo_workflows_ before the name: docs/monitoring.md.",
     ),
     (
         "expression: lastRetry.exitCode",

@@ -2,7 +2,8 @@
 
 Those of a run are computed by the exit handler's pod (`workflows/pod/run_metrics.py`), which leaves
 every value as an output parameter, a number also where the run failed: Argo would mark a workflow
-whose metric has no value. What they mean is in docs/metrics.md, which a test compares with these.
+whose metric has no value. What they mean is in docs/monitoring.md, which a test compares with
+these.
 
 A help text never changes, in no version: Argo's controller refuses a metric that it knows with
 another help until it is started again. A metric that means something else gets another name.

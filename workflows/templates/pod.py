@@ -94,9 +94,9 @@ def template_defaults(profile: Profile) -> m.Template:
     """What the templates of all steps share. Argo merges a template's own values over it.
 
     Lists merge by the name of their items. No variable of a template's own may be here: where the
-    same name is in both lists, Argo mixes up the fields of neighbors (docs/LOG.md). DAGs get the
-    defaults too, and have no use for them. Nothing that would change a DAG belongs here, such as a
-    retry strategy.
+    same name is in both lists, Argo mixes up the fields of neighbors (docs/decisions.md). DAGs get
+    the defaults too, and have no use for them. Nothing that would change a DAG belongs here, such
+    as a retry strategy.
     """
     pod = profile.steps
     replaced = _replaced_variables(profile)

@@ -15,8 +15,8 @@ what is retried:
 5. Test it in `tests/workflows/templates/test_pod_retries.py`.
 6. Run `make golden`, and read the diff. Only `CHILD_RETRY_EXPRESSION` is repeated by hand, in
    `workflows/cluster/base/batch.yaml`; a test compares the two.
-7. Change the rows of the tables in `docs/cluster.md` ("Failures"), and say in `CHANGELOG.md` that
-   users run `imagekiln apply`.
+7. Change `docs/cluster.md` ("Failures") and the table of exit codes in `docs/operations.md`. Users
+   have to run `imagekiln apply`.
 """
 
 from hera.workflows import RetryStrategy
