@@ -63,7 +63,7 @@ def test_a_release_refuses_files_that_git_does_not_hold(tmp_path: Path) -> None:
 def test_the_versions_called_tested_are_the_locked_ones() -> None:
     table = re.findall(
         r"^\| (torch|diffusers|transformers) \|.*\| ([\d.]+) \|$",
-        (ROOT / "docs" / "install.md").read_text(),
+        (ROOT / "docs" / "start.md").read_text(),
         re.MULTILINE,
     )
     lock = (ROOT / "requirements" / "lock.txt").read_text()
