@@ -44,8 +44,8 @@ To add a column:
 8. Test it. `_random_rows` and `test_every_setting_changes_the_id` in
    `tests/steps/plan/test_image_sql.py` list values by hand; `all_variants` in `tests/histories.py`
    has what must leave no trace in a model.
-9. Describe it in `docs/job.md`, `docs/quality.md`, `docs/metadata.md`, `docs/dataset.md` and, if it
-   decides pixels, in `docs/guarantees.md` and `docs/models.md`. Warn in `CHANGELOG.md`: an input
+9. Describe it in `docs/job.md`, `docs/quality.md`, `docs/dataset.md` and, if it decides pixels, in
+   `docs/guarantees.md` and `docs/models.md`. Warn in `CHANGELOG.md`: an input
    that already has a column of this name now counts, `carry` refuses the name, and so do the plans
    of runs that carried it.
 

@@ -16,7 +16,7 @@ from click.testing import Result
 from tests import loras
 from tests.models import folder as model_folder
 from tests.package.finished_job import call
-from tests.pages import EXAMPLES
+from tests.pages import EXAMPLES, ROOT
 from tests.workflows.argo_schemas import mistakes
 
 QUICK = ("--set", "defaults.steps=2")
@@ -49,9 +49,9 @@ def manifest(folder: Path, columns: str) -> list[tuple[object, ...]]:
 
 
 def test_every_example_is_listed() -> None:
-    page = (EXAMPLES / "README.md").read_text()
-    names = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
-    assert {name for name in names if f"]({name})" not in page} == set()
+    page = (ROOT / "docs" / "README.md").read_text()
+    names = {path.name for path in EXAMPLES.iterdir()} - {"__pycache__"}
+    assert {name for name in names if f"](examples/{name})" not in page} == set()
 
 
 def test_minimal_job_makes_four_images(folder: Path) -> None:

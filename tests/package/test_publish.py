@@ -1,4 +1,4 @@
-"""docs/start.md leads from a template to a dataset on a hub, by the commands of one section."""
+"""The best of four reaches a hub: commands and Python of two sections of docs, in their order."""
 
 import os
 import shutil
@@ -19,19 +19,13 @@ from tests.pages import BLOCK, EXAMPLES, ROOT
 
 # huggingface_hub 2.4.0 passes bytes as `data`, which its HTTP client deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-PAGE = ROOT / "docs" / "start.md"
-SECTION = "## The best of four\n"
-PUBLISHED = """
-from datasets import load_dataset
-images = load_dataset("USER/shapes", revision="v1", split="train")
-print(len(images), images[0]["image"].size)
-"""
+SECTIONS = (("start.md", "## The best of four\n"), ("export.md", "## Publish on a hub\n"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the examples, as the page does; the model takes one step for an image."""
-    copy = Path(shutil.copytree(EXAMPLES, tmp_path / "publish"))
+    """A copy of the examples, as the page makes it; one denoising step for an image."""
+    copy = Path(shutil.copytree(EXAMPLES, tmp_path / "first"))
     monkeypatch.syspath_prepend(copy)
     monkeypatch.setenv("IMAGEKILN__DEFAULTS__STEPS", "1")
     # A browser would look at it until Ctrl-C.
@@ -53,9 +47,8 @@ def stop(_: object) -> None:
 
 
 def run_command(folder: Path, words: list[str]) -> str:
-    """Run a command of the page, and return what it prints."""
-    names = {"hf://datasets/USER/shapes": f"hf://datasets/{REPOSITORY}"}
-    words = [names.get(word, word) for word in words]
+    """Run a command of the page and return its output."""
+    words = [word.replace("USER/shapes", REPOSITORY) for word in words]
     if words[0] == "gallery":
         words += ["--port", "0"]
     result = call(folder, *words)
@@ -64,7 +57,7 @@ def run_command(folder: Path, words: list[str]) -> str:
 
 
 def run_python(folder: Path, text: str, endpoint: str) -> str:
-    """Return what Python prints in a process that knows the hub by its environment."""
+    """Run Python of the page in a process that has the hub in its environment."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
@@ -80,18 +73,23 @@ def run_python(folder: Path, text: str, endpoint: str) -> str:
     return done.stdout
 
 
+def blocks() -> Iterator[tuple[str, str]]:
+    """The sections' blocks of code, with their languages."""
+    for page, heading in SECTIONS:
+        text = (ROOT / "docs" / page).read_text().split(heading, 1)[1]
+        yield from BLOCK.findall(text.split("\n## ", 1)[0])
+
+
 @pytest.mark.slow
-def test_page_leads_from_a_template_to_a_dataset_on_a_hub(folder: Path, hub: DatasetHub) -> None:
-    section = PAGE.read_text().partition(SECTION)[2].partition("\n## ")[0]
+def test_the_best_of_four_reaches_a_hub(folder: Path, hub: DatasetHub) -> None:
     printed: list[str] = []
     loaded: list[str] = []
-    for kind, text in BLOCK.findall(section):
+    for kind, text in blocks():
         if kind == "sh":
             printed += [run_command(folder, words) for words in commands(text)]
         elif kind == "python":
             loaded.append(run_python(folder, text, hub.endpoint))
 
     assert "images:      128 " in printed[0]
-    assert [text.startswith("32 a ") for text in loaded] == [True]
+    assert loaded[0].startswith("32 a ")
     assert {*hub.tags} == {"v1"}
-    assert run_python(folder, PUBLISHED, hub.endpoint) == "32 (64, 64)\n"
