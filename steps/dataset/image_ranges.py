@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.readback import read_range
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
 MAX_RANGE_BYTES = 2**24  # so that the threads share what is large
@@ -71,7 +71,6 @@ def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
     return place.part == group[0].part and is_near and is_small
 
 
-@confirm_damage
 def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:
     start = group[0].offset
     length = group[-1].end - start

@@ -20,7 +20,7 @@ from imagekiln.steps.runs.plan import Count
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, parse_parquet, read_whole, require_columns
-from imagekiln.steps.storage.store import Store, confirm_damage, read_small
+from imagekiln.steps.storage.store import Store, read_small
 
 # Raise it when an older Imagekiln would misread a plan, or ignore what it must not, such as a new
 # field. A new setting with a default needs no new version: an older Imagekiln refuses it.
@@ -81,7 +81,6 @@ EXPORT_PLAN_TYPE_ADAPTER: TypeAdapter[ExportPlan] = TypeAdapter(ExportPlan)
 VERSION_TYPE_ADAPTER: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
-@confirm_damage
 def load_export_plan(store: Store) -> ExportPlan:
     """The plan of the export in `store`. Raises Missing, BadInput, NewerVersion, TryAgain."""
     content = read_small(store, EXPORT_KEY)
@@ -147,7 +146,6 @@ def require_settings(store: Store, plan: ExportPlan, settings: ExportSettings) -
             )
 
 
-@confirm_damage
 def read_file_rows(store: Store, plan: ExportPlan, number: int) -> pa.Table:
     """The rows of one file, as they were planned. Raises BadInput where they are others."""
     sha256 = plan.files[number].sha256

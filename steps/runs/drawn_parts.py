@@ -34,7 +34,7 @@ from imagekiln.steps.runs.image import (
 from imagekiln.steps.runs.keys import drawn_key
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.tables import parse_parquet
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 DRAWN_VERSION = 1
 VERSION_METADATA = "imagekiln.drawn_version"
@@ -127,7 +127,6 @@ def remove_drawn_part(store: Store, part: Part) -> None:
         store.remove(drawn_key(part.key))
 
 
-@confirm_damage
 def read_drawn_part(store: Store, part: Part, scores: Collection[str]) -> list[DrawnImage] | None:
     """The drawn images of a part, of a job with these scores; None where they are not there.
 

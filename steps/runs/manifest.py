@@ -13,12 +13,11 @@ from imagekiln.steps.runs.row_checks import (
     check_outcomes,
 )
 from imagekiln.steps.runs.tables import open_parquet, parse_parquet, read_whole, require_columns
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 MANIFEST_COLUMNS = (*REQUIRED_COLUMNS, "status", *OUTCOME_BOUNDS, *OUTCOME_PATTERNS)
 
 
-@confirm_damage
 def read_manifest(store: Store, number: int, images: int) -> pa.Table:
     """The manifest of a shard with so many images.
 
@@ -33,7 +32,6 @@ def read_manifest(store: Store, number: int, images: int) -> pa.Table:
         return manifest
 
 
-@confirm_damage
 def read_manifest_columns(
     store: Store, number: int, images: int, columns: Sequence[str]
 ) -> pa.Table:

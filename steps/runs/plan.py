@@ -34,7 +34,7 @@ from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store, confirm_damage, read_small
+from imagekiln.steps.storage.store import Store, read_small
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
@@ -238,7 +238,6 @@ def plan_to_json(plan: Plan) -> bytes:
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
 
 
-@confirm_damage
 def load_plan(store: Store) -> Plan:
     """Read the plan of the run in `store`.
 

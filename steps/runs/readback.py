@@ -8,7 +8,7 @@ from typing import BinaryIO
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image
 from imagekiln.steps.runs.damage import DAMAGE_ERRORS, damage_error
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 
 def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
@@ -28,7 +28,6 @@ def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
     return _read_image(store, part, offset, size, row.get("sha256"))
 
 
-@confirm_damage
 def _read_image(store: Store, key: str, offset: int, size: int, sha256: object) -> bytes:
     with store.open(key) as file:
         content = read_range(file, offset, size)

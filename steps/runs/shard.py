@@ -28,7 +28,7 @@ from imagekiln.steps.runs.tables import (
     require_field_types,
 )
 from imagekiln.steps.runs.webui_text import model_label
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
 
@@ -57,7 +57,6 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-@confirm_damage
 def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     """The image rows of a shard, as they were planned. Raises BadInput as `read_shard` does."""
     require_shard(store, plan, shard)
@@ -107,7 +106,6 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
     return rows
 
 
-@confirm_damage
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
     """The columns of the rows of the plan's parts.
 

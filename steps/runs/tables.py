@@ -17,7 +17,7 @@ from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.runs.damage import CONTENT_ERRORS, damage_error
 from imagekiln.steps.runs.sidecar import to_values
 from imagekiln.steps.storage.failures import is_storage_error, translate_errors
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
     "text": pa.string(),
@@ -181,7 +181,6 @@ def from_parquet(content: bytes, where: str) -> pa.Table:
         return read_whole(parquet, types={})
 
 
-@confirm_damage
 def read_table(store: Store, key: str) -> pa.Table:
     """Read a whole table, of any columns. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.uri_of(key))
@@ -192,7 +191,6 @@ def read_column(store: Store, key: str, name: str) -> pa.Array:
     return read_columns(store, key, [name])[name].combine_chunks()
 
 
-@confirm_damage
 def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
     """Read these columns of a table, in this order.
 
@@ -205,7 +203,6 @@ def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
         return read_whole(parquet, names).select(names)
 
 
-@confirm_damage
 def count_rows(store: Store, key: str) -> int:
     """Read a whole table, a batch at a time, and count its rows.
 
@@ -215,7 +212,6 @@ def count_rows(store: Store, key: str) -> int:
         return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
 
 
-@confirm_damage
 def read_bounds(store: Store, key: str, name: str) -> tuple[int, int] | None:
     """The lowest and the highest number of a column, read a batch at a time; None without rows.
 

@@ -1,6 +1,7 @@
 """What failures of disks and object stores mean to the user: the one translator of their errors."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
@@ -15,20 +16,10 @@ from imagekiln.steps.errors import (
     first_line,
 )
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
-from imagekiln.steps.storage.web_client import RefusedAddress, SlowServer
 
 Operation = Literal["read", "write", "list", "remove"]
 NO_SPACE = "the disk is full, or can hold no more files. Free some space and run the command again."
-NO_MORE_OPEN = (
-    "too many files are open. Raise the limit, such as by `ulimit -n 4096`, and run the command "
-    "again."
-)
-EXHAUSTION = {
-    errno.ENOSPC: NO_SPACE,
-    errno.EDQUOT: NO_SPACE,
-    errno.EMFILE: NO_MORE_OPEN,
-    errno.ENFILE: NO_MORE_OPEN,
-}
+EXHAUSTION = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file has the name of a folder that is to be created.
 UNUSABLE_PATH_ERRNOS = {
     errno.EROFS,
@@ -73,29 +64,13 @@ CLIENT_SETTING_ERRORS = {
     "ParamValidationError": "the bucket or key is not a valid name; correct the URI",
     "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
 }
-# Of settings that botocore cannot use: by name, or by the name of what they are a kind of.
-INVALID_SETTING_ERRORS = {
-    "ConfigParseError",
-    "EndpointProviderError",
-    "InvalidChecksumConfigError",
-    "InvalidConfigError",
-    "InvalidDefaultsMode",
-    "InvalidEndpointConfigurationError",
-    "InvalidIMDSEndpointError",
-    "InvalidIMDSEndpointModeError",
-    "InvalidProxiesConfigError",
-    "InvalidRetryConfigurationError",
-    "InvalidS3AddressingStyleError",
-    "UnknownCredentialError",
-    "UnsupportedS3ConfigurationError",
-    "UnsupportedSignatureVersionError",
-}
+# How it names errors of settings that it cannot use.
+INVALID_SETTING = re.compile("Invalid|Unsupported|ConfigParse|EndpointProvider|UnknownCredential")
 # Where botocore reads settings and credentials, before any request to the store.
 SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"}
 INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
 # aiobotocore's wrapper of any error that is none of a connection.
 UNEXPECTED_ERROR = "HTTPClientError"
-CERTIFICATE_FILE_LIBRARIES = ("PEM", "X509")  # of OpenSSL, for errors of reading such a file
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
 # What these libraries raise where no connection was made: by name, for the same reason.
 CONNECTION_ERRORS = {
@@ -124,7 +99,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
             raise
         if operation is not None and not isinstance(explanation, Missing):
             STORAGE_ERRORS.add(operation=operation)
-        if isinstance(explanation, StorageRefused) or is_expiry(error):
+        if isinstance(explanation, StorageRefused) or _is_expiry(error):
             _forget_connections()
         raise explanation from error
 
@@ -139,17 +114,6 @@ def _forget_connections() -> None:
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None where it is not a failure of storage."""
-    errors = (error, *_iter_causes(error))
-    if any(isinstance(cause, RefusedAddress) for cause in errors):
-        return StorageRefused(
-            f"{where}: leads to an address of this machine or of its cloud's services, which is "
-            "not for jobs. Name another host."
-        )
-    if any(isinstance(cause, SlowServer) for cause in errors):
-        return TryAgain(
-            f"{where}: the server sends less than 4 kB a second. Run the command again, or copy "
-            "the file to a disk or a bucket first."
-        )
     if _is_of_client_setting(error):
         return _explain_client_setting(where, error)
     if isinstance(error, OSError):
@@ -157,9 +121,9 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     if isinstance(error, MemoryError):
         return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
 
-    if is_expiry(error):
+    if _is_expiry(error):
         return _expired_credentials(where)
-    return _explain_library_error(where, error) if is_client_library_error(error) else None
+    return _explain_library_error(where, error) if _is_client_library_error(error) else None
 
 
 def _is_of_client_setting(error: Exception) -> bool:
@@ -175,17 +139,16 @@ def _is_of_client_setting(error: Exception) -> bool:
         return False
     # A file of certificates, a header with a key, the URL of a proxy; not what a server answers.
     cause = error.__cause__ or error.__context__
-    if cause is not None and _is_setting_error(cause):
-        return True
-    if isinstance(cause, ValueError):
-        return not isinstance(cause, UnicodeDecodeError) and not is_client_library_error(cause)
-    is_file = isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError)
-    return is_file or getattr(cause, "library", None) in CERTIFICATE_FILE_LIBRARIES
+    if _is_client_library_error(cause):
+        return cause is not None and _is_setting_error(cause)
+    return isinstance(cause, FileNotFoundError | PermissionError | ValueError)
 
 
 def _is_setting_error(error: BaseException) -> bool:
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & (CLIENT_SETTING_ERRORS.keys() | INVALID_SETTING_ERRORS))
+    if not _is_client_library_error(error):
+        return False
+    names = [kind.__name__ for kind in type(error).__mro__]
+    return any(name in CLIENT_SETTING_ERRORS or INVALID_SETTING.match(name) for name in names)
 
 
 def _explain_client_setting(where: str, error: Exception) -> StorageRefused:
@@ -213,12 +176,12 @@ def _explain_library_error(where: str, error: Exception) -> KilnError:
     )
 
 
-def is_client_library_error(error: Exception) -> bool:
+def _is_client_library_error(error: BaseException | None) -> bool:
     """Whether one of the libraries that send requests raised it."""
     return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
 
 
-def is_expiry(error: Exception) -> bool:
+def _is_expiry(error: Exception) -> bool:
     """Whether the credentials have expired, as the store says or as the client knows itself."""
     if type(error).__name__ in EXPIRED_CREDENTIALS_ERRORS:
         return True
@@ -260,7 +223,7 @@ def error_reason(error: BaseException) -> str:
 
 
 def _explain_os_error(where: str, error: OSError) -> KilnError:
-    if is_expiry(error):
+    if _is_expiry(error):
         return _expired_credentials(where)
     if isinstance(error, PermissionError):
         return _explain_refusal(where, error)
@@ -271,7 +234,7 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
 
     reason = error_reason(error)
     if error.errno in EXHAUSTION:
-        return TryAgain(f"{where}: {EXHAUSTION[error.errno]}")
+        return TryAgain(f"{where}: {NO_SPACE}")
     if error.errno in UNUSABLE_PATH_ERRNOS:
         return _explain_unusable_path(where, error)
     if error_code(error) in REJECTED_REQUEST_CODES:
@@ -312,39 +275,21 @@ def is_object_absent(error: FileNotFoundError) -> bool:
 def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
     if error_code(error) == NO_BUCKET_CODE:
         return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
-    if error_code(error) == "NoSuchUpload":
-        return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
-    if failure := _find_connection_failure(error):
-        return TryAgain(
-            f"{where}: storage did not answer ({error_reason(failure)}). Run the command again."
-        )
-    if answer := _find_other_answer(error):
-        return _explain_library_error(where, answer)
+    if failure := _find_failed_request(error):
+        return _explain_library_error(where, failure)
     return Missing(f"{where}: no such file. Check the name.")
 
 
-def _find_connection_failure(error: BaseException) -> Exception | None:
-    """The failure to connect behind an error. fsspec calls a file absent on a host that is down."""
-    for cause in _iter_causes(error):
-        names = {kind.__name__ for kind in type(cause).__mro__}
-        is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
-        if isinstance(cause, Exception) and (is_connection_error or names & CONNECTION_ERRORS):
-            return cause
-    return None
-
-
-def _find_other_answer(error: BaseException) -> Exception | None:
-    """The web server's answer behind an error. fsspec calls a file absent whatever that says."""
-    for cause in _iter_causes(error):
-        status = getattr(cause, "status", None)
-        if isinstance(cause, Exception) and isinstance(status, int) and status not in ABSENT:
-            return cause
-    return None
-
-
-def _iter_causes(error: BaseException) -> Iterator[BaseException]:
-    """What led to an error, the last first."""
+def _find_failed_request(error: BaseException) -> Exception | None:
+    """The failed request behind an error. fsspec calls a file absent whatever a web server says."""
     cause = error.__cause__ or error.__context__
     while cause is not None:
-        yield cause
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
+        status = getattr(cause, "status", None)
+        is_other_answer = isinstance(status, int) and status not in ABSENT
+        is_failure = is_connection_error or is_other_answer or names & CONNECTION_ERRORS
+        if isinstance(cause, Exception) and is_failure:
+            return cause
         cause = cause.__cause__ or cause.__context__
+    return None
