@@ -51,7 +51,7 @@ from imagekiln.steps.runs.tables import (
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
 INPUT_READERS = 4
@@ -108,7 +108,7 @@ class _Version:
 def _read_version(store: Store) -> _Version:
     summary = None
     with suppress(Missing, BadInput):  # which is found again, as damage
-        summary = read_small(store, SUMMARY_KEY)
+        summary = store.read(SUMMARY_KEY)
     return _Version(count_entries(store, turn_key), summary)
 
 

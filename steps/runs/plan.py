@@ -34,7 +34,7 @@ from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
 from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
@@ -244,7 +244,7 @@ def load_plan(store: Store) -> Plan:
     Raises Missing where there is none, or BadInput where it is not readable or of another version.
     """
     try:
-        content = read_small(store, PLAN_KEY)
+        content = store.read(PLAN_KEY)
     except Missing as error:
         if _is_output(store):
             raise Missing(
@@ -270,7 +270,7 @@ def read_run_id(store: Store) -> str | None:
 
     Raises Missing, or BadInput where it is none.
     """
-    content = read_small(store, PLAN_KEY)
+    content = store.read(PLAN_KEY)
     try:
         return PLAN_VERSION_TYPE_ADAPTER.validate_json(content).run_id
     except ValidationError as error:

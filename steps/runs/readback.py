@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image
-from imagekiln.steps.runs.damage import DAMAGE_ERRORS, damage_error
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.storage.store import Store
 
 

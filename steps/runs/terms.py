@@ -17,7 +17,7 @@ from imagekiln.steps.job.prices import GpuPrice, Prices, resolve_prices
 from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.keys import PRICES_KEY, TERMS_KEY
 from imagekiln.steps.runtime.figures import format_money, format_number
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def read_terms(store: Store, planned: Job) -> Terms:
 
 def _read(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
     try:
-        return adapter.validate_json(read_small(store, key))
+        return adapter.validate_json(store.read(key))
     except Missing:
         return None
     except ValidationError as error:

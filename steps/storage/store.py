@@ -7,8 +7,6 @@ from typing import BinaryIO, Protocol
 
 from imagekiln.steps.errors import BadInput, StorageRefused, cut_name
 
-MAX_SMALL_BYTES = 64 * 2**20  # of a plan with half a million shards, and more than all others
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -74,16 +72,6 @@ class Store(Protocol):
 def is_plain_name(name: str) -> bool:
     """Whether a name stays in its folder. We write no others, but a bucket may contain them."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
-
-
-def read_small(store: Store, key: str, most: int = MAX_SMALL_BYTES) -> bytes:
-    """An object that is no larger than a plan can be. Raises Missing, BadInput where it is."""
-    content = store.read_prefix(key, most + 1)
-    if len(content) > most:
-        raise BadInput(
-            f"{store.uri_of(key)}: has more than {most} bytes, so no run wrote it. Restore it."
-        )
-    return content
 
 
 def require_plain_key(folder: str, key: str) -> None:
