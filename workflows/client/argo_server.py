@@ -16,7 +16,7 @@ from imagekiln.workflows.client.api import (
     require_object,
 )
 from imagekiln.workflows.client.failures import AlreadyExists, Conflict
-from imagekiln.workflows.client.http import ApiConnection, log_limits
+from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
 from imagekiln.workflows.objects import (
     Json,
     get_texts,
@@ -28,8 +28,6 @@ from imagekiln.workflows.objects import (
 NOT_FOUND = 404
 MAX_CONFLICTS = 3  # of one object that is applied, with others who write it
 EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
-EVENT_SECONDS = 10  # of one that does not fall silent
-EVENT_CHARS = 2**24  # of one: an event has a thousand
 
 
 class ArgoServer:
@@ -116,12 +114,8 @@ class ArgoServer:
             "listOptions.timeoutSeconds": "1",
         }
         events: list[Json] = []
-        left = EVENT_CHARS
         with suppress(TryAgain):  # the stream fell silent, or broke
-            for line in self.connection.stream_lines(path, query, EVENT_SILENCE, EVENT_SECONDS):
-                left -= len(line)
-                if left < 0:
-                    break
+            for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
                 result = _parse_record(line).get("result") if line.strip() else None
                 if isinstance(result, dict):
                     events.append(result)
@@ -135,7 +129,8 @@ class ArgoServer:
             "logOptions.container": "main",
             "logOptions.follow": str(follow).lower(),
         }
-        for line in self.connection.stream_lines(path, query, *log_limits(follow=follow)):
+        max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
+        for line in self.connection.stream_lines(path, query, max_silence):
             if line.strip():
                 yield _log_line(_parse_record(line))
 

@@ -11,7 +11,7 @@ from imagekiln.workflows.client.api import (
     require_list,
     require_object,
 )
-from imagekiln.workflows.client.http import ApiConnection, log_limits
+from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
 from imagekiln.workflows.objects import Json, is_named, object_identity
 
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
@@ -94,7 +94,8 @@ class KubernetesApi:
         pod_path = object_path("namespaces", namespace, "pods", pod)
         path = f"api/v1/{pod_path}/log"
         query = {"container": "main", "follow": str(follow).lower()}
-        return self.connection.stream_lines(path, query, *log_limits(follow=follow))
+        max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
+        return self.connection.stream_lines(path, query, max_silence)
 
     def _merge_spec(self, path: str, spec: Json) -> None:
         content_type = "application/merge-patch+json"
