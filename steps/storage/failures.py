@@ -21,14 +21,7 @@ Operation = Literal["read", "write", "list", "remove"]
 NO_SPACE = "the disk is full, or can hold no more files. Free some space and run the command again."
 EXHAUSTION = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file has the name of a folder that is to be created.
-UNUSABLE_PATH_ERRNOS = {
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-}
+UNUSABLE_PATH = {errno.EROFS, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 # Error codes of object stores for requests that can never succeed.
 REJECTED_REQUEST_CODES = {
     "AuthorizationHeaderMalformed",
@@ -36,24 +29,21 @@ REJECTED_REQUEST_CODES = {
     "PermanentRedirect",
     "301",
 }
-# Those for credentials that have expired, whatever the operation and the HTTP status.
-EXPIRED_CREDENTIALS_CODES = {
+# Those for credentials that have expired, and what botocore raises without a request.
+EXPIRED_CREDENTIALS = {
     "ExpiredToken",
     "ExpiredTokenException",
     "InvalidToken",
     "InvalidTokenId",  # MinIO's name of it
     "RequestExpired",
     "TokenRefreshRequired",
-}
-ACCESS_DENIED_CODE = "AccessDenied"
-NO_BUCKET_CODE = "NoSuchBucket"
-SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
-# What botocore raises before it sends a request with them, by name as below.
-EXPIRED_CREDENTIALS_ERRORS = {
     "SSOTokenLoadError",
     "TokenRetrievalError",
     "UnauthorizedSSOTokenError",
 }
+ACCESS_DENIED_CODE = "AccessDenied"
+NO_BUCKET_CODE = "NoSuchBucket"
+SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # botocore raises these before it sends a request. By name, since a local run needs no botocore.
 CLIENT_SETTING_ERRORS = {
     "NoCredentialsError": (
@@ -100,29 +90,25 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
         if operation is not None and not isinstance(explanation, Missing):
             STORAGE_ERRORS.add(operation=operation)
         if isinstance(explanation, StorageRefused) or _is_expiry(error):
-            _forget_connections()
+            from fsspec.registry import registry  # only here: most commands need no object store
+
+            for file_system in registry.values():
+                file_system.clear_instance_cache()
         raise explanation from error
-
-
-def _forget_connections() -> None:
-    """Have fsspec make new file systems: it keeps each with the credentials that it began with."""
-    from fsspec.registry import registry  # only here: most commands need no object store
-
-    for file_system in registry.values():
-        file_system.clear_instance_cache()
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None where it is not a failure of storage."""
     if _is_of_client_setting(error):
         return _explain_client_setting(where, error)
+    if _is_expiry(error):
+        return TryAgain(
+            f"{where}: the credentials have expired. Renew them and run the command again."
+        )
     if isinstance(error, OSError):
         return _explain_os_error(where, error)
     if isinstance(error, MemoryError):
         return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
-
-    if _is_expiry(error):
-        return _expired_credentials(where)
     return _explain_library_error(where, error) if _is_client_library_error(error) else None
 
 
@@ -166,7 +152,8 @@ def _explain_client_setting(where: str, error: Exception) -> StorageRefused:
 
 
 def _explain_library_error(where: str, error: Exception) -> KilnError:
-    if _is_final_answer(error):
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:
         return StorageRefused(
             f"{where}: the server refused the request ({error_reason(error)}). "
             "Check the address and the credentials."
@@ -183,17 +170,7 @@ def _is_client_library_error(error: BaseException | None) -> bool:
 
 def _is_expiry(error: Exception) -> bool:
     """Whether the credentials have expired, as the store says or as the client knows itself."""
-    if type(error).__name__ in EXPIRED_CREDENTIALS_ERRORS:
-        return True
-    return error_code(error) in EXPIRED_CREDENTIALS_CODES
-
-
-def _is_final_answer(error: Exception) -> bool:
-    """Whether a request itself is wrong, as aiohttp or a web server's answer says of it."""
-    if isinstance(error, ValueError):  # of a URL
-        return True
-    status = getattr(error, "status", None)
-    return isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES
+    return not EXPIRED_CREDENTIALS.isdisjoint((type(error).__name__, error_code(error)))
 
 
 def is_storage_error(error: Exception) -> bool:
@@ -223,8 +200,6 @@ def error_reason(error: BaseException) -> str:
 
 
 def _explain_os_error(where: str, error: OSError) -> KilnError:
-    if _is_expiry(error):
-        return _expired_credentials(where)
     if isinstance(error, PermissionError):
         return _explain_refusal(where, error)
     if isinstance(error, FileNotFoundError):
@@ -235,20 +210,16 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
     reason = error_reason(error)
     if error.errno in EXHAUSTION:
         return TryAgain(f"{where}: {NO_SPACE}")
-    if error.errno in UNUSABLE_PATH_ERRNOS:
-        return _explain_unusable_path(where, error)
+    if error.errno == errno.ENOTDIR:
+        return BadInput(f"{where}: is a file, or lies within one. Name a folder.")
+    if error.errno in UNUSABLE_PATH:
+        return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
     if error_code(error) in REJECTED_REQUEST_CODES:
         return StorageRefused(
             f"{where}: the store rejected the request ({reason}). "
             "Check the URI, the region and the credentials."
         )
     return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
-
-
-def _explain_unusable_path(where: str, error: OSError) -> BadInput:
-    if error.errno == errno.ENOTDIR:
-        return BadInput(f"{where}: is a file, or lies within one. Name a folder.")
-    return BadInput(f"{where}: cannot be used ({error_reason(error)}). Choose another path.")
 
 
 def _explain_refusal(where: str, error: PermissionError) -> KilnError:
@@ -261,10 +232,6 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
     if error_code(error) == ACCESS_DENIED_CODE:
         remedy += " Without s3:ListBucket, AWS also refuses to say that something is absent."
     return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
-
-
-def _expired_credentials(where: str) -> TryAgain:
-    return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
 
 
 def is_object_absent(error: FileNotFoundError) -> bool:

@@ -12,7 +12,7 @@ from fsspec.core import url_to_fs
 from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
-from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.failures import error_code, translate_errors
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -148,7 +148,20 @@ def _watch_requests(files: Any) -> None:
 def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
     """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises."""
     files, path = open_filesystem(uri)
-    with files.open(path, "rb", block_size=block_bytes) as file:
+    with open_in_pieces(files, path, block_size=block_bytes) as file:
+        yield file
+
+
+@contextmanager
+def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryIO]:
+    """A file of a file system, which has no types, likewise."""
+    try:
+        opened = files.open(path, "rb", **options)
+    except OSError as error:
+        if error_code(error).isdigit():  # S3 does not say why it refuses a HEAD, only a GET
+            files.cat_file(path, start=0, end=1)
+        raise
+    with opened as file:
         yield file
 
 

@@ -13,7 +13,11 @@ from fsspec import AbstractFileSystem
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.storage.failures import error_code, is_object_absent, translate_errors
-from imagekiln.steps.storage.filesystem import READ_TIMEOUT_SECONDS, modification_time
+from imagekiln.steps.storage.filesystem import (
+    READ_TIMEOUT_SECONDS,
+    modification_time,
+    open_in_pieces,
+)
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 # Limits of one call, retries included: a peer that says nothing must not block a write for ever.
@@ -58,10 +62,11 @@ class ObjectStore:
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
-        with translate_errors(self.uri_of(key), "read"):
-            path = self._path_of(key)
-            with self._files.open(path, "rb", cache_type="none") as file:
-                yield file
+        with (
+            translate_errors(self.uri_of(key), "read"),
+            open_in_pieces(self._files, self._path_of(key), cache_type="none") as file,
+        ):
+            yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""

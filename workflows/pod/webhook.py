@@ -88,9 +88,8 @@ def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
     if status in BUSY_STATUSES:
         raise TryAgain(f"the webhook answered {status}, four times. {ADVICE}")
     if not 200 <= status < 300:
-        raise BadInput(
-            f"the webhook answered {status}{_reason(response.text[:MAX_REASON_CHARS], webhook)}. {ADVICE}"
-        )
+        reason = _reason(response.text[:MAX_REASON_CHARS], webhook)
+        raise BadInput(f"the webhook answered {status}{reason}. {ADVICE}")
 
 
 def fill_body(template: str, outcome: WorkflowOutcome) -> object:

@@ -13,7 +13,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import registry_key
-from imagekiln.steps.storage import object_store, open_store
+from imagekiln.steps.storage import open_store
 from tests.galleries import FileRequest, serving_files
 from tests.runs import fill, planned
 
@@ -103,16 +103,6 @@ def test_page_of_a_web_server_holds_no_reader(output: str) -> None:
         began = time.monotonic()
         assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
         assert time.monotonic() - began < 20
-
-
-def test_page_of_a_web_server_fills_no_memory(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "MAX_PAGE_BYTES", 2**20)
-    monkeypatch.setattr(Hostile, "page", b" " * 2**21)
-    with (
-        serving_files(Path(output), Hostile) as server,
-        pytest.raises(BadInput, match="lists more than 1 MiB of names"),
-    ):
-        imagekiln.dataset(server.url)
 
 
 def test_runs_that_a_web_server_lists_are_compared_with_entries(output: str) -> None:

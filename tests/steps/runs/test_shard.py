@@ -140,7 +140,7 @@ def test_part_whose_reading_fails_is_not_called_damaged(
         part, _ = read_shard(store, result.plan, 0)
         make(store, part)
         # Its existence is answered, and reading it is refused.
-        stub.faults.extend(["none", EXPIRED])
+        stub.faults.extend(["none", EXPIRED, EXPIRED, EXPIRED])
         with pytest.raises(TryAgain, match="the credentials have expired"):
             missing_parts(store, [part])
 
