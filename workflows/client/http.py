@@ -12,7 +12,7 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning
 from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.workflows.client.api import CHECK_ADDRESS, require_list
+from imagekiln.workflows.client.api import CHECK_ADDRESS
 from imagekiln.workflows.client.failures import (
     TRANSIENT_STATUSES,
     connection_error,
@@ -21,7 +21,7 @@ from imagekiln.workflows.client.failures import (
     response_error,
     root_cause_message,
 )
-from imagekiln.workflows.objects import Json, get_mapping
+from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
@@ -93,7 +93,7 @@ class ApiConnection:
         page_query = dict(query)
         while True:
             page = self.request("GET", path, page_query, accept=accept)
-            yield from require_list(page, self.where)
+            yield from get_mappings(page, "items")
 
             continuation = get_mapping(page, "metadata").get("continue")
             if not continuation:
