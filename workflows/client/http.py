@@ -171,7 +171,8 @@ class _ServerNameAdapter(HTTPAdapter):
         super().init_poolmanager(connections, maxsize, block, **options, **self._tls_names)
 
     def proxy_manager_for(self, proxy: str, **options: object) -> PoolManager:
-        return super().proxy_manager_for(proxy, **options, **self._tls_names)
+        manager: PoolManager = super().proxy_manager_for(proxy, **options, **self._tls_names)
+        return manager
 
 
 def _open_session(access: ApiAccess) -> requests.Session:
