@@ -10,7 +10,6 @@ from itertools import chain
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.readback import read_range
 from imagekiln.steps.storage.store import Store
 
 MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
@@ -77,7 +76,8 @@ def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int,
     first = group[0]
     try:
         with store.open(first.part) as file:
-            content = memoryview(read_range(file, start, length))
+            file.seek(start)
+            content = memoryview(file.read(length))
     except Missing as error:
         raise Missing(
             f"{store.uri_of(first.part)}: is missing, and image {first.image_id} is in it. "
