@@ -10,7 +10,6 @@ from imagekiln.steps.runtime.sanitize import redact_urls, sanitize_line
 MAX_LINE_CHARS = 200
 MAX_NAME_CHARS = 80
 MAX_SENTENCE_CHARS = 2000
-NO_THREAD = "can't start new thread"  # Python's own words
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -116,17 +115,6 @@ def explained_by(explain: Callable[[Exception], KilnError | None]) -> Iterator[N
         if explained := explain(error):
             raise explained from error
         raise
-
-
-def explain_lack_of_threads(error: Exception) -> TryAgain | None:
-    """The failure to report where the machine lets this process start no more threads."""
-    if not isinstance(error, RuntimeError) or str(error) != NO_THREAD:
-        return None
-    return TryAgain(
-        "this machine lets the process start no more threads. Raise its limit of processes "
-        "(podPidsLimit of the kubelet, or `ulimit -u`) or of memory (`ulimit -v`), or have less "
-        "run beside it. Then run the same command again."
-    )
 
 
 @contextmanager

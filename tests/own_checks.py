@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from imagekiln.steps.checks import ImageSpec, Verdict
-from tests.threads import no_more_threads
 
 NOT_CALLABLE = 3
 inside = threading.Semaphore()
@@ -62,12 +61,6 @@ def refuses(_image: object, _row: object) -> None:
 def crashes(_image: object, _row: object) -> None:
     """Find that the device failed."""
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-
-
-def starts_a_thread(_image: object, _row: object) -> None:
-    """Need a thread that no machine lets it start."""
-    with no_more_threads():
-        threading.Thread().start()
 
 
 def alone(_image: object, _row: object) -> bool:

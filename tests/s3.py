@@ -19,7 +19,7 @@ import fsspec
 import pytest
 from botocore.retries.standard import ExponentialBackoff
 
-from imagekiln.steps.storage import object_store, s3_reader
+from imagekiln.steps.storage import object_store
 
 READY_SECONDS = 30.0
 PORTS = 8
@@ -111,7 +111,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let requests be repeated as often as always, but at once."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
     monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
-    monkeypatch.setattr(s3_reader, "WAIT_SECONDS", 0.0)
 
 
 def forget_connections() -> None:

@@ -1,8 +1,6 @@
 """Threads: which ones run, to see what a test leaves behind, and a machine that starts no more."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 def threads() -> set[threading.Thread]:
@@ -15,13 +13,3 @@ def lasting_threads(before: set[threading.Thread]) -> set[threading.Thread]:
     for thread in threads() - before:
         thread.join(30)
     return threads() - before
-
-
-@contextmanager
-def no_more_threads() -> Iterator[None]:
-    """Let nobody start a thread: each would need more memory than there are addresses."""
-    before = threading.stack_size(2**47)
-    try:
-        yield
-    finally:
-        threading.stack_size(before)

@@ -8,7 +8,7 @@ from imagekiln.steps.errors import BadInput
 
 Json = dict[str, object]
 # What reading an object raises that has not the types which its kind has.
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @contextmanager
@@ -23,12 +23,6 @@ def reading(kind: str, value: Json) -> Iterator[None]:
             f"{kind} {name or 'without a name'}: is not as Argo writes it. See what wrote it, and "
             "delete it with kubectl."
         ) from error
-
-
-def is_named(value: object) -> bool:
-    """Whether a value has the metadata by which an object of a namespace is known."""
-    metadata = get_mapping(value, "metadata")
-    return all(isinstance(metadata.get(key), str) for key in ("name", "namespace"))
 
 
 def object_metadata(manifest: Json) -> Json:

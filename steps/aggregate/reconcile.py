@@ -32,7 +32,7 @@ from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA, OUTCOME_SCHEMA
 from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 NOT_MADE, NOTHING_STORED, LOSERS_STORED, HAS_WINNER = range(4)  # how far a place came
 # Shards of each round in memory: shards of the run are reconciled in order, several at a time.
@@ -67,7 +67,6 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     return ReconciledShard(manifest.combine_chunks(), tuple(missing_parts))
 
 
-@confirm_damage
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
     if not store.exists(part.key):  # s3fs would list the folder on opening a missing object
         return None

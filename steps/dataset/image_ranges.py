@@ -10,8 +10,7 @@ from itertools import chain
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.readback import read_range
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
 MAX_RANGE_BYTES = 2**24  # so that the threads share what is large
@@ -71,14 +70,14 @@ def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
     return place.part == group[0].part and is_near and is_small
 
 
-@confirm_damage
 def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:
     start = group[0].offset
     length = group[-1].end - start
     first = group[0]
     try:
         with store.open(first.part) as file:
-            content = memoryview(read_range(file, start, length))
+            file.seek(start)
+            content = memoryview(file.read(length))
     except Missing as error:
         raise Missing(
             f"{store.uri_of(first.part)}: is missing, and image {first.image_id} is in it. "

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.dataset.runs import RunSource, no_manifest_error
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.image_id_index import (
     ID_COLUMN,
     ID_DTYPE,
@@ -29,6 +28,7 @@ from imagekiln.steps.runs.image_id_index import (
 )
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
+from imagekiln.steps.runs.tables import damage_error
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder

@@ -10,10 +10,9 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.parquet_format import image_table_schema
 from imagekiln.steps.runs.sidecar import sidecar_lines
-from imagekiln.steps.runs.tables import IMAGE_FIELD, from_parquet, parse_parquet
+from imagekiln.steps.runs.tables import IMAGE_FIELD, damage_error, from_parquet, parse_parquet
 from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.storage.store import Store
 

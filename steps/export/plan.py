@@ -15,12 +15,11 @@ from imagekiln.steps.errors import BadInput, Missing, cut_name, newer_version_er
 from imagekiln.steps.export.layout import DATA_KEY_PATTERN, file_rows_key
 from imagekiln.steps.export.settings import ExportSettings, describe_setting
 from imagekiln.steps.job.output import FILE_SUFFIXES
-from imagekiln.steps.runs.keys import EXPORT_KEY
+from imagekiln.steps.runs.keys import EXPORT_KEY, SHA256_PATTERN
 from imagekiln.steps.runs.plan import Count
 from imagekiln.steps.runs.registry import RunId
-from imagekiln.steps.runs.row_checks import SHA256_PATTERN
-from imagekiln.steps.runs.tables import LOCATION_SCHEMA, parse_parquet, read_whole, require_columns
-from imagekiln.steps.storage.store import Store, confirm_damage, read_small
+from imagekiln.steps.runs.tables import parse_parquet, read_whole
+from imagekiln.steps.storage.store import Store
 
 # Raise it when an older Imagekiln would misread a plan, or ignore what it must not, such as a new
 # field. A new setting with a default needs no new version: an older Imagekiln refuses it.
@@ -81,10 +80,9 @@ EXPORT_PLAN_TYPE_ADAPTER: TypeAdapter[ExportPlan] = TypeAdapter(ExportPlan)
 VERSION_TYPE_ADAPTER: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
-@confirm_damage
 def load_export_plan(store: Store) -> ExportPlan:
     """The plan of the export in `store`. Raises Missing, BadInput, NewerVersion, TryAgain."""
-    content = read_small(store, EXPORT_KEY)
+    content = store.read(EXPORT_KEY)
     where = store.uri_of(EXPORT_KEY)
     try:
         version = VERSION_TYPE_ADAPTER.validate_json(content).get("schema_version")
@@ -147,7 +145,6 @@ def require_settings(store: Store, plan: ExportPlan, settings: ExportSettings) -
             )
 
 
-@confirm_damage
 def read_file_rows(store: Store, plan: ExportPlan, number: int) -> pa.Table:
     """The rows of one file, as they were planned. Raises BadInput where they are others."""
     sha256 = plan.files[number].sha256
@@ -159,9 +156,4 @@ def read_file_rows(store: Store, plan: ExportPlan, number: int) -> pa.Table:
             "Restore it, or export to another destination."
         )
     with parse_parquet(content, store.uri_of(key)) as parquet:
-        names = [*REQUIRED_COLUMNS, *LOCATION_SCHEMA.names]
-        require_columns(parquet.schema_arrow, names)
-        rows = read_whole(parquet)
-        if any(rows[name].null_count for name in names):
-            raise ValueError("a row is incomplete")
-        return rows
+        return read_whole(parquet)

@@ -32,9 +32,7 @@ from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import explain_storage_error
 from imagekiln.steps.storage.store import Store
-from imagekiln.steps.storage.web_client import RefusedAddress
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -302,9 +300,6 @@ def _tag(target: _Repository, version: str, commit: str) -> str:
 
 def _translate_errors(repository: str) -> AbstractContextManager[None]:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
-    from imagekiln.steps.storage.hub_answers import limit_client
-
-    limit_client()
     return explained_by(partial(_explain, repository))
 
 
@@ -313,12 +308,8 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
 
     causes = [error, error.__cause__]
     for cause in causes:
-        if isinstance(cause, KilnError):  # of a check of answers, within the client
-            return cause
         if isinstance(cause, HfHubHTTPError) and cause.response is not None:
             return _explain_status(repository, cause, cause.response.status_code)
-        if isinstance(cause, RefusedAddress):
-            return explain_storage_error(repository, cause)
         if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
             reason = first_line(str(cause)) or type(cause).__name__
             return TryAgain(

@@ -19,11 +19,10 @@ from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan, read_file_rows
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parquet_format import image_table_options
-from imagekiln.steps.runs.tables import parse_parquet, to_parquet
+from imagekiln.steps.runs.tables import damage_error, parse_parquet, to_parquet
 from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE

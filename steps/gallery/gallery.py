@@ -23,7 +23,7 @@ from imagekiln.steps.gallery.queries import (
     mean_by_run,
 )
 from imagekiln.steps.gallery.runs import GalleryRuns, find_gallery_runs
-from imagekiln.steps.runs.row_checks import STATUSES
+from imagekiln.steps.runs.image import STATUSES
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.local import temporary_folder
 

@@ -12,10 +12,10 @@ from imagekiln.steps.gallery.index import Position
 from imagekiln.steps.gallery.runs import GalleryRuns
 from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
 from imagekiln.steps.job.output import mime_type
-from imagekiln.steps.runs.damage import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.readback import read_image_bytes
 from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.runtime.sanitize import format_command, truncate_text
 

@@ -11,15 +11,13 @@ from threading import Event
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.gallery.columns import ID_COLUMN, IndexColumn, index_columns, manifest_columns
 from imagekiln.steps.gallery.runs import GalleryRun, GalleryRuns
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
-from imagekiln.steps.runs.row_checks import IMAGE_ID_PATTERN
+from imagekiln.steps.runs.tables import damage_error
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 
@@ -164,10 +162,6 @@ def _read_shard(run: GalleryRun, shard: int, expected: pa.Schema) -> pa.Table:
     store = run.run.store
     images = run.source.shard_images[shard]
     table = read_manifest_columns(store, shard, images, expected.names)
-    is_id = pc.match_substring_regex(table[ID_COLUMN], IMAGE_ID_PATTERN)
-    if not pc.all(pc.fill_null(is_id, False), min_count=0).as_py():
-        problem = ValueError("the column image_id has values that no run has")
-        raise damage_error(store.uri_of(manifest_key(shard)), problem)
     if table.schema.types != expected.types:
         problem = ValueError("a column has another type than in the run's shards")
         raise damage_error(store.uri_of(manifest_key(shard)), problem)

@@ -14,7 +14,7 @@ from pydantic import Field
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.gallery.columns import ID_COLUMN, RUN_COLUMN, ColumnKind, IndexColumn
 from imagekiln.steps.gallery.index import GalleryIndex, Position
-from imagekiln.steps.runs.row_checks import IMAGE_ID_PATTERN
+from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_CONDITIONS = 16

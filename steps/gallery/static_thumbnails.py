@@ -16,7 +16,7 @@ from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.gallery.static_files import THUMBNAILS_FOLDER, content_name
 from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
-from imagekiln.steps.runs.damage import DAMAGE_ERRORS, damage_error
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.storage.store import Store
 
 SIDE = 256

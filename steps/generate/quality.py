@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from imagekiln.steps.checks import ImageSpec, Verdict
-from imagekiln.steps.errors import TryAgain, explain_lack_of_threads
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
 from imagekiln.steps.job.gates import LOW_CONTRAST, OVER_SATURATED, GateSettings, UserCheckGate
 from imagekiln.steps.job.scores import AnyScore
@@ -117,7 +117,7 @@ def _explain_device(check: str, error: Exception) -> TryAgain | None:
     if device.is_out_of_memory(error):
         reason = error_reason(error)
         return TryAgain(f"the check {check} failed ({reason}). Run the shard again.")
-    return explain_lack_of_threads(error)
+    return None
 
 
 def _to_verdict(result: object) -> Verdict:

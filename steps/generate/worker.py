@@ -12,12 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from imagekiln.steps.errors import (
-    KilnError,
-    NotDrawn,
-    explain_lack_of_threads,
-    explained_by,
-)
+from imagekiln.steps.errors import KilnError, NotDrawn
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.messages import (
     Assignment,
@@ -48,7 +43,7 @@ def main(file_descriptor: int) -> None:
     with Connection(file_descriptor) as connection:
         port = _Port(connection)
         try:
-            with explained_by(explain_lack_of_threads), stop_on_signals(at_once=True) as stop:
+            with stop_on_signals(at_once=True) as stop:
                 _work(port, connection.recv(), stop)
         except Stopped:
             return

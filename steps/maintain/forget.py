@@ -35,15 +35,14 @@ from imagekiln.steps.runs.forgotten import (
     read_forgotten_ids,
 )
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER
+from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER, SHA256_PATTERN
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import read_entries
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
-from imagekiln.steps.runs.row_checks import SHA256_PATTERN
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
-from imagekiln.steps.runs.tables import LOCATION_SCHEMA, MAX_TABLE_ROWS
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
@@ -284,11 +283,6 @@ def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
     image_ids = [shard.image_ids for shard in shards]
     matched_ids = [shard.matched_ids for shard in shards]
     ids = pa.concat_arrays([NO_IDS, *image_ids])
-    if len(ids) > MAX_TABLE_ROWS:
-        raise BadInput(
-            f"{run.store.uri}: {len(ids):,} images are selected, and at most {MAX_TABLE_ROWS:,} "
-            "are forgotten at a time. Select fewer, or remove the run."
-        )
     all_matched = pa.concat_arrays([NO_IDS, *matched_ids])
     return _RunSelection(ids, all_matched.unique())
 

@@ -14,7 +14,7 @@ from imagekiln.steps.runs.image_id_index import (
 )
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 
 
 class Recount:
@@ -54,7 +54,7 @@ class Recount:
         """What is wrong with the run's summary, in a sentence. Raises BadInput."""
         load_summary(store)
         where = store.uri_of(SUMMARY_KEY)
-        summary = json.loads(read_small(store, SUMMARY_KEY))
+        summary = json.loads(store.read(SUMMARY_KEY))
         other_plan = _differing(summary, self._planned_fields())
         if other_plan:
             return f"{where}: is of another plan ({other_plan})"

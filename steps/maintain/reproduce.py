@@ -19,7 +19,6 @@ from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.performance import limit_batch_pixels
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     DrawnImage,
@@ -33,7 +32,6 @@ from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.rounds import Run, open_run
-from imagekiln.steps.runs.row_checks import check_loras
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runs.stats import ShardStats, load_stats
@@ -189,12 +187,7 @@ def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, in
 def _read_row(run: Run, position: tuple[int, int]) -> pa.Table:
     number, index = position
     manifest = read_manifest(run.store, number, run.plan.shards[number].images)
-    row = manifest.slice(index, 1)
-    try:
-        check_loras(row, run.plan.job.model.loras)
-    except ValueError as error:
-        raise damage_error(run.store.uri_of(manifest_key(number)), error) from error
-    return row
+    return manifest.slice(index, 1)
 
 
 def _read_ids(store: Store, number: int, column: str) -> pa.Array:

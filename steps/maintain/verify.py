@@ -29,7 +29,6 @@ from imagekiln.steps.runs.image_id_index import RunImageIds
 from imagekiln.steps.runs.integrity import (
     CheckResult,
     check_failure,
-    confirm_errors,
     run_check,
 )
 from imagekiln.steps.runs.keys import (
@@ -51,7 +50,7 @@ from imagekiln.steps.runs.tables import (
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
 INPUT_READERS = 4
@@ -108,7 +107,7 @@ class _Version:
 def _read_version(store: Store) -> _Version:
     summary = None
     with suppress(Missing, BadInput):  # which is found again, as damage
-        summary = read_small(store, SUMMARY_KEY)
+        summary = store.read(SUMMARY_KEY)
     return _Version(count_entries(store, turn_key), summary)
 
 
@@ -271,7 +270,7 @@ def _check_parts(
         # An encoded image is no larger than its pixels, but for a few bytes.
         pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
         with budget.reserve(BYTES_PER_PIXEL * pixels):
-            checked = confirm_errors(partial(part_format.check, store, part))
+            checked = part_format.check(store, part)
         if checked.error_count:
             errors += _describe_damage(store, part_format, part, checked, repair)
     return errors

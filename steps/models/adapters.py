@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import require_data_component
+from imagekiln.steps.models.component_files import read_json, require_data_component
 from imagekiln.steps.models.facts import (
     configuration_folder,
     is_hub_id,
@@ -25,7 +25,6 @@ from imagekiln.steps.models.hub import (
     download_snapshot,
     list_hub_files,
 )
-from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 

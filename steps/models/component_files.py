@@ -5,14 +5,15 @@ models where a model's small files say so. Each version closes some of these way
 files ask for one of them is refused here, whatever the libraries would make of it.
 """
 
+import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, cut_name
-from imagekiln.steps.models.folder_files import list_files
-from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.local import open_file
 from imagekiln.steps.storage.store import is_plain_name
 
 MODEL_INDEX_FILE = "model_index.json"
@@ -31,6 +32,36 @@ LIBRARIES = {
     *("deepfloyd_if", "flux", "ideogram4", "kandinsky", "kolors", "latent_diffusion"),
     "stable_diffusion",
 }
+Config = dict[str, object]
+
+
+def list_files(folder: Path, name: str) -> list[Path]:
+    """The files of what errors call `name`, but for hidden ones, also behind links to folders.
+
+    Raises BadInput, TryAgain.
+    """
+    files: list[Path] = []
+    with translate_errors(name):
+        for parent, folders, names in os.walk(folder, followlinks=True):
+            folders[:] = [child for child in folders if not child.startswith(".")]
+            paths = (Path(parent, child) for child in names if not child.startswith("."))
+            files += [path for path in paths if path.is_file()]
+    return files
+
+
+def read_json(path: Path, name: str) -> Config:
+    """The JSON object in a file of what errors call `name`. Raises BadInput, Missing, TryAgain."""
+    with translate_errors(str(path)), open_file(path) as file:
+        content = file.read()
+    try:
+        values = json.loads(content)
+    except ValueError as error:
+        raise BadInput(
+            f"{name}: {path.name} is not JSON ({error}). Save the model again."
+        ) from error
+    if not isinstance(values, dict):
+        raise BadInput(f"{name}: {path.name} is not a JSON object. Save the model again.")
+    return values
 
 
 def read_model_index(folder: Path, name: str) -> Config:
@@ -63,7 +94,6 @@ def require_data_only(folder: Path, name: str) -> None:
     Of a model on the hub, the small files are enough. Raises Missing, TryAgain.
     """
     index = read_model_index(folder, name)
-    list_files(folder, name)  # a library would wait for the other end of a pipe
     if (folder / UNNAMED_MODULE).exists():
         raise _unusual(name, f"{UNNAMED_MODULE} is code")
     for component, (library, class_name) in _class_references(index):

@@ -9,9 +9,9 @@ from typing import TypeAlias
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.component_files import read_json
 from imagekiln.steps.models.facts import is_hub_id, loaded_weights
 from imagekiln.steps.models.hub import DEFAULT_REVISION, download_file, translate_hub_errors
-from imagekiln.steps.models.json_files import read_json
 
 INDEX_FILE = "model_index.json"
 IN_COMPONENT = 2  # parts of the path of a component's file

@@ -12,13 +12,14 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
+    Config,
+    list_files,
+    read_json,
     read_model_index,
     require_data_only,
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
-from imagekiln.steps.models.folder_files import list_files
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
-from imagekiln.steps.models.json_files import Config, read_json
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
     checkpoint_file,

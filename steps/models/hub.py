@@ -1,5 +1,6 @@
 """Models on the Hugging Face hub: pinned commits, their files, and failures as sentences."""
 
+import random
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -9,19 +10,12 @@ from functools import partial
 from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.models.hub_cache import (
-    forget_empty_listing,
-    remove_abandoned_downloads,
-    require_undamaged,
-)
+from imagekiln.steps.models.hub_cache import remove_abandoned_downloads, require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
-
-if TYPE_CHECKING:
-    from huggingface_hub.errors import HfHubHTTPError
 
 T = TypeVar("T")
 
@@ -39,12 +33,11 @@ ACCESS_DENIED_STATUSES = {401, 403}
 RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
+FIRST_WAIT_SECONDS = 5.0
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
 REQUEST_MODULE = re.compile(r"httpx2?\._client")
-# What reads answers, and where they lead to.
-ANSWER_MODULE = re.compile(r"httpx2?\._models|urllib\.parse")
-CLIENT_MODULE = re.compile(r"huggingface_hub\..+")
+ANSWER_MODULE = re.compile(r"httpx2?\._models")
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
 FETCH_MODELS = "imagekiln fetch RUN"
@@ -96,10 +89,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
         with silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
 
-    try:
-        commit = ask_hub(named, resolve, setting)
-    except UnicodeDecodeError:  # of the cache: those of answers are translated
-        commit = ""
+    commit = ask_hub(named, resolve, setting)
     if not is_commit(commit):
         raise BadInput(
             f"{named.id}: what this machine's cache has for {named.revision} is no commit. "
@@ -134,7 +124,6 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
             )
 
     folder = Path(ask_hub(reference, download, setting))
-    forget_empty_listing(reference.id, folder)
     _require_undamaged(reference, folder, patterns)
     return folder
 
@@ -172,46 +161,36 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
     """What `request` gets from the hub. Where the hub is busy, it is sent again a few times.
 
     The hub's client retries some of its requests, all pods at the same moment, and others not at
-    all. These waits are random, and never shorter than the hub asks for. Raises BadInput, Missing,
-    TryAgain.
+    all. These waits are random. Raises BadInput, Missing, TryAgain.
     """
-    from imagekiln.steps.storage.hub_answers import seconds_to_wait
-
     remove_abandoned_downloads(reference.id)
     for attempt in range(1, MAX_ATTEMPTS):
         try:
             with translate_hub_errors(reference, setting):
                 return request()
         except TryAgain as error:
-            busy = _busy_answer(error)
-            if busy is None:
+            if not _is_busy(error):
                 raise
-            seconds = seconds_to_wait(busy.response, attempt)
-        time.sleep(seconds)
+        spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
+        time.sleep(FIRST_WAIT_SECONDS * 2 ** (attempt - 1) * spread)
     with translate_hub_errors(reference, setting):
         return request()
 
 
-def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
-    """The hub's answer behind an error, if it says that the hub is busy."""
+def _is_busy(error: TryAgain) -> bool:
+    """Whether the answer behind an error says that the hub is busy."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    cause = error.__cause__
-    if not isinstance(cause, Exception):
-        return None
-    answer = _hub_cause(cause)
-    if isinstance(answer, HfHubHTTPError) and answer.response.status_code in BUSY_STATUSES:
-        return answer
-    return None
+    if not isinstance(error.__cause__, Exception):
+        return False
+    answer = _hub_cause(error.__cause__)
+    return isinstance(answer, HfHubHTTPError) and answer.response.status_code in BUSY_STATUSES
 
 
 def translate_hub_errors(
     reference: HubReference, setting: str = "model"
 ) -> AbstractContextManager[None]:
     """Turn what the hub's client raises inside into a sentence about what `setting` names."""
-    from imagekiln.steps.storage.hub_answers import limit_client
-
-    limit_client()
     return explained_by(partial(_explain_hub_error, reference, setting))
 
 
@@ -304,18 +283,11 @@ def _is_of_client_setting(error: Exception) -> bool:
 
 
 def is_of_answer(error: Exception) -> bool:
-    """Whether the client could not use what it was answered, such as the page of a gateway.
-
-    What the hub's storage answers instead of a file comes as RuntimeError, a file that was cut off
-    as OSError, a name that is no text as UnicodeEncodeError, and other answers as whatever reading
-    them raises.
-    """
-    if isinstance(error, UnicodeEncodeError):
-        return True
+    """Whether the client could not use an answer: the page of a gateway, or half a file."""
     modules = _modules_of(error)
     raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none
-    is_raised_by_client = re.fullmatch(CLIENT_MODULE, raised_by) is not None
-    return is_raised_by_client or any(re.fullmatch(ANSWER_MODULE, module) for module in modules)
+    is_raised_by_client = raised_by.startswith("huggingface_hub.")
+    return is_raised_by_client or any(map(ANSWER_MODULE.fullmatch, modules))
 
 
 def _modules_of(error: Exception) -> list[str]:

@@ -21,9 +21,9 @@ from imagekiln.steps.job.passes import (
     UpscalePass,
     alters_pixels,
 )
+from imagekiln.steps.models.component_files import Config
 from imagekiln.steps.models.facts import MIN_SIZE_MULTIPLE, ModelFacts, weights_digest
 from imagekiln.steps.models.families import variants_of
-from imagekiln.steps.models.json_files import Config
 from imagekiln.steps.models.transformers_files import require_model
 
 PASSES_PREFIX = "passes."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
-from imagekiln.steps.models.json_files import Config, read_json
+from imagekiln.steps.models.component_files import Config, read_json
 
 SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
 # Schedulers that each take over the configuration of any other one.

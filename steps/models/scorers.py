@@ -13,9 +13,8 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.component_files import SAFETENSORS_SUFFIX
+from imagekiln.steps.models.component_files import SAFETENSORS_SUFFIX, Config
 from imagekiln.steps.models.facts import weights_digest
-from imagekiln.steps.models.json_files import Config
 from imagekiln.steps.models.transformers_files import (
     other_files_error,
     require_model,

@@ -7,12 +7,13 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.models.component_files import (
     CONFIG_PATTERN,
     SAFETENSORS_SUFFIX,
+    Config,
+    read_json,
     require_data_component,
 )
 from imagekiln.steps.models.facts import is_hub_id, local_folder, weights_digest
 from imagekiln.steps.models.hub import download_snapshot, list_hub_files
 from imagekiln.steps.models.hub_cache import loading_from_cache
-from imagekiln.steps.models.json_files import Config, read_json
 
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]

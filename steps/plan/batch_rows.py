@@ -12,8 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput
-
 # Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
 PARQUET_OPTIONS = {
     "page_checksum_verification": True,
@@ -22,8 +20,6 @@ PARQUET_OPTIONS = {
 }
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 * 2**20
-# A row group is decoded whole: one that claims more could end the process instead of failing.
-MAX_ROW_GROUP_BYTES = 4 * 2**30
 MAX_REPEATED_BYTES = 256 * 2**20  # of a batch whose rows all have the longest of repeated values
 
 
@@ -33,8 +29,7 @@ def iter_batches(
     """Every row of these columns. Raises what reading a damaged file raises."""
     batch_rows = choose_batch_rows(path, parquet, columns)
     for rows, groups in groupby(range(len(batch_rows)), key=batch_rows.__getitem__):
-        read = parquet.iter_batches(rows, row_groups=[*groups], columns=[*columns])
-        batches = map(_require_valid_indices, read)
+        batches = parquet.iter_batches(rows, row_groups=[*groups], columns=[*columns])
         yield from batches if rows == BATCH_ROWS else _join(batches)
 
 
@@ -51,37 +46,6 @@ def choose_batch_rows(path: Path, parquet: pq.ParquetFile, columns: Iterable[str
         most = MAX_REPEATED_BYTES // max(1, longest[group])
         choice.append(max(1, min(BATCH_ROWS, rows, most)))
     return choice
-
-
-def refuse_large_row_groups(metadata: pq.FileMetaData, where: str) -> None:
-    """Raise BadInput where a footer says of a row group that it takes more than is decoded."""
-    for group in range(metadata.num_row_groups):
-        size = metadata.row_group(group).total_byte_size
-        if not 0 <= size <= MAX_ROW_GROUP_BYTES:
-            raise BadInput(
-                f"{where}: row group {group} claims {size} bytes. Write smaller row groups."
-            )
-
-
-def _require_valid_indices(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch. Raises ValueError where a cell is not in its dictionary, which pyarrow accepts."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _has_valid_indices(column):
-            raise ValueError(f"column {name!r} has a cell that is not in its dictionary")
-    return batch
-
-
-def _has_valid_indices(column: pa.Array) -> bool:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        ends = pc.min_max(column.indices).as_py()
-        lowest, highest = ends["min"], ends["max"]
-        return lowest is None or 0 <= lowest <= highest < len(column.dictionary)
-    if pa.types.is_struct(kind):
-        return all(map(_has_valid_indices, column.flatten()))
-    if pa.types.is_map(kind):
-        return all(map(_has_valid_indices, (column.keys, column.items)))
-    return not pa.types.is_nested(kind) or _has_valid_indices(column.flatten())
 
 
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database, arrow_stream_reader, write_arrow_file
-from imagekiln.steps.storage.store import Store, read_small, require_conditional_writes
+from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 RUN_IDS_TYPE_ADAPTER: TypeAdapter[tuple[RunId, ...]] = TypeAdapter(tuple[RunId, ...])
 IDS_PER_BUCKET = 2**21
@@ -62,7 +62,7 @@ def choose_existing_runs(
     if not job.skip_existing:
         return ()
     try:
-        return RUN_IDS_TYPE_ADAPTER.validate_json(read_small(store, EXISTING_RUNS_KEY))
+        return RUN_IDS_TYPE_ADAPTER.validate_json(store.read(EXISTING_RUNS_KEY))
     except Missing:
         return tuple(name for name in successful_runs(job) if name != run_id)
     except ValidationError as error:

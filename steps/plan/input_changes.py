@@ -22,7 +22,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import modification_time, open_filesystem
 from imagekiln.steps.storage.local import temporary_folder
-from imagekiln.steps.storage.store import read_small
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 # Up to this size, an input is read and hashed. Of a larger one, the times of writing decide.
@@ -74,7 +73,7 @@ def _find_named_plan(job: Job) -> Plan | None:
         return None
     with suppress(KilnError):
         store = open_store(f"{job.output.rstrip('/')}/{job.run_id}")
-        return parse_plan(read_small(store, PLAN_KEY), store.uri_of(PLAN_KEY))
+        return parse_plan(store.read(PLAN_KEY), store.uri_of(PLAN_KEY))
     return None
 
 

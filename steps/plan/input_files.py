@@ -16,7 +16,6 @@ from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.batch_rows import (
     PARQUET_OPTIONS,
     iter_batches,
-    refuse_large_row_groups,
 )
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
@@ -157,7 +156,6 @@ def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schem
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
-    refuse_large_row_groups(metadata, source.uri)
     return add_partition_columns(source, schema)
 
 

@@ -17,7 +17,6 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.batch_rows import (
     PARQUET_OPTIONS,
     iter_batches,
-    refuse_large_row_groups,
 )
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
@@ -122,7 +121,6 @@ def read_first_rows(source: SourceFile, columns: Sequence[str]) -> pa.RecordBatc
         with translate_errors(source.uri):
             if kind not in readers:
                 with pq.ParquetFile(source.path, **PARQUET_OPTIONS) as parquet:
-                    refuse_large_row_groups(parquet.metadata, source.uri)
                     return next(iter_batches(source.path, parquet, columns), None)
             with readers[kind](source.path, source.uri) as rows:
                 return next(rows.batches, None)

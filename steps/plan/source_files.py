@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_filesystem, open_object
 from imagekiln.steps.storage.local import open_file
@@ -278,35 +278,14 @@ def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
 
 
 def _download(uri: str, path: Path) -> SourceFile:
-    """Copy a file; once more where the copy is perhaps not what the store has. Raises TryAgain."""
-    digest, is_certain = _copy(uri, path)
-    if not is_certain:
-        again, is_certain = _copy(uri, path)
-        if not is_certain and again != digest:
-            raise TryAgain(
-                f"{uri}: the store gives other bytes at each reading. Run the command again."
-            )
-        digest = again
-    return SourceFile(uri, path, digest)
-
-
-def _copy(uri: str, path: Path) -> tuple[str, bool]:
-    """Copy a file, and return its hash; and whether nothing says that this is not its content."""
     # Many web servers know no ranges, and do not say so: one request, for all of it.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     digest = hashlib.sha256()
-    md5 = hashlib.md5(usedforsecurity=False)
-    with (
-        translate_errors(uri),
-        open_object(uri, block_bytes) as source,
-        path.open("wb") as copy,
-    ):
+    with translate_errors(uri), open_object(uri, block_bytes) as source, path.open("wb") as copy:
         for chunk in _read_chunks(source):
             digest.update(chunk)
-            md5.update(chunk)
             copy.write(chunk)
-        expected = getattr(source, "md5", "")
-    return digest.hexdigest(), expected in ("", md5.hexdigest())
+    return SourceFile(uri, path, digest.hexdigest())
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.keys import account_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store, confirm_damage, read_small
+from imagekiln.steps.storage.store import Store
 
 MAX_TRIES = 40
 FIRST_PAUSE_SECONDS = 0.05
@@ -129,11 +129,10 @@ class Account:
             time.sleep(_pause(attempt))
         raise TryAgain(f"{self._store.uri}: too many processes write to its account at once.")
 
-    @confirm_damage
     def _read_entry(self, number: int) -> AccountEntry:
         key = account_key(number)
         try:
-            return ENTRY_TYPE_ADAPTER.validate_json(read_small(self._store, key))
+            return ENTRY_TYPE_ADAPTER.validate_json(self._store.read(key))
         except ValidationError as error:
             raise BadInput(
                 f"{self._store.uri_of(key)}: is damaged. Delete it and the entries after it: "

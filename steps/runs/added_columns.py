@@ -8,12 +8,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.passes import caption_names
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.tables import (
-    FIELD_TYPES,
-    OUTCOME_SCHEMA,
-    RESERVED_COLUMNS,
-    FieldTypes,
-)
+from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, RESERVED_COLUMNS
 
 AddedFields = Sequence[pa.Field]
 
@@ -40,11 +35,3 @@ def require_free_names(job: Job) -> None:
     for name in job.passes:
         if name in RESERVED_COLUMNS:
             raise BadInput(f"passes: {name} is a column of the dataset itself. Rename the pass.")
-
-
-def types_with_added(fields: AddedFields) -> FieldTypes:
-    """The types of columns with reserved names, those of added columns among them."""
-    types = dict(FIELD_TYPES)
-    for field in fields:
-        types[field.name] = field.type
-    return types

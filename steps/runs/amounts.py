@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, StorageRefused
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 
 MAX_AMOUNT = 1e18  # what exceeds it is damaged
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
@@ -18,7 +18,7 @@ def read_or_none(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
     Only figures are lost with them. Raises StorageRefused, TryAgain.
     """
     try:
-        return adapter.validate_json(read_small(store, key))
+        return adapter.validate_json(store.read(key))
     except StorageRefused:
         raise
     except (BadInput, ValidationError):

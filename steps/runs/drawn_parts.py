@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import Missing, StorageRefused, newer_version_error
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     OUTSCORED_STATUS,
@@ -33,8 +32,8 @@ from imagekiln.steps.runs.image import (
 )
 from imagekiln.steps.runs.keys import drawn_key
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.tables import parse_parquet
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.runs.tables import damage_error, parse_parquet
+from imagekiln.steps.storage.store import Store
 
 DRAWN_VERSION = 1
 VERSION_METADATA = "imagekiln.drawn_version"
@@ -127,7 +126,6 @@ def remove_drawn_part(store: Store, part: Part) -> None:
         store.remove(drawn_key(part.key))
 
 
-@confirm_damage
 def read_drawn_part(store: Store, part: Part, scores: Collection[str]) -> list[DrawnImage] | None:
     """The drawn images of a part, of a job with these scores; None where they are not there.
 

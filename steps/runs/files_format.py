@@ -31,7 +31,6 @@ from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.added_columns import outcome_schema
-from imagekiln.steps.runs.damage import CONTENT_ERRORS, DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import IMAGES_PREFIX, folder_metadata_key, image_key, index_key
@@ -48,9 +47,13 @@ from imagekiln.steps.runs.parts import (
     outcome_table,
     parse_part_index,
 )
-from imagekiln.steps.runs.row_checks import check_outcomes
 from imagekiln.steps.runs.sidecar import sidecar_lines
-from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA
+from imagekiln.steps.runs.tables import (
+    DAMAGE_ERRORS,
+    LOCATION_SCHEMA,
+    NEAR_DUPLICATE_SCHEMA,
+    damage_error,
+)
 from imagekiln.steps.storage.store import Store
 
 IO_THREADS = 8
@@ -391,8 +394,7 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
         schema = outcome_schema(part.added)
         outcome = {name: values[name] for name in schema.names}
         table = pa.Table.from_pylist([outcome], schema)
-        check_outcomes(table)
-    except CONTENT_ERRORS as error:
+    except DAMAGE_ERRORS as error:
         raise damage_error(where, error) from error
     planned_id = part.rows["image_id"][index].as_py()
     if image_id != planned_id:

@@ -18,6 +18,15 @@ MISSING_STATUS = "missing"  # in the manifest: a planned image that is in no par
 OUTSCORED_STATUS: Final = "outscored"  # another candidate of the prompt is better
 # An image that was taken down: it is neither stored nor made again.
 FORGOTTEN_STATUS: Final = "forgotten"
+STATUSES = (
+    "ok",
+    "blank",
+    "filtered",
+    "failed",
+    OUTSCORED_STATUS,
+    FORGOTTEN_STATUS,
+    MISSING_STATUS,
+)
 
 
 @dataclass(frozen=True, slots=True)

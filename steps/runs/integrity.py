@@ -55,21 +55,8 @@ def check_failure(error: str | BadInput, images: int = 0) -> CheckResult:
     return CheckResult(images, errors=(str(error).rstrip("."),), error_count=1)
 
 
-def confirm_errors(check: Callable[[], CheckResult]) -> CheckResult:
-    """The result of a check, made again where it found errors: reading may have failed."""
-    result = check()
-    return check() if result.error_count else result
-
-
 def run_check(check: Callable[[], str | None]) -> CheckResult:
-    """The result of a check that returns a sentence or raises BadInput if something is wrong.
-
-    Only what it says twice counts.
-    """
-    return confirm_errors(lambda: _check_once(check))
-
-
-def _check_once(check: Callable[[], str | None]) -> CheckResult:
+    """The result of a check that returns a sentence or raises BadInput if something is wrong."""
     try:
         error = check()
     except BadInput as bad_input:

@@ -30,6 +30,8 @@ SHARDS_FOLDER = "shards"
 TURNS_FOLDER = "turns"
 REPORT_FOLDER = "report"
 PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
+IMAGE_ID_PATTERN = "^[0-9a-f]{32}$"
+SHA256_PATTERN = "^[0-9a-f]{64}$"
 MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
@@ -39,10 +41,6 @@ IMAGE_KEY_PATTERN = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|
 DRAWN_FOLDER = "drawn"
 DRAWN_KEY_PATTERN = re.compile(rf"{DRAWN_FOLDER}/(\d{{5,}})-(\d{{4,}})\.parquet", re.ASCII)
 # What the manifest names: an object with images, or the commit of a part, of the run or a round.
-IMAGE_OBJECT_PATTERN = (
-    r"^(?:retry-[1-9][0-9]*/)?(?:(?:images|index)/[0-9]{5,}-[0-9]{4,}\.(?:parquet|tar)"
-    r"|images/[0-9]{5,}/[0-9]{4,}-[0-9]{5,}\.[a-z]{3,4})$"
-)
 # All objects of a run, which `gc` removes, and no others. A file whose writing was interrupted lies
 # beside its object.
 RUN_KEY_PATTERN = re.compile(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, is_lossless
-from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema, types_with_added
+from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import part_key
@@ -110,8 +110,7 @@ class ParquetFormat:
         with parse_parquet(content, where) as parquet:
             files = _read_files(parquet)
             columns = ["image_id", *outcome_schema(part.added).names]
-            types = types_with_added(part.added)
-            outcomes = read_whole(parquet, columns, types)
+            outcomes = read_whole(parquet, columns)
         if not is_to_be_emptied(outcomes, image_ids):
             return False
 

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema, types_with_added
+from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
-from imagekiln.steps.runs.row_checks import check_offsets, check_outcomes
 from imagekiln.steps.runs.tables import (
     have_same_rows,
     open_parquet,
@@ -26,7 +25,7 @@ from imagekiln.steps.runs.tables import (
     to_parquet,
 )
 from imagekiln.steps.runtime.metrics import PARTS
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 OFFSETS_METADATA = b"imagekiln.offsets"
 
@@ -120,12 +119,10 @@ def offsets_metadata(offsets: Sequence[int | None]) -> dict[str, str]:
 def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
     """The offsets in the metadata of a part; null where there is no image.
 
-    Raises one of CONTENT_ERRORS where there are none.
+    Raises one of DAMAGE_ERRORS where there are none.
     """
     metadata = parquet.metadata.metadata or {}
     offsets = json.loads(metadata[OFFSETS_METADATA])
-    if not all(offset is None or type(offset) is int for offset in offsets):
-        raise ValueError("its offsets are not whole numbers")
     # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
     numbers = np.array(
         [-1 if offset is None else offset for offset in offsets],
@@ -167,8 +164,6 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
         offsets = read_offsets(parquet)
         if len(offsets) == part.rows.num_rows and matches_rows(parquet, part):
             table = read_whole(parquet).replace_schema_metadata(None)
-            check_outcomes(table)
-            check_offsets(offsets, table)
             return PartOutcomes(table, offsets)
     raise BadInput(
         f"{where}: holds other images than were planned. Choose another run_id or output."
@@ -184,13 +179,8 @@ def read_outcomes(
     """
     with open_parquet(store, key) as parquet:
         added_names = [field.name for field in added]
-        types = types_with_added(added)
-        table = read_whole(parquet, [*columns, *added_names], types)
-        offsets = read_offsets(parquet)
-        if "status" in columns:
-            check_outcomes(table)
-        check_offsets(offsets, table)
-        return PartOutcomes(table, offsets)
+        table = read_whole(parquet, [*columns, *added_names])
+        return PartOutcomes(table, read_offsets(parquet))
 
 
 def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
@@ -211,7 +201,6 @@ def note_committed(store: Store, key: str, rows: pa.Table) -> None:
     PARTS.add(result="already_there")
 
 
-@confirm_damage
 def check_part(store: Store, key: str, rows: pa.Table) -> None:
     """Raise BadInput unless the part that exists holds exactly the images of these rows."""
     outcomes = read_outcomes(store, key, ["image_id"])

@@ -22,19 +22,15 @@ from pydantic import (
 from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.passes import AnyModelPass, caption_names
 from imagekiln.steps.job.sizes import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
-from imagekiln.steps.models.adapters import adapters_by_column
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
-from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
 from imagekiln.steps.runs.registry import RunId
-from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.store import Store, confirm_damage, read_small
+from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
@@ -238,14 +234,13 @@ def plan_to_json(plan: Plan) -> bytes:
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
 
 
-@confirm_damage
 def load_plan(store: Store) -> Plan:
     """Read the plan of the run in `store`.
 
     Raises Missing where there is none, or BadInput where it is not readable or of another version.
     """
     try:
-        content = read_small(store, PLAN_KEY)
+        content = store.read(PLAN_KEY)
     except Missing as error:
         if _is_output(store):
             raise Missing(
@@ -271,7 +266,7 @@ def read_run_id(store: Store) -> str | None:
 
     Raises Missing, or BadInput where it is none.
     """
-    content = read_small(store, PLAN_KEY)
+    content = store.read(PLAN_KEY)
     try:
         return PLAN_VERSION_TYPE_ADAPTER.validate_json(content).run_id
     except ValidationError as error:
@@ -295,12 +290,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
     try:
         version = PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
         if version == PLAN_SCHEMA_VERSION:
-            plan = PLAN_TYPE_ADAPTER.validate_json(content)
-            _require_consistent_counts(plan, where)
-            _require_whole_groups(plan, where)
-            _require_planned_files(plan, where)
-            _require_columns_of_its_own(plan, where)
-            return plan
+            return PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
     if version > PLAN_SCHEMA_VERSION:
@@ -309,70 +299,6 @@ def parse_plan(content: bytes, where: str) -> Plan:
         f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. "
         "Use the Imagekiln that planned the run, or run the job again under another run_id."
     )
-
-
-def _require_consistent_counts(plan: Plan, where: str) -> None:
-    """Raise BadInput where the shards do not add up to the planned images, or lack sources."""
-    images = sum(shard.images for shard in plan.shards)
-    if images != plan.counts.images:
-        raise BadInput(
-            f"{where}: plans {plan.counts.images} images, and its shards have {images}. Restore it."
-        )
-    sources = plan.source_shards
-    expected = len(plan.shards) if plan.round else 0
-    are_ranges = all(first <= last for first, last in sources)
-    are_ordered = list(sources) == sorted(sources)
-    if len(sources) != expected or not (are_ranges and are_ordered):
-        raise BadInput(f"{where}: has source_shards that do not fit its shards. Restore it.")
-
-
-def _require_whole_groups(plan: Plan, where: str) -> None:
-    """Raise BadInput where a part or shard would hold some candidates of a group, and not all."""
-    shard_sizes = [shard.images for shard in plan.shards]
-    sizes = [plan.part_images, *shard_sizes]
-    remainders = {size % plan.job.candidates for size in sizes}
-    if remainders != {0}:
-        raise BadInput(f"{where}: has parts or shards that cut groups of candidates. Restore it.")
-
-
-def _require_planned_files(plan: Plan, where: str) -> None:
-    """Raise BadInput where the plan has not the file of each adapter and LoRA of its job."""
-    model = plan.job.model
-    adapters = adapters_by_column(model)
-    if plan.adapters.keys() != adapters.keys():
-        raise BadInput(f"{where}: has adapters that are not those of its job. Restore it.")
-    if plan.loras.keys() != model.loras.keys():
-        raise BadInput(f"{where}: has loras that are not those of its job. Restore it.")
-    if not _has_facts_of_passes(plan):
-        raise BadInput(f"{where}: has passes that are not those of its job. Restore it.")
-
-
-def _has_facts_of_passes(plan: Plan) -> bool:
-    """Whether the plan has the facts of each model of a pass, of the kind that the pass draws with.
-
-    Those of a diffusion model are known by one digest.
-    """
-    drawing = {name for name, _ in iter_pass_jobs(plan.job)}
-    passes = plan.job.passes.items()
-    others = {name for name, settings in passes if isinstance(settings, AnyModelPass)}
-    if plan.passes.keys() != drawing | others:
-        return False
-    models = {name: facts.model for name, facts in plan.passes.items() if facts.model is not None}
-    if models.keys() != drawing:
-        return False
-    return all(plan.passes[name].digest == model.digest for name, model in models.items())
-
-
-def _require_columns_of_its_own(plan: Plan, where: str) -> None:
-    """Raise BadInput where a carried column has a name that the dataset has taken since."""
-    job = plan.job
-    chosen = (*job.carry, *job.scores, *caption_names(job.passes))
-    names = sorted(RESERVED_COLUMNS.intersection(chosen))
-    if names:
-        raise BadInput(
-            f"{where}: carries {names[0]}, which is now a column of the dataset itself. "
-            "Use the Imagekiln that planned the run."
-        )
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:

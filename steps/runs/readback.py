@@ -1,14 +1,12 @@
 """Reading one image back, from the object and the offset that its row in the manifest names."""
 
 import hashlib
-import io
 from collections.abc import Mapping
-from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image
-from imagekiln.steps.runs.damage import DAMAGE_ERRORS, damage_error
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
+from imagekiln.steps.storage.store import Store
 
 
 def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
@@ -25,28 +23,12 @@ def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
             f"{store.uri}: the manifest does not say where image {row['image_id']} is. "
             "Aggregate again."
         )
-    return _read_image(store, part, offset, size, row.get("sha256"))
-
-
-@confirm_damage
-def _read_image(store: Store, key: str, offset: int, size: int, sha256: object) -> bytes:
-    with store.open(key) as file:
-        content = read_range(file, offset, size)
-    if sha256 in (None, hashlib.sha256(content).hexdigest()):
+    with store.open(part) as file:
+        file.seek(offset)
+        content = file.read(size)
+    if row.get("sha256") in (None, hashlib.sha256(content).hexdigest()):
         return content
-    raise damage_error(store.uri_of(key), ValueError("an image has other bytes than were written"))
-
-
-def read_range(file: BinaryIO, offset: int, size: int) -> bytes:
-    """So many bytes of a file, or fewer where it ends before them.
-
-    Python takes memory for as many as are asked for, whatever there is.
-    """
-    end = file.seek(0, io.SEEK_END)
-    start = min(offset, end)
-    available = end - start
-    file.seek(start)
-    return file.read(min(size, available))
+    raise damage_error(store.uri_of(part), ValueError("an image has other bytes than were written"))
 
 
 def read_image_pixels(store: Store, row: Mapping[str, object]) -> RGB:

@@ -25,11 +25,10 @@ from imagekiln.steps.runs.keys import (
 )
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store, read_small
+from imagekiln.steps.storage.store import Store
 
 READERS = 16
 BLOCK_ENTRIES = 100
-MAX_BLOCK_BYTES = 2**20  # many times what a block has
 RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
 
 
@@ -111,7 +110,7 @@ def _iter_blocks(store: Store) -> Iterator[Block]:
     for number in count():
         key = registry_block_key(number)
         try:
-            yield BLOCK_TYPE_ADAPTER.validate_json(read_small(store, key, MAX_BLOCK_BYTES))
+            yield BLOCK_TYPE_ADAPTER.validate_json(store.read(key))
         except Missing:
             return
         except ValidationError as error:
@@ -150,6 +149,6 @@ def _read_entry_or_none(store: Store, number: int) -> RunEntry | None:
 def _read_entry(store: Store, number: int) -> RunEntry:
     key = registry_key(number)
     try:
-        return RUN_ENTRY_TYPE_ADAPTER.validate_json(read_small(store, key))
+        return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
     except ValidationError as error:
         raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error

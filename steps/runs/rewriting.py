@@ -19,12 +19,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from imagekiln.steps.errors import BadInput, Missing, TryAgain, newer_version_error
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.keys import rewrite_key
 from imagekiln.steps.runs.schema_version import read_schema_version
-from imagekiln.steps.runs.tables import read_table, to_parquet
+from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store, read_small, require_conditional_writes
+from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 REWRITE_SCHEMA_VERSION = 1
 LIST_PROMPTS = 65_536
@@ -97,7 +96,7 @@ class Rewriting:
         key = self._key("rewrite.json")
         where = self._store.uri_of(key)
         try:
-            content = read_small(self._store, key)
+            content = self._store.read(key)
             version = read_schema_version(content)
             if version <= REWRITE_SCHEMA_VERSION:
                 return FROZEN_MODEL_TYPE_ADAPTER.validate_json(content)

@@ -15,20 +15,15 @@ from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.row_checks import REQUIRED_COLUMNS, check_image_rows, check_loras
 from imagekiln.steps.runs.tables import (
-    DRAWN_SIZE_SCHEMA,
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
-    RESERVED_COLUMNS,
     open_parquet,
     parse_parquet,
     read_whole,
-    require_columns,
-    require_field_types,
 )
 from imagekiln.steps.runs.webui_text import model_label
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
 
@@ -57,7 +52,6 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-@confirm_damage
 def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     """The image rows of a shard, as they were planned. Raises BadInput as `read_shard` does."""
     require_shard(store, plan, shard)
@@ -70,9 +64,6 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
 
     with parse_parquet(content, where) as parquet:
         rows = read_whole(parquet)
-        _check_columns(rows, plan)
-        check_image_rows(rows)
-        check_loras(rows, plan.job.model.loras)
     planned_images = plan.shards[shard].images
     if rows.num_rows != planned_images:
         raise BadInput(
@@ -80,17 +71,6 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
             f"{planned_images}. Restore the plan."
         )
     return rows
-
-
-def _check_columns(rows: pa.Table, plan: Plan) -> None:
-    """Raise ValueError where rows have columns that are added to them later, or lack others."""
-    require_columns(rows.schema, REQUIRED_COLUMNS)
-    if plan.job.alters_images:
-        require_columns(rows.schema, DRAWN_SIZE_SCHEMA.names)
-    planned = {*IMAGE_ROW_SCHEMA.names, *DRAWN_SIZE_SCHEMA.names}
-    later = (RESERVED_COLUMNS - planned).intersection(rows.column_names)
-    if later:
-        raise ValueError(f"it has a column {min(later)}")
 
 
 def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
@@ -107,7 +87,6 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
     return rows
 
 
-@confirm_damage
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
     """The columns of the rows of the plan's parts.
 
@@ -120,8 +99,6 @@ def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
     if plan.shards:
         with open_parquet(store, shard_key(0)) as parquet:
             schema = parquet.schema_arrow
-            require_field_types(schema)
-            require_columns(schema, REQUIRED_COLUMNS)
     return pa.schema([*schema, *ORIGIN_SCHEMA])
 
 

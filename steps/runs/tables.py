@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import Missing, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, newer_version_error
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
-from imagekiln.steps.runs.damage import CONTENT_ERRORS, damage_error
 from imagekiln.steps.runs.sidecar import to_values
-from imagekiln.steps.storage.failures import is_storage_error, translate_errors
-from imagekiln.steps.storage.store import Store, confirm_damage
+from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
+from imagekiln.steps.storage.store import Store
 
 COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
     "text": pa.string(),
@@ -113,13 +112,11 @@ DICTIONARY_COLUMNS = (
     "part",
 )
 # Raise it when an older Imagekiln would misread tables of a run, and write it to their metadata:
-# those without it are of version 1. What `aggregate` writes may be newer than the plan. A new
-# status needs no new version: see UnknownStatus.
+# those without it are of version 1. What `aggregate` writes may be newer than the plan.
 TABLE_SCHEMA_VERSION = 1
 SCHEMA_VERSION_METADATA = b"imagekiln.schema_version"
-FieldTypes = Mapping[str, pa.DataType]
 # The types of columns whose names are reserved, wherever a run has them.
-FIELD_TYPES: FieldTypes = {
+FIELD_TYPES: Mapping[str, pa.DataType] = {
     field.name: field.type
     for field in (
         *IMAGE_ROW_SCHEMA,
@@ -132,11 +129,18 @@ FIELD_TYPES: FieldTypes = {
     )
 }
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
-# Of a table that is read whole, such as a shard, a manifest, or a chunk of the index of images.
-MAX_TABLE_ROWS = 2**20
-MAX_TABLE_BYTES = 2**30
 COMPARED_ROWS = 4096  # at once, where their values are compared in Python
 MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
+
+
+# What reading damaged content may raise, beside what storage raises.
+DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
+
+
+def damage_error(where: str, error: Exception) -> BadInput:
+    """The error for an object of a run that cannot be read back."""
+    reason, *_ = error_reason(error).split(". ")  # Arrow explains it in a second sentence
+    return BadInput(f"{where}: is damaged ({reason.rstrip('.')}). Restore or delete it.")
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, object]:
@@ -178,10 +182,9 @@ def write_parquet(
 def from_parquet(content: bytes, where: str) -> pa.Table:
     """The table in a whole Parquet object, of any columns. Raises BadInput where it is damaged."""
     with parse_parquet(content, where) as parquet:
-        return read_whole(parquet, types={})
+        return parquet.read()
 
 
-@confirm_damage
 def read_table(store: Store, key: str) -> pa.Table:
     """Read a whole table, of any columns. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.uri_of(key))
@@ -192,7 +195,6 @@ def read_column(store: Store, key: str, name: str) -> pa.Array:
     return read_columns(store, key, [name])[name].combine_chunks()
 
 
-@confirm_damage
 def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
     """Read these columns of a table, in this order.
 
@@ -205,7 +207,6 @@ def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
         return read_whole(parquet, names).select(names)
 
 
-@confirm_damage
 def count_rows(store: Store, key: str) -> int:
     """Read a whole table, a batch at a time, and count its rows.
 
@@ -215,7 +216,6 @@ def count_rows(store: Store, key: str) -> int:
         return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
 
 
-@confirm_damage
 def read_bounds(store: Store, key: str, name: str) -> tuple[int, int] | None:
     """The lowest and the highest number of a column, read a batch at a time; None without rows.
 
@@ -223,7 +223,7 @@ def read_bounds(store: Store, key: str, name: str) -> tuple[int, int] | None:
     """
     bounds: list[int] = []
     with open_parquet(store, key, pre_buffer=False) as parquet:
-        require_field_types(parquet.schema_arrow, [name])
+        require_columns(parquet.schema_arrow, [name])
         for batch in parquet.iter_batches(columns=[name], use_threads=False):
             if batch[name].null_count:
                 raise ValueError(f"the column {name} has no value in some rows")
@@ -235,20 +235,13 @@ def read_bounds(store: Store, key: str, name: str) -> tuple[int, int] | None:
     return min(bounds), max(bounds)
 
 
-def read_whole(
-    parquet: pq.ParquetFile,
-    columns: Sequence[str] | None = None,
-    types: FieldTypes = FIELD_TYPES,
-) -> pa.Table:
-    """These columns of an open object, or all, in memory.
+def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
+    """These columns of an open object, or all, in memory. Raises ValueError where one is missing.
 
-    Raises ValueError where no run has such a table, for its size or the types of its columns.
+    Arrow would leave it out.
     """
-    require_field_types(parquet.schema_arrow, columns, types)
     require_columns(parquet.schema_arrow, columns or ())
-    table = _read_bounded(parquet, columns)
-    table.validate(full=True)  # of texts, Arrow reads any bytes
-    return table
+    return parquet.read(columns=columns)
 
 
 def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
@@ -271,22 +264,6 @@ def _have_same_values(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
         if repr(values) != repr(others):
             return False
     return True
-
-
-def require_field_types(
-    schema: pa.Schema,
-    columns: Sequence[str] | None = None,
-    types: FieldTypes = FIELD_TYPES,
-) -> None:
-    """Raise ValueError where two columns have one name, or one of these has not the type of it."""
-    if len(set(schema.names)) != len(schema.names):
-        raise ValueError("two columns have the same name")
-    for field in schema:
-        expected = types.get(field.name, field.type)
-        if field.type != expected and (columns is None or field.name in columns):
-            raise ValueError(f"the column {field.name} is {field.type} and not {expected}")
-        if not can_be_carried(field.type):
-            raise ValueError(f"the column {field.name} is {field.type}, which no run has")
 
 
 def can_be_carried(kind: pa.DataType) -> bool:
@@ -320,28 +297,10 @@ def can_be_carried(kind: pa.DataType) -> bool:
 
 
 def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
-    """Raise ValueError where one of these columns is missing, which Arrow would leave out."""
+    """Raise ValueError where one of these columns is missing."""
     missing = [name for name in names if name not in schema.names]
     if missing:
         raise ValueError(f"the column {missing[0]} is missing")
-
-
-def _read_bounded(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Table:
-    """The table. Raises ValueError where it would not fit in memory, however small its object is.
-
-    Sizes are counted in what is read: pyarrow aborts where a footer contradicts itself on a column.
-    """
-    rows, size = parquet.metadata.num_rows, 0
-    batches = list[pa.RecordBatch]()
-    if rows <= MAX_TABLE_ROWS:
-        for batch in parquet.iter_batches(ROW_GROUP_ROWS, columns=columns, use_threads=False):
-            batches.append(batch)
-            size += batch.nbytes
-            if size > MAX_TABLE_BYTES:
-                break
-    if rows > MAX_TABLE_ROWS or size > MAX_TABLE_BYTES:
-        raise ValueError(f"it has {rows} rows of {size} bytes or more, which no run has")
-    return pa.Table.from_batches(batches) if batches else parquet.read(columns=columns)
 
 
 @contextmanager
@@ -357,7 +316,7 @@ def open_parquet(store: Store, key: str, *, pre_buffer: bool = True) -> Iterator
             ) as parquet:
                 _require_version(parquet, store.uri_of(key))
                 yield parquet
-        except CONTENT_ERRORS as error:
+        except DAMAGE_ERRORS as error:
             if is_storage_error(error):
                 raise
             raise damage_error(store.uri_of(key), error) from error
@@ -370,7 +329,7 @@ def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
             _require_version(parquet, where)
             yield parquet
-    except CONTENT_ERRORS as error:
+    except DAMAGE_ERRORS as error:
         raise damage_error(where, error) from error
 
 

@@ -17,7 +17,7 @@ from imagekiln.steps.job.prices import GpuPrice, Prices, resolve_prices
 from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.keys import PRICES_KEY, TERMS_KEY
 from imagekiln.steps.runtime.figures import format_money, format_number
-from imagekiln.steps.storage.store import Store, confirm_damage, read_small
+from imagekiln.steps.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,6 @@ def replace_prices(store: Store, prices: Prices) -> None:
     store.replace(PRICES_KEY, PRICES_TYPE_ADAPTER.dump_json(prices, indent=1) + b"\n")
 
 
-@confirm_damage
 def read_terms(store: Store, planned: Job) -> Terms:
     """The terms of the run in `store`; without any, the price of the job that was planned."""
     terms = _read(store, TERMS_KEY, TERMS_TYPE_ADAPTER) or Terms(planned.price_per_hour)
@@ -101,7 +100,7 @@ def read_terms(store: Store, planned: Job) -> Terms:
 
 def _read(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
     try:
-        return adapter.validate_json(read_small(store, key))
+        return adapter.validate_json(store.read(key))
     except Missing:
         return None
     except ValidationError as error:

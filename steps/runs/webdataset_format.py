@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
-from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.keys import index_key, tar_key
@@ -32,6 +31,7 @@ from imagekiln.steps.runs.parts import (
     parse_part_index,
 )
 from imagekiln.steps.runs.sidecar import sidecar_lines
+from imagekiln.steps.runs.tables import damage_error
 from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.storage.store import Store
 

@@ -5,6 +5,7 @@ import os
 import warnings
 
 VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
+TELEMETRY_VARIABLE = "HF_HUB_DISABLE_TELEMETRY"
 GCSFS_DEBUG_VARIABLE = "GCSFS_DEBUG"
 RENEWAL_LOGGERS = ("aiobotocore.credentials", "aiobotocore.tokens")
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -17,6 +18,7 @@ def silence_libraries() -> None:
     """Suppress what libraries say of each other on import, unless the environment asks for it."""
     for name in VERBOSITY_VARIABLES:
         os.environ.setdefault(name, "error")
+    os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # the hub need not know what runs here
     # Deprecations inside diffusers: of Kolors, and of FLUX's ControlNets.
     warnings.filterwarnings(
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning

@@ -1,6 +1,7 @@
 """What failures of disks and object stores mean to the user: the one translator of their errors."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
@@ -15,29 +16,12 @@ from imagekiln.steps.errors import (
     first_line,
 )
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
-from imagekiln.steps.storage.web_client import RefusedAddress, SlowServer
 
 Operation = Literal["read", "write", "list", "remove"]
 NO_SPACE = "the disk is full, or can hold no more files. Free some space and run the command again."
-NO_MORE_OPEN = (
-    "too many files are open. Raise the limit, such as by `ulimit -n 4096`, and run the command "
-    "again."
-)
-EXHAUSTION = {
-    errno.ENOSPC: NO_SPACE,
-    errno.EDQUOT: NO_SPACE,
-    errno.EMFILE: NO_MORE_OPEN,
-    errno.ENFILE: NO_MORE_OPEN,
-}
+EXHAUSTION = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file has the name of a folder that is to be created.
-UNUSABLE_PATH_ERRNOS = {
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-}
+UNUSABLE_PATH = {errno.EROFS, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 # Error codes of object stores for requests that can never succeed.
 REJECTED_REQUEST_CODES = {
     "AuthorizationHeaderMalformed",
@@ -45,24 +29,21 @@ REJECTED_REQUEST_CODES = {
     "PermanentRedirect",
     "301",
 }
-# Those for credentials that have expired, whatever the operation and the HTTP status.
-EXPIRED_CREDENTIALS_CODES = {
+# Those for credentials that have expired, and what botocore raises without a request.
+EXPIRED_CREDENTIALS = {
     "ExpiredToken",
     "ExpiredTokenException",
     "InvalidToken",
     "InvalidTokenId",  # MinIO's name of it
     "RequestExpired",
     "TokenRefreshRequired",
-}
-ACCESS_DENIED_CODE = "AccessDenied"
-NO_BUCKET_CODE = "NoSuchBucket"
-SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
-# What botocore raises before it sends a request with them, by name as below.
-EXPIRED_CREDENTIALS_ERRORS = {
     "SSOTokenLoadError",
     "TokenRetrievalError",
     "UnauthorizedSSOTokenError",
 }
+ACCESS_DENIED_CODE = "AccessDenied"
+NO_BUCKET_CODE = "NoSuchBucket"
+SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # botocore raises these before it sends a request. By name, since a local run needs no botocore.
 CLIENT_SETTING_ERRORS = {
     "NoCredentialsError": (
@@ -73,29 +54,13 @@ CLIENT_SETTING_ERRORS = {
     "ParamValidationError": "the bucket or key is not a valid name; correct the URI",
     "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
 }
-# Of settings that botocore cannot use: by name, or by the name of what they are a kind of.
-INVALID_SETTING_ERRORS = {
-    "ConfigParseError",
-    "EndpointProviderError",
-    "InvalidChecksumConfigError",
-    "InvalidConfigError",
-    "InvalidDefaultsMode",
-    "InvalidEndpointConfigurationError",
-    "InvalidIMDSEndpointError",
-    "InvalidIMDSEndpointModeError",
-    "InvalidProxiesConfigError",
-    "InvalidRetryConfigurationError",
-    "InvalidS3AddressingStyleError",
-    "UnknownCredentialError",
-    "UnsupportedS3ConfigurationError",
-    "UnsupportedSignatureVersionError",
-}
+# How it names errors of settings that it cannot use.
+INVALID_SETTING = re.compile("Invalid|Unsupported|ConfigParse|EndpointProvider|UnknownCredential")
 # Where botocore reads settings and credentials, before any request to the store.
 SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"}
 INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
 # aiobotocore's wrapper of any error that is none of a connection.
 UNEXPECTED_ERROR = "HTTPClientError"
-CERTIFICATE_FILE_LIBRARIES = ("PEM", "X509")  # of OpenSSL, for errors of reading such a file
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
 # What these libraries raise where no connection was made: by name, for the same reason.
 CONNECTION_ERRORS = {
@@ -124,42 +89,27 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
             raise
         if operation is not None and not isinstance(explanation, Missing):
             STORAGE_ERRORS.add(operation=operation)
-        if isinstance(explanation, StorageRefused) or is_expiry(error):
-            _forget_connections()
+        if isinstance(explanation, StorageRefused) or _is_expiry(error):
+            from fsspec.registry import registry  # only here: most commands need no object store
+
+            for file_system in registry.values():
+                file_system.clear_instance_cache()
         raise explanation from error
-
-
-def _forget_connections() -> None:
-    """Have fsspec make new file systems: it keeps each with the credentials that it began with."""
-    from fsspec.registry import registry  # only here: most commands need no object store
-
-    for file_system in registry.values():
-        file_system.clear_instance_cache()
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None where it is not a failure of storage."""
-    errors = (error, *_iter_causes(error))
-    if any(isinstance(cause, RefusedAddress) for cause in errors):
-        return StorageRefused(
-            f"{where}: leads to an address of this machine or of its cloud's services, which is "
-            "not for jobs. Name another host."
-        )
-    if any(isinstance(cause, SlowServer) for cause in errors):
-        return TryAgain(
-            f"{where}: the server sends less than 4 kB a second. Run the command again, or copy "
-            "the file to a disk or a bucket first."
-        )
     if _is_of_client_setting(error):
         return _explain_client_setting(where, error)
+    if _is_expiry(error):
+        return TryAgain(
+            f"{where}: the credentials have expired. Renew them and run the command again."
+        )
     if isinstance(error, OSError):
         return _explain_os_error(where, error)
     if isinstance(error, MemoryError):
         return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
-
-    if is_expiry(error):
-        return _expired_credentials(where)
-    return _explain_library_error(where, error) if is_client_library_error(error) else None
+    return _explain_library_error(where, error) if _is_client_library_error(error) else None
 
 
 def _is_of_client_setting(error: Exception) -> bool:
@@ -175,17 +125,16 @@ def _is_of_client_setting(error: Exception) -> bool:
         return False
     # A file of certificates, a header with a key, the URL of a proxy; not what a server answers.
     cause = error.__cause__ or error.__context__
-    if cause is not None and _is_setting_error(cause):
-        return True
-    if isinstance(cause, ValueError):
-        return not isinstance(cause, UnicodeDecodeError) and not is_client_library_error(cause)
-    is_file = isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError)
-    return is_file or getattr(cause, "library", None) in CERTIFICATE_FILE_LIBRARIES
+    if _is_client_library_error(cause):
+        return cause is not None and _is_setting_error(cause)
+    return isinstance(cause, FileNotFoundError | PermissionError | ValueError)
 
 
 def _is_setting_error(error: BaseException) -> bool:
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & (CLIENT_SETTING_ERRORS.keys() | INVALID_SETTING_ERRORS))
+    if not _is_client_library_error(error):
+        return False
+    names = [kind.__name__ for kind in type(error).__mro__]
+    return any(name in CLIENT_SETTING_ERRORS or INVALID_SETTING.match(name) for name in names)
 
 
 def _explain_client_setting(where: str, error: Exception) -> StorageRefused:
@@ -203,7 +152,8 @@ def _explain_client_setting(where: str, error: Exception) -> StorageRefused:
 
 
 def _explain_library_error(where: str, error: Exception) -> KilnError:
-    if _is_final_answer(error):
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:
         return StorageRefused(
             f"{where}: the server refused the request ({error_reason(error)}). "
             "Check the address and the credentials."
@@ -213,24 +163,14 @@ def _explain_library_error(where: str, error: Exception) -> KilnError:
     )
 
 
-def is_client_library_error(error: Exception) -> bool:
+def _is_client_library_error(error: BaseException | None) -> bool:
     """Whether one of the libraries that send requests raised it."""
     return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
 
 
-def is_expiry(error: Exception) -> bool:
+def _is_expiry(error: Exception) -> bool:
     """Whether the credentials have expired, as the store says or as the client knows itself."""
-    if type(error).__name__ in EXPIRED_CREDENTIALS_ERRORS:
-        return True
-    return error_code(error) in EXPIRED_CREDENTIALS_CODES
-
-
-def _is_final_answer(error: Exception) -> bool:
-    """Whether a request itself is wrong, as aiohttp or a web server's answer says of it."""
-    if isinstance(error, ValueError):  # of a URL
-        return True
-    status = getattr(error, "status", None)
-    return isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES
+    return not EXPIRED_CREDENTIALS.isdisjoint((type(error).__name__, error_code(error)))
 
 
 def is_storage_error(error: Exception) -> bool:
@@ -260,8 +200,6 @@ def error_reason(error: BaseException) -> str:
 
 
 def _explain_os_error(where: str, error: OSError) -> KilnError:
-    if is_expiry(error):
-        return _expired_credentials(where)
     if isinstance(error, PermissionError):
         return _explain_refusal(where, error)
     if isinstance(error, FileNotFoundError):
@@ -271,21 +209,17 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
 
     reason = error_reason(error)
     if error.errno in EXHAUSTION:
-        return TryAgain(f"{where}: {EXHAUSTION[error.errno]}")
-    if error.errno in UNUSABLE_PATH_ERRNOS:
-        return _explain_unusable_path(where, error)
+        return TryAgain(f"{where}: {NO_SPACE}")
+    if error.errno == errno.ENOTDIR:
+        return BadInput(f"{where}: is a file, or lies within one. Name a folder.")
+    if error.errno in UNUSABLE_PATH:
+        return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
     if error_code(error) in REJECTED_REQUEST_CODES:
         return StorageRefused(
             f"{where}: the store rejected the request ({reason}). "
             "Check the URI, the region and the credentials."
         )
     return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
-
-
-def _explain_unusable_path(where: str, error: OSError) -> BadInput:
-    if error.errno == errno.ENOTDIR:
-        return BadInput(f"{where}: is a file, or lies within one. Name a folder.")
-    return BadInput(f"{where}: cannot be used ({error_reason(error)}). Choose another path.")
 
 
 def _explain_refusal(where: str, error: PermissionError) -> KilnError:
@@ -300,10 +234,6 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
     return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
 
 
-def _expired_credentials(where: str) -> TryAgain:
-    return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
-
-
 def is_object_absent(error: FileNotFoundError) -> bool:
     """Whether an object store has no such object: the bucket is there, and it was asked."""
     return error_code(error) != NO_BUCKET_CODE and not _is_of_client_setting(error)
@@ -312,39 +242,21 @@ def is_object_absent(error: FileNotFoundError) -> bool:
 def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
     if error_code(error) == NO_BUCKET_CODE:
         return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
-    if error_code(error) == "NoSuchUpload":
-        return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
-    if failure := _find_connection_failure(error):
-        return TryAgain(
-            f"{where}: storage did not answer ({error_reason(failure)}). Run the command again."
-        )
-    if answer := _find_other_answer(error):
-        return _explain_library_error(where, answer)
+    if failure := _find_failed_request(error):
+        return _explain_library_error(where, failure)
     return Missing(f"{where}: no such file. Check the name.")
 
 
-def _find_connection_failure(error: BaseException) -> Exception | None:
-    """The failure to connect behind an error. fsspec calls a file absent on a host that is down."""
-    for cause in _iter_causes(error):
-        names = {kind.__name__ for kind in type(cause).__mro__}
-        is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
-        if isinstance(cause, Exception) and (is_connection_error or names & CONNECTION_ERRORS):
-            return cause
-    return None
-
-
-def _find_other_answer(error: BaseException) -> Exception | None:
-    """The web server's answer behind an error. fsspec calls a file absent whatever that says."""
-    for cause in _iter_causes(error):
-        status = getattr(cause, "status", None)
-        if isinstance(cause, Exception) and isinstance(status, int) and status not in ABSENT:
-            return cause
-    return None
-
-
-def _iter_causes(error: BaseException) -> Iterator[BaseException]:
-    """What led to an error, the last first."""
+def _find_failed_request(error: BaseException) -> Exception | None:
+    """The failed request behind an error. fsspec calls a file absent whatever a web server says."""
     cause = error.__cause__ or error.__context__
     while cause is not None:
-        yield cause
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
+        status = getattr(cause, "status", None)
+        is_other_answer = isinstance(status, int) and status not in ABSENT
+        is_failure = is_connection_error or is_other_answer or names & CONNECTION_ERRORS
+        if isinstance(cause, Exception) and is_failure:
+            return cause
         cause = cause.__cause__ or cause.__context__
+    return None

@@ -12,9 +12,7 @@ from fsspec.core import url_to_fs
 from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.s3_reader import LOOKUP_FIELDS, S3File, S3Reader, confirm_lookup
-from imagekiln.steps.storage.web_client import open_web_client
+from imagekiln.steps.storage.failures import error_code, translate_errors
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -30,6 +28,7 @@ S3_OPTIONS = {
 S3FS_ATTEMPTS = 2
 # The limit of one read, retries included.
 READ_TIMEOUT_SECONDS = 180.0
+WEB_SILENCE_SECONDS = 30.0  # until a web server that sends nothing is given up
 # File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
 # network, or take more than a URI.
 REFUSED_SCHEMES = {
@@ -53,10 +52,6 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
 
     scheme = uri.partition("://")[0].lower()
     _refuse_unsafe_uri(uri, scheme)
-    if scheme == "hf":
-        from imagekiln.steps.storage.hub_answers import limit_client
-
-        limit_client()  # the hub's client reads such a URI, and has no limits of its own
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
     options = _filesystem_options(scheme, endpoint)
@@ -84,7 +79,13 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
     if endpoint is not None:
         options["endpoint_url"] = endpoint
     if scheme in ("http", "https"):
-        options["get_client"] = open_web_client
+        from aiohttp import ClientTimeout
+
+        # By default, an answer may take five minutes in all, which ends any large table.
+        silence = ClientTimeout(
+            total=None, sock_connect=WEB_SILENCE_SECONDS, sock_read=WEB_SILENCE_SECONDS
+        )
+        options["client_kwargs"] = {"timeout": silence}
     return options
 
 
@@ -129,7 +130,7 @@ def _refuse_malformed_url(uri: str) -> None:
 
 
 def _watch_requests(files: Any) -> None:
-    """Have s3fs count repeated requests, and repeat once what looks objects up and finds none."""
+    """Have s3fs count repeated requests."""
     if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
         return
     from aiobotocore.session import AioSession
@@ -140,22 +141,27 @@ def _watch_requests(files: Any) -> None:
 
     session = AioSession(**files.kwargs)
     session.register("needs-retry.s3", count)
-    for operation in LOOKUP_FIELDS:
-        session.register(f"needs-retry.s3.{operation}", confirm_lookup)
     files.session = session  # last: other threads use it as soon as it is there
 
 
 @contextmanager
 def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
-    """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises.
-
-    Of S3, each answer is compared with what the store says of the object.
-    """
+    """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises."""
     files, path = open_filesystem(uri)
-    if "s3" in files.protocol:
-        yield cast("BinaryIO", S3File(S3Reader(files), path, READ_TIMEOUT_SECONDS))
-        return
-    with files.open(path, "rb", block_size=block_bytes) as file:
+    with open_in_pieces(files, path, block_size=block_bytes) as file:
+        yield file
+
+
+@contextmanager
+def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryIO]:
+    """A file of a file system, which has no types, likewise."""
+    try:
+        opened = files.open(path, "rb", **options)
+    except OSError as error:
+        if error_code(error).isdigit():  # S3 does not say why it refuses a HEAD, only a GET
+            files.cat_file(path, start=0, end=1)
+        raise
+    with opened as file:
         yield file
 
 

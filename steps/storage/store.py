@@ -3,14 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import wraps
-from typing import BinaryIO, ParamSpec, Protocol, TypeVar
+from typing import BinaryIO, Protocol
 
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain, cut_name
-
-MAX_SMALL_BYTES = 64 * 2**20  # of a plan with half a million shards, and more than all others
-P = ParamSpec("P")
-T = TypeVar("T")
+from imagekiln.steps.errors import BadInput, StorageRefused, cut_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +74,6 @@ def is_plain_name(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
-def read_small(store: Store, key: str, most: int = MAX_SMALL_BYTES) -> bytes:
-    """An object that is no larger than a plan can be. Raises Missing, BadInput where it is."""
-    content = store.read_prefix(key, most + 1)
-    if len(content) > most:
-        raise BadInput(
-            f"{store.uri_of(key)}: has more than {most} bytes, so no run wrote it. Restore it."
-        )
-    return content
-
-
 def require_plain_key(folder: str, key: str) -> None:
     """Raise BadInput where a key, which may come from an object of a stranger's, leads elsewhere.
 
@@ -96,33 +81,6 @@ def require_plain_key(folder: str, key: str) -> None:
     """
     if key and not all(map(is_plain_name, key.split("/"))):
         raise BadInput(f"{folder}: {cut_name(key)} is not the name of an object in it. Correct it.")
-
-
-def confirm_damage(read: Callable[P, T]) -> Callable[P, T]:
-    """Have a function read again where it finds damage, which may be that of one answer alone.
-
-    Raises the damage that both readings find, and TryAgain where each finds another.
-    """
-
-    @wraps(read)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return read(*args, **kwargs)
-        except (Missing, StorageRefused):
-            raise
-        except BadInput as error:
-            first = error
-
-        try:
-            return read(*args, **kwargs)
-        except BadInput as error:
-            if str(error) == str(first):
-                raise
-            raise TryAgain(
-                f"the store gives other bytes at each reading ({first}). Run the command again."
-            ) from error
-
-    return call
 
 
 def create_once(store: Store, key: str, data: bytes) -> None:
@@ -138,12 +96,8 @@ def create_once(store: Store, key: str, data: bytes) -> None:
 
 
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:
-    """Create an existing object again, which must fail. Raises BadInput where it succeeds twice.
-
-    One success may be that of a gateway in the store's place. To remove the object for that could
-    take it from a plan that another process has written.
-    """
-    if store.create(key, data) and store.create(key, data):
+    """Create an existing object again, which must fail. Raises BadInput where it succeeds."""
+    if store.create(key, data):
         with suppress(StorageRefused):  # whoever may not remove is to learn why nothing is planned
             store.remove(key)
         raise BadInput(

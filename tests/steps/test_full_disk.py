@@ -1,7 +1,7 @@
 """The steps of a run on a disk that is full, at whichever write: the same step finishes it."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,14 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.export.step import export
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.runs.formats import format_of, recover_parts
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import TURNS_FOLDER
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
-from tests.life import lasting, make_missing, make_round
 from tests.mounts import fill, small_disk
 
 DISK_KIBIBYTES = 8192
@@ -97,3 +102,37 @@ def restore(disk: Path, content: dict[str, bytes]) -> None:
         path = disk / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
+
+
+def lasting(content: dict[str, bytes]) -> dict[str, bytes]:
+    """The objects but those that say whose turn it was: each process leaves one of its own."""
+    return {key: body for key, body in content.items() if f"/{TURNS_FOLDER}/" not in key}
+
+
+def make_missing(uri: str, failed: Collection[int] = ()) -> None:
+    """Commit noise to all parts of a run that are missing; the images at `failed` fail."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    part_format = format_of(plan.job)
+    start = 0
+    for number in range(len(plan.shards)):
+        shard = read_shard(store, plan, number)
+        missing = recover_parts(store, part_format, missing_parts(store, shard))
+        for part in shard:
+            count = part.rows.num_rows
+            images = [_image(place, start + place in failed) for place in range(count)]
+            if part in missing:
+                part_format.pack(part, images).commit(store)
+            start += count
+
+
+def make_round(run: str, failed: Collection[int] = ()) -> None:
+    """Plan the next round of a run, if there is anything to make, and commit noise to it."""
+    store = open_store(run)
+    retry_round = plan_next_round(store, load_plan(store))
+    if retry_round is not None:
+        make_missing(retry_round.store.uri, failed)
+
+
+def _image(place: int, is_failed: bool) -> EncodedImage:
+    return runs.not_ok(place) if is_failed else runs.encoded(place)

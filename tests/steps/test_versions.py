@@ -192,30 +192,6 @@ def test_part_of_a_newer_version_is_refused_in_a_sentence(name: str, saved_run: 
         COMMANDS[name](saved_run)
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("diff", manifest_key(0)),
-        ("dataset", manifest_key(0)),
-        ("aggregate", part_key(0, 1)),
-        ("verify", part_key(0, 1)),
-    ],
-)
-def test_status_that_only_a_newer_version_has_is_no_damage(
-    name: str, key: str, saved_run: str
-) -> None:
-    path = Path(saved_run) / key
-    table = pq.read_table(path)
-    statuses = pa.array(["recalled", *table["status"].to_pylist()[1:]])
-    place = table.schema.get_field_index("status")
-    metadata = pq.read_metadata(path).metadata
-    with pq.ParquetWriter(path, table.schema) as writer:
-        writer.write_table(table.set_column(place, table.schema.field(place), statuses))
-        writer.add_key_value_metadata(metadata)
-    with pytest.raises(NewerVersion, match=r"does not know \(recalled\)\. If a newer one wrote it"):
-        COMMANDS[name](saved_run)
-
-
 def test_summary_of_a_newer_version_is_not_written_over(saved_run: str) -> None:
     raise_version(saved_run, SUMMARY_KEY)
     before = open_store(saved_run).read(SUMMARY_KEY)

@@ -2,22 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 import cloup
 
-from imagekiln.steps.errors import (
-    BadInput,
-    KilnError,
-    TryAgain,
-    explain_lack_of_threads,
-    explained_by,
-)
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.sanitize import redact_secrets
@@ -131,11 +122,7 @@ class KilnGroup(cloup.Group):
     def _invoke(self, ctx: click.Context) -> object:
         try:
             _note_ignored_variables()
-            with (
-                _explain_lost_folder(),
-                explained_by(explain_lack_of_threads),
-                stop_on_signals(at_once=True) as ctx.obj,
-            ):
+            with stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
             from imagekiln.workflows.pod.outcome import (
@@ -148,24 +135,6 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
-        except EOFError as error:  # of which click says no more than "Aborted!"
-            raise RuntimeError(f"data ends too early ({error})") from error
-
-
-@contextmanager
-def _explain_lost_folder() -> Iterator[None]:
-    """Raise BadInput for what fails because the working directory was deleted."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        try:
-            Path.cwd()
-        except FileNotFoundError:
-            raise BadInput(
-                "the folder in which this command was started was deleted. Change to another one, "
-                "and run it again."
-            ) from error
-        raise
 
 
 def _note_ignored_variables() -> None:

@@ -8,13 +8,7 @@ from typing import Protocol
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import OBJECT_NAME_PATTERN
-from imagekiln.workflows.objects import (
-    Json,
-    get_mappings,
-    is_named,
-    object_name,
-    object_namespace,
-)
+from imagekiln.workflows.objects import Json
 
 CHECK_ADDRESS = "Check that this is the address of the API."
 NAME_PATTERN = re.compile(OBJECT_NAME_PATTERN)
@@ -92,30 +86,6 @@ def naming_place(kind: str, namespace: str) -> Iterator[None]:
         command = f"`imagekiln {LISTING_COMMANDS[kind]} -n {namespace}`"
         place = f"Looked for in namespace {namespace}: see {command}."
         raise Missing(f"{error} {place}") from error
-
-
-def require_object(answer: Json, url: str, namespace: str, name: str) -> Json:
-    """The answer to a request for an object of a namespace. Raises BadInput where it is another."""
-    if not is_named(answer):
-        raise BadInput(f"{url}: the answer is no object with a name. {CHECK_ADDRESS}")
-    found = (object_namespace(answer), object_name(answer))
-    if found != (namespace, name):
-        raise BadInput(
-            f"{url}: asked for {namespace}/{name}, it answers with {'/'.join(found)}. Check the "
-            "proxies and caches before the API."
-        )
-    return answer
-
-
-def require_list(answer: Json, url: str) -> list[Json]:
-    """The objects of an answer to a request for a list. Raises BadInput where it is none.
-
-    Taken for an empty list, it would hide workflows that run.
-    """
-    # An empty list of custom resources is null.
-    if not isinstance(answer.get("items", ""), list | None):
-        raise BadInput(f"{url}: the answer is no list of objects. {CHECK_ADDRESS}")
-    return get_mappings(answer, "items")
 
 
 def pod_event_selector(pod: str) -> str:

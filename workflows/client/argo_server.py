@@ -12,15 +12,13 @@ from imagekiln.workflows.client.api import (
     naming_place,
     object_path,
     pod_event_selector,
-    require_list,
-    require_object,
 )
 from imagekiln.workflows.client.failures import AlreadyExists, Conflict
-from imagekiln.workflows.client.http import ApiConnection, log_limits
+from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
 from imagekiln.workflows.objects import (
     Json,
+    get_mappings,
     get_texts,
-    is_named,
     object_identity,
     object_metadata,
 )
@@ -28,8 +26,6 @@ from imagekiln.workflows.objects import (
 NOT_FOUND = 404
 MAX_CONFLICTS = 3  # of one object that is applied, with others who write it
 EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
-EVENT_SECONDS = 10  # of one that does not fall silent
-EVENT_CHARS = 2**24  # of one: an event has a thousand
 
 
 class ArgoServer:
@@ -42,11 +38,10 @@ class ArgoServer:
 
     def create(self, manifest: Json) -> Json:
         """Create an object."""
-        kind, namespace, name = object_identity(manifest)
+        kind, namespace, _ = object_identity(manifest)
         path = _server_path(kind, namespace)
         body: Json = {ARGO_KINDS[kind].body: manifest}
-        answer = self.connection.request("POST", path, body=body)
-        return require_object(answer, self.url, namespace, name)
+        return self.connection.request("POST", path, body=body)
 
     def apply(self, manifest: Json) -> Json:
         """Create an object, or replace the one of its name.
@@ -74,15 +69,13 @@ class ArgoServer:
         """An object by its name."""
         path = _server_path(kind, namespace, name)
         with naming_place(kind, namespace):
-            answer = self.connection.request("GET", path)
-        return require_object(answer, self.url, namespace, name)
+            return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches."""
         path = _server_path(kind, namespace)
         query = {"listOptions.labelSelector": labels}
-        answer = self.connection.request("GET", path, query)
-        return list(filter(is_named, require_list(answer, self.url)))
+        return get_mappings(self.connection.request("GET", path, query), "items")
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object. The workflows of a schedule stay, and go on."""
@@ -116,12 +109,8 @@ class ArgoServer:
             "listOptions.timeoutSeconds": "1",
         }
         events: list[Json] = []
-        left = EVENT_CHARS
         with suppress(TryAgain):  # the stream fell silent, or broke
-            for line in self.connection.stream_lines(path, query, EVENT_SILENCE, EVENT_SECONDS):
-                left -= len(line)
-                if left < 0:
-                    break
+            for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
                 result = _parse_record(line).get("result") if line.strip() else None
                 if isinstance(result, dict):
                     events.append(result)
@@ -135,7 +124,8 @@ class ArgoServer:
             "logOptions.container": "main",
             "logOptions.follow": str(follow).lower(),
         }
-        for line in self.connection.stream_lines(path, query, *log_limits(follow=follow)):
+        max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
+        for line in self.connection.stream_lines(path, query, max_silence):
             if line.strip():
                 yield _log_line(_parse_record(line))
 
@@ -165,7 +155,7 @@ def _replacement(current: Json, manifest: Json) -> Json:
 def _parse_record(line: str) -> Json:
     """A line of a stream, each of which is a JSON object. Raises BadInput for another."""
     record: object = None
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError):
         record = json.loads(line)
     if not isinstance(record, dict):
         raise BadInput(f"Argo's server sent {first_line(line)!r}, which is not JSON. Run again.")

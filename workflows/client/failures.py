@@ -1,7 +1,5 @@
 """What a refusal by a cluster's API means: an error with a sentence and an exit code."""
 
-import json
-from contextlib import suppress
 from urllib.parse import urljoin
 
 import requests
@@ -51,19 +49,17 @@ class Forbidden(BadInput):
 
 def redirect_error(response: requests.Response, url: str) -> BadInput:
     """The error that an answer stands for which sends the request elsewhere."""
-    place = response.headers["Location"]
-    with suppress(ValueError):  # it is no address
-        place = urljoin(response.url, place)
+    place = redact_uri(urljoin(response.url, response.headers["Location"]))
     return BadInput(
-        f"{url}: redirects to {redact_uri(place)}. Write the address of the API itself; if that "
+        f"{url}: redirects to {place}. Write the address of the API itself; if that "
         "is a login page, log in."
     )
 
 
-def response_error(response: requests.Response, content: bytes, url: str) -> KilnError:
-    """The error that a response with a failure status, and this content, stands for."""
+def response_error(response: requests.Response, url: str) -> KilnError:
+    """The error that a response with a failure status stands for."""
     status = response.status_code
-    message = _response_message(response, content)
+    message = _response_message(response)
 
     if status == 401 or (status == 403 and ANONYMOUS_USER in message):
         return LoginRefused(f"{url}: did not accept the login ({message}). Log in again.")
@@ -113,10 +109,8 @@ def connection_error(error: Exception, url: str) -> KilnError:
 
 
 def is_token_error(error: Exception) -> bool:
-    """Whether no header can have the token; an answer's header is wrong only after a request."""
-    if isinstance(error, requests.exceptions.InvalidHeader):
-        return error.request is None
-    return isinstance(error, UnicodeError)
+    """Whether no header can have the token."""
+    return isinstance(error, requests.exceptions.InvalidHeader | UnicodeError)
 
 
 def root_cause_message(error: Exception) -> str:
@@ -151,12 +145,12 @@ def _tls_error(error: requests.exceptions.SSLError, url: str) -> KilnError:
     return BadInput(f"{url}: the server's certificate is not trusted ({cause}). {TRUST_ADVICE}")
 
 
-def _response_message(response: requests.Response, content: bytes) -> str:
+def _response_message(response: requests.Response) -> str:
     """The `message` of an error's body, as Kubernetes and Argo write it; else the status line."""
     try:
-        message = json.loads(content)["message"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        message = response.json()["message"]
+    except (ValueError, LookupError, TypeError):
         is_html = "html" in response.headers.get("Content-Type", "")
-        message = "" if is_html else content[:500].decode(errors="replace").strip()
+        message = "" if is_html else response.text[:500].strip()
     message = message or response.reason or f"status {response.status_code}"
     return " ".join(str(message).split()).rstrip(".")

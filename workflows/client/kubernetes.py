@@ -8,11 +8,9 @@ from imagekiln.workflows.client.api import (
     naming_place,
     object_path,
     pod_event_selector,
-    require_list,
-    require_object,
 )
-from imagekiln.workflows.client.http import ApiConnection, log_limits
-from imagekiln.workflows.objects import Json, is_named, object_identity
+from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
+from imagekiln.workflows.objects import Json, get_mappings, object_identity
 
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
 FIELD_MANAGER = "imagekiln"
@@ -30,10 +28,9 @@ class KubernetesApi:
 
     def create(self, manifest: Json) -> Json:
         """Create an object."""
-        kind, namespace, name = object_identity(manifest)
+        kind, namespace, _ = object_identity(manifest)
         path = kubernetes_path(kind, namespace)
-        answer = self.connection.request("POST", path, body=manifest)
-        return require_object(answer, self.url, namespace, name)
+        return self.connection.request("POST", path, body=manifest)
 
     def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
         """Server-side apply: fields that others own stay as they are. A dry run writes nothing."""
@@ -52,14 +49,13 @@ class KubernetesApi:
         """An object by its name."""
         path = kubernetes_path(kind, namespace, name)
         with naming_place(kind, namespace):
-            answer = self.connection.request("GET", path)
-        return require_object(answer, self.url, namespace, name)
+            return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches, of all pages."""
         query = {"labelSelector": labels, "limit": PAGE_LIMIT}
         path = kubernetes_path(kind, namespace)
-        return list(filter(is_named, self.connection.list_items(path, query)))
+        return list(self.connection.list_items(path, query))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object. The workflows of a schedule stay, and go on."""
@@ -86,15 +82,15 @@ class KubernetesApi:
         """Kubernetes' events of a pod, of the first page."""
         path = f"api/v1/{object_path('namespaces', namespace, 'events')}"
         query = {"fieldSelector": pod_event_selector(pod), "limit": EVENT_LIMIT}
-        answer = self.connection.request("GET", path, query)
-        return require_list(answer, self.url)
+        return get_mappings(self.connection.request("GET", path, query), "items")
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's log lines, while the pod exists."""
         pod_path = object_path("namespaces", namespace, "pods", pod)
         path = f"api/v1/{pod_path}/log"
         query = {"container": "main", "follow": str(follow).lower()}
-        return self.connection.stream_lines(path, query, *log_limits(follow=follow))
+        max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
+        return self.connection.stream_lines(path, query, max_silence)
 
     def _merge_spec(self, path: str, spec: Json) -> None:
         content_type = "application/merge-patch+json"

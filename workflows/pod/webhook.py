@@ -6,28 +6,23 @@ has bodies for Microsoft Teams, PagerDuty and e-mail.
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from dataclasses import dataclass
-from threading import Thread
-from typing import TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.workflows.client.failures import root_cause_message
-from imagekiln.workflows.client.http import ClosingRetry, DirectSession
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 URL_NAMES = ("workflow_url", "report_url", "runbook_url")
-T = TypeVar("T")
 TIMEOUT = 20  # seconds without an answer, in each attempt
-MOST_SECONDS = 120.0  # for all of them: one that answers a byte at a time is never silent
 BUSY_STATUSES = (429, 500, 502, 503, 504)
-ATTEMPTS = ClosingRetry(
+ATTEMPTS = Retry(
     3,
     backoff_factor=2,
     status_forcelist=BUSY_STATUSES,
@@ -78,19 +73,23 @@ def post_outcome(outcome: WorkflowOutcome, webhook: Webhook) -> None:
         return
     body = fill_body(webhook.body, outcome)
     try:
-        status, answer = _within(MOST_SECONDS, lambda: _post(webhook, body))
+        response = _post(webhook, body)
     except ValueError:  # from requests, or from urllib3 below it
         raise BadInput(f"the webhook's URL is not valid, or its proxy's is not. {ADVICE}") from None
     except requests.RequestException as error:
         cause = root_cause_message(error)
         raise TryAgain(f"the webhook did not answer ({cause}). {ADVICE}") from error
-    except TimeoutError:
-        raise TryAgain(f"the webhook took too long to answer. {ADVICE}") from None
 
+    status = response.status_code
+    if response.is_redirect:
+        raise BadInput(
+            f"the webhook answered {status} (it redirects: give the URL that it leads to). {ADVICE}"
+        )
     if status in BUSY_STATUSES:
         raise TryAgain(f"the webhook answered {status}, four times. {ADVICE}")
     if not 200 <= status < 300:
-        raise BadInput(f"the webhook answered {status}{_reason(answer, webhook)}. {ADVICE}")
+        reason = _reason(response.text[:MAX_REASON_CHARS], webhook)
+        raise BadInput(f"the webhook answered {status}{reason}. {ADVICE}")
 
 
 def fill_body(template: str, outcome: WorkflowOutcome) -> object:
@@ -142,42 +141,14 @@ def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
     return not unknown.isdisjoint(texts)
 
 
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises; TimeoutError where it takes longer, and it is left behind."""
-    future: Future[T] = Future()
-
-    def do_work() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # raised again by who waits
-            future.set_exception(error)
-
-    Thread(target=do_work, name="webhook", daemon=True).start()
-    return future.result(seconds)
-
-
-def _post(webhook: Webhook, body: object) -> tuple[int, str]:
-    """The status and, unless the message was taken, the first bytes of the answer."""
-    url = webhook.url
-    headers = {}
-    if webhook.authorization:
-        headers["Authorization"] = webhook.authorization
-    with DirectSession() as session:
+def _post(webhook: Webhook, body: object) -> requests.Response:
+    headers = {"Authorization": webhook.authorization} if webhook.authorization else {}
+    with requests.Session() as session:
         for scheme in ("https://", "http://"):
             session.mount(scheme, HTTPAdapter(max_retries=ATTEMPTS))
-        with session.post(
-            url,
-            json=body,
-            headers=headers,
-            timeout=TIMEOUT,
-            stream=True,
-        ) as response:
-            if response.is_redirect:
-                return response.status_code, "it redirects: give the URL that it leads to"
-            if response.ok:  # whatever becomes of the rest
-                return response.status_code, ""
-            start = next(response.iter_content(MAX_REASON_CHARS), b"")
-            return response.status_code, start.decode(errors="replace")
+        return session.post(
+            webhook.url, json=body, headers=headers, timeout=TIMEOUT, allow_redirects=False
+        )
 
 
 def _reason(answer: str, webhook: Webhook) -> str:

@@ -31,8 +31,8 @@ from imagekiln.steps.generate.diffusion.patches import (
     compile_cache_misses,
     fresh_compile_artifacts,
 )
+from imagekiln.steps.models.component_files import read_json
 from imagekiln.steps.models.facts import configuration_folder
-from imagekiln.steps.models.json_files import read_json
 from imagekiln.steps.runs.keys import compiled_code_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store

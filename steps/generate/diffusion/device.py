@@ -19,7 +19,6 @@ from imagekiln.steps.errors import (
     BadInput,
     KilnError,
     TryAgain,
-    explain_lack_of_threads,
     explained_by,
     first_line,
 )
@@ -281,7 +280,7 @@ def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
 
 def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain | None:
     """The failure to report where an error is the machine's, whatever was drawn; else None."""
-    return device_error(error, advice) if is_device_lost(error) else explain_lack_of_threads(error)
+    return device_error(error, advice) if is_device_lost(error) else None
 
 
 def explain_device(subject: str, error: Exception) -> TryAgain | None:

@@ -27,7 +27,7 @@ from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_ad
 from imagekiln.steps.models.component_files import require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
-from imagekiln.steps.models.hub_cache import forget_empty_listing, require_no_lost_file
+from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
 from imagekiln.steps.models.scorers import score_references
@@ -99,10 +99,10 @@ def load_pretrained(
     except Exception as error:  # a user's folder makes the libraries raise anything
         with suppress(Missing):
             weights.require_planned()  # files of another model, and damaged ones, need not load
-        require_no_lost_file(model.id, folder)
-        if isinstance(error, KilnError):
-            raise
-        raise _explain_load_error(model.id, error) from error
+        with loading_from_cache(model.id, folder):
+            if isinstance(error, KilnError):
+                raise
+            raise _explain_load_error(model.id, error) from error
     with startup.clock.phase("hash_wait"):
         weights.require_planned()
     pipe.set_progress_bar_config(disable=True)
@@ -287,7 +287,6 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
     require_undamaged_configuration(model)  # before diffusers reads it
     folder = ask_hub(model, download)
-    forget_empty_listing(model.id, folder)
     weights.add_downloaded(folder)
     return folder
 

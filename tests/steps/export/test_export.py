@@ -1,6 +1,5 @@
 """An export holds each image that is ok once, whatever interrupts it, and whoever else makes it."""
 
-import hashlib
 import io
 import json
 import shutil
@@ -8,7 +7,6 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
@@ -28,17 +26,15 @@ from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import (
     MAX_FOLDER_FILES,
     data_key,
-    file_rows_key,
     manifest_chunk_key,
     partition_folder,
 )
-from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan, write_export_plan
+from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.source import ExportSource
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.keys import CARD_KEY, EXPORT_KEY, SUCCESS_KEY
-from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests import jobs
@@ -259,29 +255,6 @@ def test_a_plan_without_runs_or_files_is_none(output: str, tmp_path: Path, name:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {name: []}))
     with pytest.raises(BadInput, match="is not the plan of an export"):
         imagekiln.export(output, target)
-
-
-@pytest.mark.parametrize("kind", [None, pa.int64(), pa.string()])
-def test_rows_of_a_stranger_s_plan_with_other_columns_are_refused_in_a_sentence(
-    output: str, tmp_path: Path, kind: pa.DataType | None
-) -> None:
-    target = tmp_path / "export"
-    imagekiln.export(output, target)
-    (path,) = (target / "_plan").iterdir()
-    rows = pq.read_table(path)
-    place = rows.schema.get_field_index("image_id")
-    changed = rows.remove_column(place)
-    if kind is not None:
-        changed = changed.append_column("image_id", pa.nulls(rows.num_rows, kind))
-    content = to_parquet(changed)
-    store = open_store(str(target))
-    digest = hashlib.sha256(content).hexdigest()
-    plan = load_export_plan(store)
-    store.create(file_rows_key(0, digest), content)
-    files = (replace(plan.files[0], sha256=digest),)
-    store.replace("export.json", write_export_plan(replace(plan, files=files)))
-    with pytest.raises(BadInput, match="is damaged"):
-        imagekiln.forget(output, ids=["none"], exports=[target])
 
 
 def test_a_plan_of_which_a_bit_is_damaged_is_not_carried_out(output: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import close_session, constants
+from huggingface_hub import constants
 
 import imagekiln
 from imagekiln import BadInput, TryAgain
@@ -18,7 +18,6 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.runs import encoded, fill, planned
-from tests.servers import silent_server
 
 # huggingface_hub 2.4.0 passes bytes as `data`, which its HTTP client deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -98,33 +97,6 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
     commits = len(hub.commits)
     assert imagekiln.push(export, REPOSITORY, version="v1").version == "v1"
     assert len(hub.commits) == commits
-
-
-@pytest.mark.usefixtures("hub")
-def test_a_hub_that_never_answers_is_worth_another_try(
-    export: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.storage.hub_answers.MAX_SILENCE_SECONDS", 0.1)
-    with silent_server() as endpoint:
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        close_session()
-        try:
-            with pytest.raises(TryAgain, match="the hub could not be reached"):
-                imagekiln.push(export, REPOSITORY, version="v1")
-        finally:
-            close_session()
-
-
-@pytest.mark.parametrize("answers", range(5))
-def test_an_answer_that_has_no_end_fills_no_memory(
-    export: Path, hub: DatasetHub, monkeypatch: pytest.MonkeyPatch, answers: int
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.storage.hub_answers.MAX_LISTING_BYTES", 2**20)
-    hub.page = b" " * 2**21
-    hub.answers_left = answers
-    with pytest.raises(BadInput, match="the hub sends more than 1 MiB"):
-        imagekiln.push(export, REPOSITORY, version="v1")
-    assert hub.tags == {}
 
 
 def test_two_pushes_at_once_agree_on_a_version(export: Path, hub: DatasetHub) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagekiln.steps.errors import NO_THREAD, TryAgain
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate import passes, scores
 from imagekiln.steps.generate.diffusion import denoiser, pipeline, scorers
 from imagekiln.steps.generate.diffusion.device import device_error
@@ -21,7 +21,6 @@ FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 TOLD: Mapping[Exception, str] = {
     LOST: r"the device failed .*Run the shard again",
     FULL: r"the device has no room for it .*Run the shard again",
-    RuntimeError(NO_THREAD): "lets the process start no more threads",
 }
 OTHER = {"id": str(folder("sdxl")), "dtype": "float32"}
 HEAD = {"kind": "aesthetic", "id": str(clip_folder()), "head": str(aesthetic_head())}
@@ -53,7 +52,7 @@ def _class_that_fails(error: Exception) -> Callable[..., type]:
 
 
 @pytest.mark.quick_cases(5)
-@pytest.mark.parametrize("error", TOLD, ids=["lost", "full", "no thread"])
+@pytest.mark.parametrize("error", TOLD, ids=["lost", "full"])
 @pytest.mark.parametrize("place", PLACES)
 def test_machine_that_fails_while_models_are_loaded_is_to_be_tried_again(
     place: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

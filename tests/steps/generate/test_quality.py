@@ -133,11 +133,6 @@ def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:
         _check("crashes")(RGB, row())
 
 
-def test_a_check_that_gets_no_thread_is_no_verdict_but_tried_again() -> None:
-    with pytest.raises(TryAgain, match="lets the process start no more threads"):
-        _check("starts_a_thread")(RGB, row())
-
-
 def test_a_check_that_fails_while_the_device_is_lost_says_nothing_of_the_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from imagekiln.steps.errors import NO_THREAD, BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.recovery import MAX_ERROR_CHARS, BatchRecovery
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
@@ -167,12 +167,6 @@ def test_a_lost_device_is_to_be_tried_again() -> None:
     with pytest.raises(
         TryAgain, match=r"the device failed \(CUDA error: an illegal memory access.* Run the shard"
     ):
-        _drawn(BatchRecovery(Model(poison="prompt 5", fault=fault), lambda _: 4))
-
-
-def test_where_no_thread_can_be_started_no_image_is_to_blame() -> None:
-    fault = RuntimeError(NO_THREAD)
-    with pytest.raises(TryAgain, match="lets the process start no more threads"):
         _drawn(BatchRecovery(Model(poison="prompt 5", fault=fault), lambda _: 4))
 
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 import torch
 
-from imagekiln.steps.errors import NO_THREAD, BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import device_error
 from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
@@ -106,7 +106,6 @@ def test_a_batch_that_does_not_fit_is_none() -> None:
             TryAgain,
             "the device failed (",
         ),
-        (RuntimeError(NO_THREAD), TryAgain, "this machine lets the process start no more threads"),
         (BadInput("as it is"), BadInput, "as it is"),
         (Stopped(), Stopped, ""),
     ],

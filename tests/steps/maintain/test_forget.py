@@ -586,16 +586,6 @@ def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(
     assert "r1" in images_by_row(uri)
 
 
-def test_no_more_images_are_forgotten_at_a_time_than_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    monkeypatch.setattr("imagekiln.steps.maintain.forget.MAX_TABLE_ROWS", 1)
-    with pytest.raises(BadInput, match="2 images are selected, and at most 1 are forgotten"):
-        imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
-    assert "r1" in images_by_row(uri)
-
-
 def test_a_run_that_was_moved_and_to_which_a_link_leads_is_not_passed_over(
     tmp_path: Path,
 ) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models import folder_files
 from imagekiln.steps.models.facts import is_hub_id, load_model_facts, model_digest, weights_digest
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import files, plan
@@ -389,26 +388,3 @@ def test_files_behind_a_link_to_a_folder_decide_pixels(folder: Path, tmp_path: P
     weights.rename(weights.with_suffix(".bin"))
     with pytest.raises(BadInput, match=r"unet/diffusion_pytorch_model\.bin is a pickle"):
         load_model_facts(_model(folder))
-
-
-def test_link_that_leads_back_changes_no_digest(folder: Path, tmp_path: Path) -> None:
-    before = weights_digest(_model(folder))
-    (folder / "again").symlink_to(folder)
-    (folder / "nowhere").symlink_to(tmp_path / "nothing")
-    (folder / "unet" / "unet").symlink_to(folder / "unet")
-    assert weights_digest(_model(folder)) == before
-
-
-def test_link_to_a_folder_without_end_is_refused_in_a_sentence(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_files, "MAX_ENTRIES", 100)
-    for place, target in (("a", "b"), ("b", "c"), ("c", "d")):
-        for number in range(8):
-            link = tmp_path / place / str(number)
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(tmp_path / target)
-    (tmp_path / "d").mkdir()
-    (folder / "many").symlink_to(tmp_path / "a")
-    with pytest.raises(BadInput, match="has more than 100 files, so it is no model"):
-        weights_digest(_model(folder))

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from imagekiln.steps.generate.diffusion.pipeline import (
     fetch_run_models,
     load_pipeline,
 )
-from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.hub import download_configuration, download_file
 from imagekiln.steps.models.hub_cache import require_undamaged
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import load_plan
@@ -59,7 +56,7 @@ def test_damaged_file_is_removed_and_downloaded_again(run: str, name: str, short
 
 
 def test_what_killed_downloads_left_is_removed_and_what_is_being_written_stays(
-    run: str, monkeypatch: pytest.MonkeyPatch
+    run: str,
 ) -> None:
     contents = Path(fetch_run_models(run)).parents[1] / "blobs"
     abandoned = contents / f"{'a' * 64}.0123abcd.incomplete"
@@ -69,7 +66,6 @@ def test_what_killed_downloads_left_is_removed_and_what_is_being_written_stays(
     two_hours_ago = abandoned.stat().st_mtime - 7200
     os.utime(abandoned, (two_hours_ago, two_hours_ago))
     whole = files(contents).keys() - {abandoned.name}
-    monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that is far off
     fetch_run_models(run)
     assert files(contents).keys() == whole
 
@@ -96,7 +92,7 @@ def test_file_that_another_process_removes_before_it_is_loaded_is_worth_another_
     planned = load_plan(open_store(run))
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "fetch_model", fetch)
-        with pytest.raises(TryAgain, match="another process removed a file of it"):
+        with pytest.raises(TryAgain, match=REMOVED):
             load_pipeline(planned)
     load_pipeline(planned)
 
@@ -112,35 +108,6 @@ def test_configuration_that_is_damaged_on_its_way_is_worth_another_try(
         with pytest.raises(TryAgain, match=REMOVED):
             load_pipeline(planned)
     load_pipeline(planned)
-
-
-def _download_absent_file(model: HubReference) -> Path:
-    return download_file(model, "absent.json", "model")
-
-
-@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
-@pytest.mark.parametrize("name", ["{}/outside", "../../../outside"])
-def test_hub_that_names_files_outside_of_the_cache_writes_nothing_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, name: str
-) -> None:
-    model = HubReference(id=MODEL, revision=REVISION)
-    with serving_model(SHAPES, tmp_path, monkeypatch) as server:
-        value = name.format(tmp_path)
-        server.headers[header] = value if header == "X-Repo-Commit" else f'"{value}"'
-        for download in (download_configuration, _download_absent_file):
-            with pytest.raises(BadInput, match="which is not in the cache"):
-                download(model)
-    assert [path.name for path in tmp_path.rglob("*outside*")] == []
-
-
-def test_listing_that_names_files_outside_of_the_cache_writes_nothing_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving_model(SHAPES, tmp_path, monkeypatch) as server:
-        server.disturbances.add("outside")
-        folder = download_configuration(HubReference(id=MODEL, revision=REVISION))
-    assert (folder / "model_index.json").is_file()
-    assert [path.name for path in tmp_path.rglob("*outside*")] == []
 
 
 def _cached(folder: Path, content: bytes, content_name: str) -> Path:
@@ -164,22 +131,7 @@ def test_file_is_whole_by_each_name_that_a_hub_gives_it(tmp_path: Path) -> None:
         with pytest.raises(TryAgain, match=REMOVED):
             require_undamaged("model", [link])
         assert not link.exists()
-        with pytest.raises(TryAgain, match="another process removed a file of it"):
-            require_undamaged("model", [link])
     require_undamaged("model", [tmp_path / "a-mirror's-own-name"])  # a copy, and no link
-
-
-def test_file_outside_of_the_cache_that_a_link_there_leads_to_is_kept(tmp_path: Path) -> None:
-    own = tmp_path / "own.safetensors"
-    own.write_bytes(b"weights of somebody's own")
-    content = tmp_path / ("0" * 64)
-    content.symlink_to(own)
-    link = tmp_path / "model.safetensors"
-    link.symlink_to(content.name)
-    with pytest.raises(TryAgain, match=REMOVED):
-        require_undamaged("model", [link])
-    assert own.exists()
-    assert not content.is_symlink()
 
 
 def test_content_that_models_share_is_removed_with_its_name_in_the_store(tmp_path: Path) -> None:
@@ -202,5 +154,5 @@ def test_damaged_file_that_cannot_be_removed_is_no_reason_to_try_again(
 
     link = _cached(tmp_path, b"weights", "0" * 64)
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(BadInput, match=r"cannot be removed \(Read-only file system\)\. Remove it"):
+    with pytest.raises(BadInput, match=r"cannot be used \(Read-only file system\)"):
         require_undamaged("model", [link])

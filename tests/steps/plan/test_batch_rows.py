@@ -67,40 +67,6 @@ def test_only_the_row_group_with_long_values_is_read_in_short_batches(
     assert [prompt for batch in batches for prompt in batch["prompt"].to_pylist()] == prompts
 
 
-def test_footer_that_contradicts_itself_is_an_error(tmp_path: Path) -> None:
-    path = Path(write(tmp_path / "p.parquet", {"prompt": ["a", None]}))
-    content = path.read_bytes()
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    optional = content.index(b"\x25\x02", footer)  # of the schema, whose statistics count nulls
-    path.write_bytes(content[:optional] + b"\x25\x00" + content[optional + 2 :])
-    with pq.ParquetFile(path) as parquet, pytest.raises(OSError, match="histogram"):
-        list(iter_batches(path, parquet, ["prompt"]))
-
-
-@pytest.mark.parametrize("nesting", ["none", "struct", "list", "map"])
-def test_cell_that_is_not_in_its_dictionary_is_found(tmp_path: Path, nesting: str) -> None:
-    indices = pa.array([0, 1, 2] * 20, pa.int32())
-    values = pa.DictionaryArray.from_arrays(indices, pa.array(["first", "second", "third"]))
-    offsets = pa.array(range(61), pa.int32())
-    column = {
-        "none": values,
-        "struct": pa.StructArray.from_arrays([values], ["x"]),
-        "list": pa.ListArray.from_arrays(offsets, values),
-        "map": pa.MapArray.from_arrays(offsets, pa.array(range(60)), values),
-    }[nesting]
-    path = tmp_path / "p.parquet"
-    options = {"compression": "none", "write_page_checksum": False, "use_dictionary": True}
-    pq.write_table(pa.table({"prompt": column}), path, **options)
-    assert sum(batch.num_rows for batch in _batches(path)) == 60
-
-    # The indices, of two bits each: 0 1 2 0, 1 2 0 1, 2 0 1 2.
-    content = path.read_bytes()
-    place = content.index(b"\x24\x49\x92" * 3)
-    path.write_bytes(content[:place] + b"\x34" + content[place + 1 :])  # 0 1 3 0
-    with pytest.raises(ValueError, match="column 'prompt' has a cell that is not in its dictio"):
-        _batches(path)
-
-
 def _batches(path: Path) -> list[pa.RecordBatch]:
     with pq.ParquetFile(path) as parquet:
         return list(iter_batches(path, parquet, ["prompt"]))

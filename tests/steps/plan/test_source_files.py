@@ -1,16 +1,19 @@
 """Folders are read as Spark writes them, on disk and in a bucket, and their names are columns."""
 
 import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import filesystem, open_store
+from imagekiln.steps.storage.uri import read_text
 from tests.jobs import image_rows, plan, rejected, write
+from tests.servers import running, silent_server
 
 
 def _put(folder: str, *names: str) -> None:
@@ -196,3 +199,47 @@ def test_no_pages_of_a_web_server_are_searched_for_files(name: str) -> None:
     message = r"folders cannot be listed over HTTP\. Name each file\."
     with pytest.raises(BadInput, match=message):
         expand_pattern(f"https://127.0.0.1:1/prompts/{name}")
+
+
+class _Web(BaseHTTPRequestHandler):
+    """Answers with the status that the path names and a large table; knows nothing of ranges."""
+
+    body = b"prompt\n" + (b"x" * 999 + b"\n") * 2000
+
+    def do_GET(self) -> None:
+        self.send_response(int(self.path.strip("/").removesuffix(".csv")))
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.body)
+
+    do_HEAD = do_GET  # noqa: N815  # as the library names it
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_table_and_job_file_come_from_a_web_server_that_knows_no_ranges(tmp_path: Path) -> None:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Web)) as url:
+        (source,) = gather_sources((f"{url}/200.csv",), tmp_path)
+        assert source.path.read_bytes() == _Web.body
+        with pytest.raises(BadInput, match="has more than the 1048576 bytes of any settings"):
+            read_text(f"{url}/200.csv")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(404, Missing), (403, StorageRefused), (429, TryAgain), (503, TryAgain)]
+)
+def test_table_behind_a_web_server_that_is_busy_is_not_called_absent(
+    status: int, kind: type[KilnError], tmp_path: Path
+) -> None:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Web)) as url, pytest.raises(kind):
+        gather_sources((f"{url}/{status}.csv",), tmp_path)
+
+
+def test_web_server_that_says_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(filesystem, "WEB_SILENCE_SECONDS", 0.2)
+    with silent_server() as url, pytest.raises(TryAgain, match="storage did not answer"):
+        gather_sources((f"{url}/prompts.csv",), tmp_path)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.runs import account as account_module
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import account_key
 from imagekiln.steps.storage import open_store
@@ -61,7 +60,7 @@ def test_sum_that_could_not_be_read_at_first_is_in_the_next_entry(
     Account(open_store(str(tmp_path))).add(Spent(seconds=100))
     account = Account(open_store(str(tmp_path)))
     with monkeypatch.context() as patch:
-        patch.setattr(account_module, "read_small", _fail)
+        patch.setattr(LocalStore, "read", _fail)
         with pytest.raises(TryAgain):
             account.add(Spent(seconds=1))
     assert account.add(Spent(seconds=2)).seconds == 102

@@ -1,8 +1,6 @@
 """The finished runs of an output: none is left out since what names it was damaged or lost."""
 
-import io
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import registry_key
-from imagekiln.steps.storage import object_store, open_store
+from imagekiln.steps.storage import open_store
 from tests.galleries import FileRequest, serving_files
 from tests.runs import fill, planned
 
@@ -84,35 +82,6 @@ class Unlisted(FileRequest):
 def test_runs_in_a_place_that_cannot_be_listed_are_those_that_entries_name(output: str) -> None:
     with serving_files(Path(output), Unlisted) as server:
         assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
-
-
-class Hostile(FileRequest):
-    """A web server whose page is no list, and takes fsspec a time that grows with its cube."""
-
-    page = b"<a " + b" " * 1500
-
-    def list_directory(self, _: object) -> io.BytesIO:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        return io.BytesIO(self.page)
-
-
-def test_page_of_a_web_server_holds_no_reader(output: str) -> None:
-    with serving_files(Path(output), Hostile) as server:
-        began = time.monotonic()
-        assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
-        assert time.monotonic() - began < 20
-
-
-def test_page_of_a_web_server_fills_no_memory(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "MAX_PAGE_BYTES", 2**20)
-    monkeypatch.setattr(Hostile, "page", b" " * 2**21)
-    with (
-        serving_files(Path(output), Hostile) as server,
-        pytest.raises(BadInput, match="lists more than 1 MiB of names"),
-    ):
-        imagekiln.dataset(server.url)
 
 
 def test_runs_that_a_web_server_lists_are_compared_with_entries(output: str) -> None:

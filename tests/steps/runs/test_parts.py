@@ -87,12 +87,6 @@ def test_a_table_without_offsets_is_called_damaged(rows: pa.Table, store: Store)
         parse_part_index(store.read(KEY), Part(KEY, rows), "here")
 
 
-def test_offsets_that_are_no_whole_numbers_are_called_damaged(rows: pa.Table) -> None:
-    content = index_to_parquet(rows, outcome_table(IMAGES), [512.5, None, 4096, 8192])  # type: ignore[list-item]
-    with pytest.raises(BadInput, match="its offsets are not whole numbers"):
-        parse_part_index(content, Part(KEY, rows), "here")
-
-
 def test_an_index_has_the_rows_their_outcomes_and_where_each_image_begins(rows: pa.Table) -> None:
     offsets = [512, None, 4096, 8192]
     content = index_to_parquet(rows, outcome_table(IMAGES), offsets)

@@ -19,11 +19,9 @@ from imagekiln.steps.runs.tables import (
     REJECTED_SCHEMA,
     count_rows,
     read_columns,
-    read_table,
     to_parquet,
     write_parquet,
 )
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.mounts import small_disk
 from tests.texts import chance
@@ -87,23 +85,6 @@ def test_missing_tables_and_columns_are_named(store: Store) -> None:
         read_columns(store, "table", ["input_row", "absent"])
 
 
-def test_table_with_two_columns_of_a_name_is_damaged(store: Store) -> None:
-    twice = ROWS.append_column("first_row", ROWS["input_row"])
-    store.create("table", to_parquet(twice))
-    with pytest.raises(BadInput, match="two columns have the same name"):
-        read_table(store, "table")
-
-
-@pytest.mark.parametrize("limit", ["MAX_TABLE_ROWS", "MAX_TABLE_BYTES"])
-def test_table_larger_than_any_of_a_run_is_not_read(
-    limit: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.create("table", to_parquet(ROWS))
-    monkeypatch.setattr(f"imagekiln.steps.runs.tables.{limit}", 999)
-    with pytest.raises(BadInput, match=r"it has 1000 rows of .* bytes or more, which no run has"):
-        read_table(store, "table")
-
-
 def test_damaged_table_is_never_counted(store: Store) -> None:
     content = bytearray(to_parquet(ROWS))
     content[100] ^= 1
@@ -153,25 +134,3 @@ def test_a_table_without_rows_has_no_row_group(tmp_path: Path) -> None:
     for content in ((tmp_path / "empty.parquet").read_bytes(), to_parquet(empty)):
         file = pq.ParquetFile(pa.BufferReader(content))
         assert (file.num_row_groups, file.schema_arrow) == (0, REJECTED_SCHEMA)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.string_view(),
-        pa.list_(pa.binary_view()),
-        pa.list_view(pa.string()),
-        pa.decimal256(76, 3),
-        pa.duration("s"),
-        pa.float16(),
-        pa.uuid(),
-        pa.struct([("a", pa.opaque(pa.string(), "type", "vendor"))]),
-    ],
-    ids=str,
-)
-def test_table_with_a_column_of_a_type_that_no_run_has_is_damaged(
-    tmp_path: Path, kind: pa.DataType
-) -> None:
-    pq.write_table(pa.table({"a": [1], "x": pa.nulls(1, kind)}), tmp_path / "t.parquet")
-    with pytest.raises(BadInput, match=r"t\.parquet: is damaged \(the column x is .*no run has"):
-        read_table(open_store(str(tmp_path)), "t.parquet")

@@ -17,7 +17,6 @@ from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import local, open_folder, open_store
 from imagekiln.steps.storage.local import LocalStore, make_own_folder, temporary_folder
-from imagekiln.steps.storage.store import read_small
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
 
@@ -356,16 +355,6 @@ def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
         with pytest.raises(BadInput):
             LocalStore(tmp_path).read(name)
     assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
-
-
-def test_file_that_no_memory_holds_is_to_be_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "huge").touch()
-    os.truncate(tmp_path / "huge", 2**43)
-    store = LocalStore(tmp_path)
-    with pytest.raises(TryAgain, match="memory ran out"):
-        store.read("huge")
-    with pytest.raises(BadInput, match="no run wrote it"):
-        read_small(store, "huge")
 
 
 def test_no_room_for_working_files_means_try_again(

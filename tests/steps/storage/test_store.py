@@ -1,16 +1,15 @@
 """What every store promises, and committing to it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.object_store import ObjectStore
 from imagekiln.steps.storage.store import (
-    confirm_damage,
     create_once,
     is_plain_name,
     require_conditional_writes,
@@ -181,25 +180,3 @@ def test_file_system_that_only_looks_before_it_writes_is_refused_with_nothing_le
     with pytest.raises(BadInput, match="ignores conditional writes"):
         jobs.plan(tmp_path, PROMPTS, output=f"{looking_first}{tmp_path}/out", **MANY_SHARDS)
     assert jobs.files(tmp_path / "out") == {}
-
-
-def _reading(*outcomes: str) -> Callable[[], str]:
-    """A function that finds this at each call, "whole" being no damage."""
-    remaining = iter(outcomes)
-
-    @confirm_damage
-    def read() -> str:
-        outcome = next(remaining)
-        if outcome != "whole":
-            raise BadInput(f"a: is damaged ({outcome}). Restore or delete it.")
-        return outcome
-
-    return read
-
-
-def test_damage_is_what_two_readings_find() -> None:
-    assert _reading("cut", "whole")() == "whole"
-    with pytest.raises(BadInput, match="Restore or delete it"):
-        _reading("cut", "cut")()
-    with pytest.raises(TryAgain, match="other bytes at each reading"):
-        _reading("cut", "empty")()

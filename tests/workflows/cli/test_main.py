@@ -20,7 +20,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
 from tests.devices import remove_gpu
-from tests.threads import no_more_threads
 from tests.workflows.cli.commands import kiln, plan_run
 
 COMMANDS = {
@@ -147,25 +146,18 @@ def test_what_may_work_another_time_exits_75(job: str, monkeypatch: pytest.Monke
     assert "device 'cuda' is not there" in done.stderr
 
 
-def test_where_no_thread_can_be_started_is_worth_another_try(store: Store) -> None:
-    with no_more_threads():
-        done = kiln("verify", store.uri)
-    assert (done.exit_code, done.stdout) == (75, "")
-    assert done.stderr.startswith("this machine lets the process start no more threads. Raise")
-
-
-@pytest.mark.parametrize("bug", [ZeroDivisionError("a bug"), EOFError("a bug")])
 def test_a_bug_of_ours_exits_1_and_is_not_hidden(
-    store: Store, monkeypatch: pytest.MonkeyPatch, bug: Exception
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bug = ZeroDivisionError("a bug")
+
     def broken(_uri: str) -> None:
         raise bug
 
     monkeypatch.setattr(verification, "verify", broken)
     done = kiln("verify", store.uri)
     assert done.exit_code == 1
-    assert done.exception is not None
-    assert bug in (done.exception, done.exception.__cause__)
+    assert done.exception is bug
 
 
 @pytest.fixture
@@ -217,15 +209,3 @@ def test_ctrl_c_while_a_command_starts_ends_in_a_sentence(tmp_path: Path) -> Non
         check=False,
     )
     assert (done.returncode, done.stderr) == (75, "Stopped. Run the same command again.\n")
-
-
-def test_a_command_whose_folder_was_deleted_says_so(
-    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    done = kiln("plan", job, "--set", "prompts=prompts.csv")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "the folder in which this command was started was deleted. Change to" in done.stderr

@@ -4,7 +4,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -94,55 +94,6 @@ def test_redirect_is_not_followed_and_no_message_called_posted(status: int) -> N
     assert result.exit_code == 0
     assert len(bodies) == 1
     assert f"the webhook answered {status} (it redirects: give the URL" in result.output
-
-
-@contextmanager
-def _endless_webhook(head: bytes, piece: bytes) -> Iterator[str]:
-    """A server whose answers to this head have no end, until its client goes away."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.wfile.write(head)
-            with suppress(ConnectionError):
-                while not ended.wait(0.01):
-                    self.wfile.write(piece)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    ended = threading.Event()
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/hook"
-        ended.set()
-        server.shutdown()
-
-
-@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX-Endless: ", b"HTTP/1.1 400 No\r\n\r\n"])
-def test_webhook_that_never_ends_its_answer_is_left(
-    head: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.workflows.pod.webhook.MOST_SECONDS", 0.3)
-    with _endless_webhook(head, b"x") as url:
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "the webhook took too long to answer" in result.output
-
-
-def test_message_that_was_taken_is_posted_whatever_becomes_of_the_answer() -> None:
-    with _endless_webhook(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"x") as url:
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "notified" not in result.output
-
-
-def test_what_comes_with_a_redirect_is_left_unread() -> None:
-    head = b"HTTP/1.1 307 Elsewhere\r\nLocation: /\r\n\r\n"
-    with _endless_webhook(head, b"x" * 1000) as url:
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "the webhook answered 307" in result.output
 
 
 def test_body_is_a_template_whose_texts_are_filled_in() -> None:

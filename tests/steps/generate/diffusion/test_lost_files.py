@@ -111,7 +111,7 @@ def test_file_that_is_lost_or_damaged_before_it_is_loaded_is_worth_another_try(
         load = prepare(tmp_path / "lost")
         with monkeypatch.context() as patch:
             patch.setattr(hub, "require_undamaged", lose)
-            with pytest.raises(TryAgain, match=r"was damaged in this|another process removed"):
+            with pytest.raises(TryAgain, match="was damaged in this"):
                 load()
         load()
 
@@ -125,7 +125,7 @@ def test_lost_file_that_nobody_needs_does_not_hide_a_mistake_for_ever(
             load()
         (folder,) = tmp_path.glob(f"**/{model_folder(MODEL)}/snapshots/*")
         (folder / "notes.txt").symlink_to("../../blobs/lost")
-        with pytest.raises(TryAgain, match="another process removed"):
+        with pytest.raises(TryAgain, match="was damaged in this"):
             load()
         with pytest.raises(BadInput, match="does not load as a"):
             load()
