@@ -32,12 +32,6 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.rewrite.language_model import LanguageModel, load_language_model
 from imagekiln.steps.rewrite.step import Share, rewrite
-from imagekiln.steps.runs.drawn_parts import (
-    is_drawn,
-    pack_drawn_part,
-    read_drawn_part,
-    remove_drawn_part,
-)
 from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
@@ -93,8 +87,7 @@ class PublishedLife(Life):
             "rewrite share": lambda: rewrite(job, share=Share(1, 2)),
             "rewrite": lambda: rewrite(job),
             "plan": lambda: make_plan(job),
-            "generate": lambda: draw_best(run, FAILED),
-            "passes": lambda: pass_best(run),
+            "generate": lambda: make_best(run, FAILED),
             "aggregate": lambda: aggregate(run),
             "retry": self._retry_best,
             "aggregate round": lambda: aggregate(run),
@@ -126,7 +119,6 @@ class PublishedLife(Life):
             scores={"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
             keep=f"best 1 of {CANDIDATES} by seeds",
             passes={"over": {"kind": "refine", "strength": 1.0}},
-            separate_passes=True,
             output=self.output,
             run_id="best",
             format=self.format,
@@ -148,8 +140,7 @@ class PublishedLife(Life):
         store = open_store(self.uri("best"))
         retry_round = plan_next_round(store, load_plan(store))
         if retry_round is not None:
-            draw_best(retry_round.store.uri)
-            pass_best(retry_round.store.uri)
+            make_best(retry_round.store.uri)
 
     def _push(self, export_uri: str, version: str) -> Content:
         assert self.hub is not None
@@ -174,41 +165,24 @@ def tiny_model() -> dict[str, object]:
     return {"id": str(language_model("gpt2")), "dtype": "float32"}
 
 
-def draw_best(uri: str, failed: Collection[int] = ()) -> None:
-    """Store noise for all parts of a run that are missing, scored and ranked as it is drawn."""
+def make_best(uri: str, failed: Collection[int] = ()) -> None:
+    """Commit noise for all parts of a run that are missing, scored and ranked."""
     store = open_store(uri)
     plan = load_plan(store)
     scorers = load_scorers(plan, torch.device("cpu"))
-    start = 0
-    for number in range(len(plan.shards)):
-        shard = read_shard(store, plan, number)
-        missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
-        for part in shard:
-            rows = image_rows(part.rows)
-            if part in missing and not is_drawn(store, part):
-                drawn = [_draw(row, start + row.index_in_part in failed) for row in rows]
-                ranked = score_and_rank(plan.job, scorers, drawn, rows)
-                pack_drawn_part(part, ranked).commit(store)
-            start += len(rows)
-
-
-def pass_best(uri: str) -> None:
-    """Commit what is stored of all parts of a run that are missing, as if after a pass."""
-    store = open_store(uri)
-    plan = load_plan(store)
     part_format = format_of(plan.job)
     encode = OutputEncoder(plan, read_forgotten(store, plan).to_pylist())
+    start = 0
     for number in range(len(plan.shards)):
         shard = read_shard(store, plan, number)
         missing = recover_parts(store, part_format, missing_parts(store, shard))
         for part in shard:
+            rows = image_rows(part.rows)
             if part in missing:
-                images = read_drawn_part(store, part, plan.job.scores)
-                if images is None:
-                    raise TryAgain(f"{part.key}: is not drawn")
-                encoded = list(map(encode, images, image_rows(part.rows)))
-                part_format.pack(part, encoded).commit(store)
-            remove_drawn_part(store, part)
+                drawn = [_draw(row, start + row.index_in_part in failed) for row in rows]
+                ranked = score_and_rank(plan.job, scorers, drawn, rows)
+                part_format.pack(part, list(map(encode, ranked, rows))).commit(store)
+            start += len(rows)
 
 
 def _draw(row: ImageRow, is_failed: bool) -> DrawnImage:

@@ -9,11 +9,9 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 
-import torch
-
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats
-from imagekiln.steps.generate.diffusion.device import device_uuid, synchronized_time
+from imagekiln.steps.generate.diffusion.device import synchronized_time
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
@@ -48,7 +46,6 @@ from imagekiln.steps.runs.stats import (
     record_stats,
     time_share,
 )
-from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
@@ -83,7 +80,7 @@ def stopped_error(store: Store, number: int, left: int) -> TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What parts are drawn with, and how they are finished: encoded, or kept for their passes."""
+    """What parts are drawn with, and how they are finished."""
 
     store: Store
     plan: Plan
@@ -104,7 +101,6 @@ class PipelineRun:
 
     stopped: bool
     seconds: float
-    energy_joules: float | None
     committed: Sequence[CommittedPart]
     drawn_waits: QueueWaits
     encoded_waits: QueueWaits
@@ -170,7 +166,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     def finish(drawn: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
         return work.finish(_score(work, drawn) if denoiser.passes is None else drawn)
 
-    run = run_pipeline(drawn, finish, work.store, denoiser.device, work.progress, work.stop)
+    run = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
     denoiser_stats = denoiser.pop_stats()
     observe_stages(compile=denoiser_stats.compile_seconds)
     return Attempt(run, denoiser_stats, watch.abandoned_images, recovery.max_pixels)
@@ -180,27 +176,18 @@ def run_pipeline(
     drawn: Iterator[DrawnBatch],
     finish: FinishParts,
     store: Store,
-    device: torch.device,
     progress: Progress,
     stop: Stop,
-    after_commit: Callable[[Part], None] = lambda _: None,
 ) -> PipelineRun:
-    """Draw, or whatever gives the batches, in this thread; finish and commit parts in two others.
-
-    `after_commit` is called with each part that is in the store for good.
-    """
+    """Draw batches in this thread; finish and commit parts in two others."""
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
 
     def finish_and_commit(batches: Iterator[DrawnBatch]) -> None:
         with closing(prefetch(finish(batches), MAX_QUEUED_PARTS, encoded_waits)) as ready:
-            for part in commit_parts(ready, store, progress):
-                committed.append(part)
-                after_commit(part.part)
+            committed.extend(commit_parts(ready, store, progress))
 
-    counter = EnergyCounter(device_uuid(device))
-    energy_before = counter.read_joules()
     started = time.perf_counter()
     stopped = False
     with stop.deferred():
@@ -209,8 +196,7 @@ def run_pipeline(
         except Stopped:
             stopped = True
     seconds = time.perf_counter() - started
-    energy = joules_between(energy_before, counter.read_joules())
-    return PipelineRun(stopped, seconds, energy, committed, drawn_waits, encoded_waits)
+    return PipelineRun(stopped, seconds, committed, drawn_waits, encoded_waits)
 
 
 def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
@@ -277,7 +263,6 @@ def shard_stats(
         started_at=ended_at - load_seconds - run.seconds,
         ended_at=ended_at,
         spot=is_spot_node(),
-        energy_joules=run.energy_joules,
         repeated_images=attempt.abandoned_images + count_images(dropped),
     )
 

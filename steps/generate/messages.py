@@ -12,28 +12,20 @@ from imagekiln.steps.errors import (
     NotInstalled,
     TryAgain,
 )
-from imagekiln.steps.job.passes import Stage
-from imagekiln.steps.runtime.progress import Event
 
 FAILURES: dict[str, type[KilnError]] = {
     error.__name__: error
     for error in (NotInstalled, Missing, BadInput, BudgetSpent, Incomplete, TryAgain, KilnError)
 }
-# To the person who watches, where one stage follows another.
-PASSING = Event("passes", {}, "All images are drawn. Running the passes ...")
 ImageState = Literal["existing", "drawn", "committed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The first message to a worker: its run, and whether it checks the model's files itself.
-
-    `stage` is what it does of each of its units.
-    """
+    """The first message to a worker: its run, and whether it checks the model's files itself."""
 
     run: str
     checks_weights: bool
-    stage: Stage = "whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +49,6 @@ class Images:
 @dataclass(frozen=True, slots=True)
 class UnitFinished:
     """Nothing of the worker's unit is missing any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitNotDrawn:
-    """Parts of the worker's unit were never drawn; all others have had their passes."""
-
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,6 @@ from imagekiln.steps.storage.store import Store
 RECHECK_SECONDS = 30.0  # the device waits for the answer: 20 ms from S3, a thousandth of its time
 
 
-def is_committed(store: Store, part: Part) -> bool:
-    """Whether a part is in the store for good."""
-    return store.exists(part.key)
-
-
 class PartWatch:
     """Asks the store before each part, and twice a minute while it is drawn.
 
@@ -28,17 +23,12 @@ class PartWatch:
         progress: Progress,
         claim: Callable[[Part], bool] = lambda _: True,
         recheck_seconds: float = RECHECK_SECONDS,
-        is_made: Callable[[Store, Part], bool] = is_committed,
     ) -> None:
-        """Watch parts of the run in `store`, until `is_made` says so of them.
-
-        A part that `claim` refuses is not drawn either.
-        """
+        """Watch parts of the run in `store`. A part that `claim` refuses is not drawn either."""
         self.abandoned_images = 0
         self._store = store
         self._progress = progress
         self._claim = claim
-        self._is_made = is_made
         self._recheck_seconds = recheck_seconds
         self._is_missing = True
         self._asked_at = 0.0
@@ -60,7 +50,7 @@ class PartWatch:
         return not self._is_counted(part) and self._claim(part)
 
     def _is_counted(self, part: Part, drawn: int = 0) -> bool:
-        if not self._is_made(self._store, part):
+        if not self._store.exists(part.key):
             return False
         images = part.rows.num_rows
         self._progress.add_drawn(images - drawn)

@@ -136,7 +136,7 @@ def load_passes(
     plan: Plan,
     store: Store,
     device: torch.device,
-    denoiser: Denoiser | None = None,
+    denoiser: Denoiser,
     *,
     code: bool = True,
 ) -> ImagePasses:
@@ -185,12 +185,10 @@ def pass_seed(seed: int, position: int) -> int:
 
 
 def _load_pass(
-    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser | None
+    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser
 ) -> RunBatch:
     setting = f"{PASSES_PREFIX}{name}"
     if isinstance(settings, RefinePass):
-        if denoiser is None:
-            raise ValueError(f"{setting}: needs the model that draws")
         return _refine_with(denoiser)
     digest = plan.passes[name].digest
     if isinstance(settings, UpscalePass):

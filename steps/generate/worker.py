@@ -8,13 +8,12 @@ import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from imagekiln.steps.errors import (
     KilnError,
-    NotDrawn,
     explain_lack_of_threads,
     explained_by,
 )
@@ -25,7 +24,6 @@ from imagekiln.steps.generate.messages import (
     Images,
     ImageState,
     UnitFinished,
-    UnitNotDrawn,
     WeightsVerified,
     WorkerCrashed,
     WorkerFailed,
@@ -62,28 +60,27 @@ def _work(port: "_Port", assignment: Assignment, stop: Stop) -> None:
     store = open_store(assignment.run)
     plan = load_plan(store)
     inbox = _Inbox(port, plan, stop)
-    checks_weights = assignment.checks_weights and plan.job.needs_drawing_model([assignment.stage])
-    actual_digest = None if checks_weights else inbox.digest
+    actual_digest = None if assignment.checks_weights else inbox.digest
     clock = StartClock.of_process()
     with Startup.begin(plan, clock, actual_digest=actual_digest) as startup:
         with clock.phase("imports"):
-            from imagekiln.steps.generate.shard_stages import open_stage
+            from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+            from imagekiln.steps.generate.step import generate_shard
 
-        with open_stage(assignment.stage, store, plan, startup) as make_shard:
+        with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
             for unit in inbox.units():
-                try:
-                    make_shard(
-                        unit.shard,
-                        progress=_WorkerProgress(port),
-                        stop=stop,
-                        startup=startup,
-                        parts=unit.parts,
-                        record=port.send,
-                    )
-                except NotDrawn as error:  # other units may be drawn
-                    port.send(UnitNotDrawn(str(error)))
-                else:
-                    port.send(UnitFinished())
+                generate_shard(
+                    store,
+                    plan,
+                    unit.shard,
+                    open_denoiser,
+                    _WorkerProgress(port),
+                    stop,
+                    startup,
+                    parts=unit.parts,
+                    record=port.send,
+                )
+                port.send(UnitFinished())
 
 
 class _Port:

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput, NewerVersion
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.failures import error_reason
 
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
@@ -10,17 +10,8 @@ DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 CONTENT_ERRORS = (*DAMAGE_ERRORS, KeyError, TypeError, OverflowError, RecursionError)
 
 
-class UnknownStatus(ValueError):
-    """A table has a status that this Imagekiln does not know: a newer one may have it."""
-
-
 def damage_error(where: str, error: Exception) -> BadInput:
     """The error for an object of a run that cannot be read back."""
-    if isinstance(error, UnknownStatus):
-        return NewerVersion(
-            f"{where}: has a status that this Imagekiln does not know ({error_reason(error)}). "
-            "If a newer one wrote it, update Imagekiln, also in the images of pods; or restore it."
-        )
     whole_reason = error_reason(error)
     reason, *_ = whole_reason.split(". ")  # Arrow explains it in a second sentence
     reason = reason.rstrip(".")

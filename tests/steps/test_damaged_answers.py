@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import pytest
 
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
@@ -16,9 +15,8 @@ from imagekiln.steps.dataset.dataset import open_dataset
 from imagekiln.steps.export.plan import load_export_plan, read_file_rows
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.account import Account
-from imagekiln.steps.runs.drawn_parts import pack_drawn_part, read_drawn_part
 from imagekiln.steps.runs.finished_runs import find_finished_runs
-from imagekiln.steps.runs.keys import REJECTED_KEY, drawn_key, manifest_key
+from imagekiln.steps.runs.keys import REJECTED_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -51,8 +49,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     plan = load_plan(run)
     write_terms(run, Terms(price_per_hour=2.0), plan.job)
     part = read_shard(run, plan, 0)[0]
-    drawn = [runs.picture(index) for index in range(part.rows.num_rows)]
-    run.create(drawn_key(part.key), pack_drawn_part(part, drawn).content)
     append_run_entry(str(folder / "out"), RunEntry("run", plan.job.name))
     exported = open_store(export(run.uri, str(folder / "export")).uri)
     return Place(run, plan, part, exported)
@@ -69,10 +65,6 @@ READERS: dict[str, Callable[[Place], object]] = {
     "columns of a shard": lambda place: read_row_schema(place.run, place.plan),
     "part": lambda place: check_part(place.run, place.part.key, place.part.rows),
     "outcomes": lambda place: reconcile_shard(place.run, place.plan, 0).manifest,
-    "drawn part": lambda place: [
-        None if image.rgb is None else np.asarray(image.rgb).tobytes()
-        for image in read_drawn_part(place.run, place.part, ()) or ()
-    ],
     "manifest": lambda place: read_manifest(place.run, 0, images(place)),
     "columns of a manifest": lambda place: read_manifest_columns(
         place.run, 0, images(place), ["status"]

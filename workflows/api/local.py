@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         TuningResult,
         VerifyResult,
     )
-    from imagekiln.steps.generate.start import StageChoice
     from imagekiln.steps.runtime.progress import Progress
 
 PathOrUri = str | PathLike[str]
@@ -230,19 +229,17 @@ def generate(
     run: PathOrUri,
     shard: int,
     *,
-    stage: "StageChoice" = "all",
     progress: bool | None = None,
 ) -> "ShardStats | None":
     """Generate the missing images of one shard of a planned run; None where none was missing.
 
-    Shards are counted from 0. With `separate_passes`, `stage` may be "draw", to do only what comes
-    before passes, or "passes", to run these over what is drawn. Raises BadInput where run, shard or
-    model are not as planned, TryAgain where storage or the device failed.
+    Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
+    TryAgain where storage or the device failed.
     """
     from imagekiln.steps.generate.start import generate as generate_shard
 
     with _progress(progress) as reporter:
-        return generate_shard(fspath(run), shard, reporter, stage=stage)
+        return generate_shard(fspath(run), shard, reporter)
 
 
 @explain_failures

@@ -152,14 +152,6 @@ def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
     return code <= capability and (kind == "compute" or same_generation)
 
 
-def device_uuid(device: torch.device) -> str | None:
-    """The name by which NVIDIA's tools know a GPU; None for other devices."""
-    if device.type != "cuda" or torch.version.hip is not None:
-        return None
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
-
-
 def describe_device(device: torch.device) -> str:
     """The device's name as people know it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

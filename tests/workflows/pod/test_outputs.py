@@ -3,7 +3,6 @@
 import json
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -91,17 +90,6 @@ def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None
     write_aggregate_outputs(tmp_path / "outputs", summary)
     assert (tmp_path / "outputs" / "ok").read_text() == str(summary.ok)
     assert summary.ok == summary.images > 0
-
-
-@pytest.mark.parametrize("separate", [False, True])
-def test_plan_says_whether_passes_have_pods_of_their_own(tmp_path: Path, separate: bool) -> None:
-    passes: dict[str, Any] = {
-        "passes": {"over": {"kind": "refine", "strength": 1.0}},
-        "separate_passes": separate,
-    }
-    planned_run = planned(tmp_path, str(tmp_path / "out"), **passes)
-    write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
-    assert (tmp_path / "outputs" / "stage").read_text() == ("draw" if separate else "all")
 
 
 def test_run_with_a_long_id_has_a_label_that_kubernetes_takes(tmp_path: Path) -> None:
