@@ -107,8 +107,7 @@ def _generate_here(
     """Make these shards in this process, with one loaded model."""
     progress.show_event(LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
-    from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-    from imagekiln.steps.generate.step import generate_shard
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
     with (
         serve_metrics(progress, plan) as served_progress,

@@ -14,13 +14,12 @@ import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import in_setting
-from imagekiln.steps.generate.diffusion.captioner import load_captioner
 from imagekiln.steps.generate.diffusion.denoiser import (
     Denoiser,
     load_denoiser,
     to_drawn_image,
 )
-from imagekiln.steps.generate.diffusion.upscaler import load_upscaler
+from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB

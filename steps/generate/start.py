@@ -5,7 +5,7 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from imagekiln.steps.errors import NotInstalled
-from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.job.job import Job
@@ -13,7 +13,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import require_shard
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import ShardStats
-from imagekiln.steps.runtime.libraries import limit_spinning
+from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -54,7 +54,6 @@ def generate(
     stop: Stop | None = None,
     *,
     process_clock: StartClock | None = None,
-    options: LoadOptions | None = None,
     helps: bool = False,
 ) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
@@ -75,12 +74,15 @@ def generate(
     with (
         serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
         meter_attempt(store, plan, served_progress, stop, shards=[number], age=age) as meter,
-        Startup.begin(plan, process_clock, options) as startup,
+        Startup.begin(plan, process_clock) as startup,
     ):
         meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):
-            from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-            from imagekiln.steps.generate.step import generate_and_help, generate_shard
+            from imagekiln.steps.generate.step import (
+                LazyDenoiser,
+                generate_and_help,
+                generate_shard,
+            )
 
         timed_startup = startup if process_clock is not None else None
         make = generate_and_help if helps else generate_shard

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runtime.cpus import available_cpus
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.steps.runtime.gpus import VISIBLE_DEVICES_VARIABLE, visible_gpus
-from imagekiln.steps.runtime.libraries import THREADS_VARIABLE
+from imagekiln.steps.runtime.machine import (
+    THREADS_VARIABLE,
+    VISIBLE_DEVICES_VARIABLE,
+    available_cpus,
+    visible_gpus,
+)
 
 MAX_CPU_WORKERS = 64
 

@@ -18,7 +18,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Self, cast
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.generate.messages import (
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.metrics_server import forget_worker
+from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit
+from imagekiln.steps.generate.worker import (
     Assignment,
     EndAfterPart,
     Images,
@@ -27,13 +30,10 @@ from imagekiln.steps.generate.messages import (
     WorkerCrashed,
     WorkerFailed,
 )
-from imagekiln.steps.generate.meter import meter_attempt
-from imagekiln.steps.generate.metrics_server import forget_worker
-from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import ShardStats, record_stats
-from imagekiln.steps.runtime.gpus import VISIBLE_DEVICES_VARIABLE
+from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage.store import Store

@@ -224,8 +224,7 @@ def _plan_round(
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-    from imagekiln.steps.generate.step import generate_shard
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
     store = retry_round.store
     plan = retry_round.plan

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.runtime.memory import require_memory_for
+from imagekiln.steps.runtime.machine import require_memory_for
 from imagekiln.steps.storage.failures import error_reason, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fsspec.asyn import sync
 
-from imagekiln.steps.runtime.memory import require_memory_for
+from imagekiln.steps.runtime.machine import require_memory_for
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.storage.failures import (
     error_code,

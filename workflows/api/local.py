@@ -141,7 +141,7 @@ def rewrite(
     where the hub, storage or the device failed.
     """
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     with _progress(progress, "prompts") as reporter:
@@ -166,7 +166,7 @@ def preview(
     BadInput where the run was planned without a sample.
     """
     from imagekiln.steps.local import preview as preview_job
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     with _progress(progress) as reporter:
@@ -196,7 +196,7 @@ def run(
     failed than the job accepts, TryAgain where storage or the device failed.
     """
     from imagekiln.steps.local import run as run_job
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     with _progress(progress) as reporter:
@@ -218,7 +218,7 @@ def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "PlanResul
     """
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     return make_plan(_dated_job(job, date, timezone), rewriter=prompt_rewriter())

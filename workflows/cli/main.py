@@ -18,8 +18,8 @@ from imagekiln.steps.errors import (
     explain_lack_of_threads,
     explained_by,
 )
-from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
+from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from imagekiln.workflows.cli import (

@@ -8,7 +8,7 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import gpu_environments
 from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runtime.gpus import visible_gpus
+from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store

@@ -1,6 +1,5 @@
 """The device that was asked for and no other, its clock, its memory and its failures."""
 
-import ctypes
 import gc
 import os
 import re
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -23,7 +21,8 @@ from imagekiln.steps.errors import (
     explained_by,
     first_line,
 )
-from imagekiln.steps.runtime.gpus import visible_gpus
+from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
+from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason
 
@@ -47,8 +46,6 @@ BUILD_REMEDIES = {
 # `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
 # "a" on no other.
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
-
-_shared_tensors: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()  # by id
 
 
 def choose_device(name: str) -> torch.device:
@@ -237,7 +234,7 @@ class DeviceFailed(TryAgain):
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed. To be made where it is first noticed."""
-    _keep_shared_tensors()
+    keep_shared_tensors()
     return DeviceFailed(error, advice)
 
 
@@ -251,24 +248,7 @@ def finish_device_work(device: torch.device) -> None:
     try:
         torch.cuda.synchronize(device)
     except Exception:  # noqa: BLE001  # its class depends on who notices
-        _keep_shared_tensors()
-
-
-def _keep_shared_tensors() -> None:
-    for reference in _shared_tensors.valuerefs():  # a copy, since other threads add to it
-        if (tensor := reference()) is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # not even the end frees it
-
-
-def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Take a tensor that work on two streams uses; returns it.
-
-    To free its memory, PyTorch asks the device for an event. A lost device refuses, so a destructor
-    throws, and the process ends by SIGABRT before anybody has read why. So `device_error` and
-    `finish_device_work` keep such tensors for as long as the process lives.
-    """
-    _shared_tensors[id(tensor)] = tensor
-    return tensor
+        keep_shared_tensors()
 
 
 def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain | None:

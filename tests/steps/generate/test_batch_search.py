@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from imagekiln.steps.generate.batch_search import (
+from imagekiln.steps.generate.trial import (
     MIN_GAIN,
     BatchMeasurement,
     BatchSearchResult,

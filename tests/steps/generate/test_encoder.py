@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate import lazy_denoiser
+from imagekiln.steps.generate import step
 from imagekiln.steps.generate.encoder import OutputEncoder, build_image_metadata, encode_drawn_image
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.imaging.codecs import hash_pixels
@@ -222,7 +222,7 @@ def test_what_cannot_sign_ends_before_the_model_is_loaded(
 ) -> None:
     where = {"certificate": str(tmp_path / "no.pem"), "key": "env:IMAGEKILN_NO_KEY"}
     planned = make_plan(jobs.job(tmp_path, {"prompt": ["a"]}, **SETTINGS, c2pa=where))
-    monkeypatch.setattr(lazy_denoiser, "load_denoiser", None)
+    monkeypatch.setattr(step, "load_denoiser", None)
     with pytest.raises(BadInput, match=r"c2pa\.certificate: .*no\.pem: no such file"):
         generate(planned.uri, 0)
 

@@ -10,7 +10,7 @@ from imagekiln.steps.errors import NO_THREAD, TryAgain
 from imagekiln.steps.generate import passes, scores
 from imagekiln.steps.generate.diffusion import denoiser, pipeline, scorers
 from imagekiln.steps.generate.diffusion.device import device_error
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.storage import open_store
 from tests.models import folder
 from tests.runs import planned

@@ -1,7 +1,6 @@
 """What Prometheus finds at /metrics while a shard is made."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -177,18 +176,6 @@ def test_port_that_is_taken_costs_the_metrics_and_nothing_else(run: PlanResult, 
         served_progress.start(1)
     (event,) = progress.events
     assert event.sentence.startswith(f"No metrics are served: port {port} cannot be used (")
-
-
-def test_silent_connection_is_closed(
-    run: PlanResult, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.generate.metrics_server._Request.timeout", 0.01)
-    with (
-        serve_metrics(NoProgress(), run.plan),
-        socket.create_connection(("127.0.0.1", port), timeout=60) as silent,
-    ):
-        silent.sendall(b"GET /metr")
-        assert silent.recv(1) == b""
 
 
 @pytest.mark.parametrize("text", ["", "0", " "])

@@ -13,8 +13,8 @@ from PIL import Image as Pillow
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate import passes
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.passes import pass_seed
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.pass_plans import iter_pass_plans

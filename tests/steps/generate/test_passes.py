@@ -12,10 +12,10 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate import passes as passes_module
-from imagekiln.steps.generate.diffusion.captioner import clean_caption
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate.diffusion.transformers_models import clean_caption
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.plan.step import PlanResult

@@ -15,7 +15,6 @@ from PIL import Image as Pillow
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import NO_THREAD, BadInput, Incomplete, TryAgain
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.scores import (
     BatchScorer,
     OwnScorer,
@@ -24,6 +23,7 @@ from imagekiln.steps.generate.scores import (
     score_and_rank,
     score_images,
 )
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import KeepSettings

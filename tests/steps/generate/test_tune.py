@@ -10,9 +10,8 @@ import torch
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import tune
-from imagekiln.steps.generate.batch_search import BatchMeasurement
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.trial import Trial, TrialBudget
+from imagekiln.steps.generate.trial import BatchMeasurement, Trial, TrialBudget
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import MAX_BATCH_IMAGES, TuningResult, read_tuning_file
 from imagekiln.steps.models.families import family_of

@@ -10,7 +10,7 @@ from imagekiln.steps.generate.worker_environments import choose_environments, gp
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.local import preview, run
-from imagekiln.steps.runtime.cpus import available_cpus
+from imagekiln.steps.runtime.machine import available_cpus
 
 
 def _job(device: str) -> Job:

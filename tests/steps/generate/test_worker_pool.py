@@ -44,9 +44,8 @@ def generate_shard(store, plan, shard, model, progress, stop, startup, *, parts,
 def replace(name, **content):
     sys.modules["imagekiln.steps.generate." + name] = types.SimpleNamespace(**content)
 
-replace("step", generate_shard=generate_shard)
 model = types.SimpleNamespace(close=lambda: None)
-replace("lazy_denoiser", LazyDenoiser=lambda *_: model)
+replace("step", generate_shard=generate_shard, LazyDenoiser=lambda *_: model)
 begin = lambda *_, actual_digest: nullcontext(actual_digest)
 startup = types.SimpleNamespace(begin=begin)
 replace("diffusion.startup", Startup=startup)

@@ -11,8 +11,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-from imagekiln.steps.generate.step import ALL_PARTS, generate_shard
+from imagekiln.steps.generate.step import ALL_PARTS, LazyDenoiser, generate_shard
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import plan_next_round, retry

@@ -11,7 +11,7 @@ from PIL import ImageOps
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.input_images import open_input_image
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce

@@ -1,12 +1,8 @@
 """A GPU that cannot be used: whether another attempt may help, and what the sentence says."""
 
 import gc
-import sys
 import weakref
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +16,6 @@ from imagekiln.steps.generate.diffusion.device import (
     free_memory,
     has_kernels,
     is_device_lost,
-    mark_shared,
     side_stream,
 )
 from imagekiln.steps.generate.diffusion.kernels import OVERLAP_BATCHES_VARIABLE
@@ -163,28 +158,6 @@ def test_what_streams_share_is_not_freed_on_a_lost_device_which_would_end_the_pr
     gc.collect()
     assert None not in [each() for each in shared]
     assert other() is None
-
-
-def test_what_streams_share_is_kept_while_other_threads_still_draw() -> None:
-    is_over = Event()
-    drawn = deque[torch.Tensor](maxlen=1000)
-
-    def draw() -> None:
-        while not is_over.is_set():
-            drawn.append(mark_shared(torch.empty(0)))
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    with ThreadPoolExecutor(1) as pool:
-        drawing = pool.submit(draw)
-        try:
-            for _ in range(50):
-                device_error(LOST)
-        finally:
-            is_over.set()
-            sys.setswitchinterval(interval)
-        drawing.result()
-    assert drawn
 
 
 def test_a_model_on_a_lost_device_can_be_put_away(monkeypatch: pytest.MonkeyPatch) -> None:

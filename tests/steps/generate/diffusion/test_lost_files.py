@@ -9,10 +9,9 @@ import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.adapters import load_adapters
-from imagekiln.steps.generate.diffusion.captioner import load_captioner
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.scorers import load_model_scorer
-from imagekiln.steps.generate.diffusion.upscaler import load_upscaler
+from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models import hub

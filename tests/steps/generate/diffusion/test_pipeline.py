@@ -20,7 +20,7 @@ from imagekiln.steps.generate.diffusion.pipeline import (
     load_pipeline,
     make_scheduler,
 )
-from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.weights_check import WeightsCheck
@@ -175,24 +175,6 @@ def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -
     assert torch.all(biases[1] == 3)
     assert not torch.equal(biases[0], biases[1])
     assert {pipe.unet.dtype for pipe in pipes} == {torch.float32}
-
-
-# diffusers leaves the files open that it does not map.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("options", [LoadOptions(mmap=False), LoadOptions(direct=True)])
-def test_weights_are_the_same_however_they_get_to_the_device(
-    options: LoadOptions, tmp_path: Path
-) -> None:
-    plan = _plan(tmp_path, dtype="bfloat16", device="cpu")
-    plain = load_pipeline(plan)
-    other = load_pipeline(plan, Startup.begin(plan, options=options))
-    for name in ("unet", "vae", "text_encoder"):
-        loaded = getattr(other, name)
-        assert not loaded.training
-        weights = loaded.state_dict()
-        for key, weight in getattr(plain, name).state_dict().items():
-            assert weight.dtype == weights[key].dtype
-            assert torch.equal(weight, weights[key])
 
 
 def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
