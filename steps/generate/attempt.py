@@ -42,7 +42,6 @@ from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
     add_queue_waits,
-    add_seconds,
     record_stats,
     time_share,
 )
@@ -107,12 +106,9 @@ class PipelineRun:
     encoded_waits: QueueWaits
 
     @property
-    def pass_seconds(self) -> dict[str, float]:
-        """The seconds of each pass, by name."""
-        seconds: dict[str, float] = {}
-        for part in self.committed:
-            seconds = add_seconds(seconds, part.pass_seconds)
-        return seconds
+    def part_seconds(self) -> StageSeconds:
+        """The time spent on parts after they were drawn."""
+        return sum((part.seconds for part in self.committed), StageSeconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +288,8 @@ def shard_stats(
     ended_at = time.time()
     new_parts = [committed.part for committed in run.committed if committed.was_first]
     dropped = [committed.part for committed in run.committed if not committed.was_first]
-    busy_seconds = denoiser.times.busy + sum(run.pass_seconds.values())
+    seconds = _stage_seconds(load_seconds, attempt)
+    busy_seconds = denoiser.times.busy + sum(seconds.passes.values())
     return ShardStats(
         number,
         attempts=1,
@@ -301,7 +298,7 @@ def shard_stats(
         max_batch_size=plan.max_batch_size,
         max_batch_pixels=attempt.max_batch_pixels,
         device=denoiser.device,
-        seconds=_stage_seconds(load_seconds, attempt),
+        seconds=seconds,
         versions=library_versions(plan.job),
         busy_share=time_share(busy_seconds, run.seconds),
         peak_memory=denoiser.peak_memory,
@@ -328,7 +325,7 @@ def record_attempt(
 def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
     times = attempt.denoiser.times
     run = attempt.run
-    seconds = StageSeconds(
+    seconds = run.part_seconds + StageSeconds(
         total=load_seconds + run.seconds,
         load=load_seconds,
         compile=attempt.denoiser.compile_seconds,
@@ -337,11 +334,6 @@ def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
         decode=times.decode,
         safety=times.safety,
         copy=times.copy,
-        encode=sum(part.encode_seconds for part in run.committed),
-        score=sum(part.score_seconds for part in run.committed),
-        write=sum(part.write_seconds for part in run.committed),
-        passes=run.pass_seconds,
-        encode_waits=sum(part.wait_seconds for part in run.committed),
     )
     add_queue_waits(seconds, run.drawn_waits, run.encoded_waits)
     return seconds

@@ -8,7 +8,7 @@ endpoint adds up all. Only here is prometheus-client imported, and only if a por
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
@@ -140,25 +140,24 @@ def _serve(
     if folder is not None:
         MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
     _turn_on(own_metrics, registry)
-    server = None
-    try:
-        server, thread = start_http_server(port, _any_address(), registry)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        sentence = (
-            f"No metrics are served: port {port} cannot be used ({reason}). "
-            f"Set {PORT_VARIABLE} to another port, or to 0."
-        )
-        progress.show_event(Event("metrics", {}, sentence))
-    try:
-        yield
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-        for metric in own_metrics:
-            metric.series = None
+    with ExitStack() as stack:
+        try:
+            server, thread = start_http_server(port, _any_address(), registry)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            sentence = (
+                f"No metrics are served: port {port} cannot be used ({reason}). "
+                f"Set {PORT_VARIABLE} to another port, or to 0."
+            )
+            progress.show_event(Event("metrics", {}, sentence))
+        else:
+            for end in (thread.join, server.server_close, server.shutdown):  # the last one first
+                stack.callback(end)
+        try:
+            yield
+        finally:
+            for metric in own_metrics:
+                metric.series = None
 
 
 def _any_address() -> str:

@@ -13,8 +13,6 @@ from imagekiln.steps.runtime.machine import (
     visible_gpus,
 )
 
-MAX_CPU_WORKERS = 64
-
 
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     """What the environment of each worker has in its own way, for `gpus` GPUs or all visible ones.
@@ -23,7 +21,7 @@ def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     BadInput where there is none for `device: mps`.
     """
     if job.device == "cpu":
-        return _share_cpus([{}] * min(gpus or 1, MAX_CPU_WORKERS))
+        return _share_cpus([{}] * (gpus or 1))
 
     if job.device == "mps":
         _require_mps()

@@ -136,8 +136,6 @@ def _needed_ids(
     """
     needed_ids = {run_id for plan in plans for run_id in plan.existing_runs}
     for error in unreadable:
-        if isinstance(error):
-            raise error
         log.warning("%s Whatever its run may need stays.", error)
     if unreadable:
         needed_ids.update(succeeded)

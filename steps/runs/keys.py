@@ -30,7 +30,6 @@ SHARDS_FOLDER = "shards"
 TURNS_FOLDER = "turns"
 REPORT_FOLDER = "report"
 PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
-MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
 # with its shard and its number, and of one image, with its shard.

@@ -22,12 +22,9 @@ from pydantic import (
 from imagekiln.steps.errors import BadInput, Missing, version_error
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.passes import AnyModelPass
 from imagekiln.steps.job.sizes import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
-from imagekiln.steps.models.adapters import adapters_by_column
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
-from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
@@ -279,66 +276,10 @@ def parse_plan(content: bytes, where: str) -> Plan:
     try:
         version = PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
         if version == PLAN_SCHEMA_VERSION:
-            plan = PLAN_TYPE_ADAPTER.validate_json(content)
-            _require_consistent_counts(plan, where)
-            _require_whole_groups(plan, where)
-            _require_planned_files(plan, where)
-            return plan
+            return PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
     raise version_error(where, version, PLAN_SCHEMA_VERSION)
-
-
-def _require_consistent_counts(plan: Plan, where: str) -> None:
-    """Raise BadInput where the shards do not add up to the planned images, or lack sources."""
-    images = sum(shard.images for shard in plan.shards)
-    if images != plan.counts.images:
-        raise BadInput(
-            f"{where}: plans {plan.counts.images} images, and its shards have {images}. Restore it."
-        )
-    sources = plan.source_shards
-    expected = len(plan.shards) if plan.round else 0
-    are_ranges = all(first <= last for first, last in sources)
-    are_ordered = list(sources) == sorted(sources)
-    if len(sources) != expected or not (are_ranges and are_ordered):
-        raise BadInput(f"{where}: has source_shards that do not fit its shards. Restore it.")
-
-
-def _require_whole_groups(plan: Plan, where: str) -> None:
-    """Raise BadInput where a part or shard would hold some candidates of a group, and not all."""
-    shard_sizes = [shard.images for shard in plan.shards]
-    sizes = [plan.part_images, *shard_sizes]
-    remainders = {size % plan.job.candidates for size in sizes}
-    if remainders != {0}:
-        raise BadInput(f"{where}: has parts or shards that cut groups of candidates. Restore it.")
-
-
-def _require_planned_files(plan: Plan, where: str) -> None:
-    """Raise BadInput where the plan has not the file of each adapter and LoRA of its job."""
-    model = plan.job.model
-    adapters = adapters_by_column(model)
-    if plan.adapters.keys() != adapters.keys():
-        raise BadInput(f"{where}: has adapters that are not those of its job. Restore it.")
-    if plan.loras.keys() != model.loras.keys():
-        raise BadInput(f"{where}: has loras that are not those of its job. Restore it.")
-    if not _has_facts_of_passes(plan):
-        raise BadInput(f"{where}: has passes that are not those of its job. Restore it.")
-
-
-def _has_facts_of_passes(plan: Plan) -> bool:
-    """Whether the plan has the facts of each model of a pass, of the kind that the pass draws with.
-
-    Those of a diffusion model are known by one digest.
-    """
-    drawing = {name for name, _ in iter_pass_jobs(plan.job)}
-    passes = plan.job.passes.items()
-    others = {name for name, settings in passes if isinstance(settings, AnyModelPass)}
-    if plan.passes.keys() != drawing | others:
-        return False
-    models = {name: facts.model for name, facts in plan.passes.items() if facts.model is not None}
-    if models.keys() != drawing:
-        return False
-    return all(plan.passes[name].digest == model.digest for name, model in models.items())
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:

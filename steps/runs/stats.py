@@ -1,6 +1,6 @@
 """The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -18,16 +18,7 @@ Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
 def _is_zero(seconds: float | dict[str, float]) -> bool:
-    # Statistics without scores or passes have the bytes that they had before there were any.
     return not seconds
-
-
-def add_seconds(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """The time of both, by name."""
-    sums = dict(first)
-    for name, seconds in second.items():
-        sums[name] = sums.get(name, 0.0) + seconds
-    return sums
 
 
 @dataclass(slots=True)
@@ -61,7 +52,9 @@ class StageSeconds:
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
-        both = StageSeconds(passes=add_seconds(self.passes, other.passes))
+        names = {**self.passes, **other.passes}
+        passes = {name: self.passes.get(name, 0.0) + other.passes.get(name, 0.0) for name in names}
+        both = StageSeconds(passes=passes)
         for stage in StageSeconds.__slots__:
             if stage != "passes":
                 setattr(both, stage, getattr(self, stage) + getattr(other, stage))

@@ -6,7 +6,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Protocol
@@ -191,31 +191,12 @@ def is_device_lost(error: Exception) -> bool:
     On CUDA, asks the device: the first to notice may be cuDNN, cuBLAS or Triton, whose errors are
     like those of a bad prompt, or like those of memory that ran out.
     """
-    if _blames_device(error):
+    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
-    return isinstance(error, RuntimeError) and _answers_with_failure(torch.cuda.synchronize)
-
-
-def is_device_already_lost(error: Exception) -> bool:
-    """Whether the device failed, as far as it can tell without a wait for its work.
-
-    Where it failed, whatever error anybody meets says nothing of the images.
-    """
-    return _blames_device(error) or _answers_with_failure(
-        lambda: torch.cuda.current_stream().query()
-    )
-
-
-def _blames_device(error: Exception) -> bool:
-    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
-
-
-def _answers_with_failure(ask: Callable[[], object]) -> bool:
-    """Whether CUDA, where this process uses it, answers a question by the device's failure."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     try:
-        ask()
+        torch.cuda.synchronize()
     except RuntimeError as failure:
         return not is_out_of_memory(failure)
     return False

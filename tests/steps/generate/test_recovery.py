@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from imagekiln.steps.errors import NO_THREAD, BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.recovery import MAX_ERROR_CHARS, BatchRecovery
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
@@ -54,16 +54,6 @@ def test_a_batch_that_does_not_fit_is_halved_and_no_row_is_lost_or_doubled(fits:
     assert rescue.batch_size(ROWS[0]) == max(size for size in (1, 2, 4) if size <= fits)
 
 
-def test_rows_of_other_sizes_have_batches_of_their_own() -> None:
-    model = Model()
-    sizes = {64: 2, 16: 4}
-    rescue = BatchRecovery(model, lambda row: sizes[row.parameters.width])
-    _drawn(rescue)
-    _drawn(rescue, [image_row(place=place, width=64) for place in range(3)])
-    assert [size for _, size in model.calls] == [4, 4, 4, 2, 2]
-    assert rescue.max_pixels is None
-
-
 def test_a_batch_that_does_not_fit_halves_others_of_as_many_pixels_and_no_smaller() -> None:
     planned = {64: 2, 32: 4, 16: 4, 128: 2}
     rescue = BatchRecovery(Model(fits=1), lambda row: planned[row.parameters.width])
@@ -76,15 +66,6 @@ def test_a_batch_that_does_not_fit_halves_others_of_as_many_pixels_and_no_smalle
         16: 4,
         128: 1,
     }
-
-
-def test_the_smaller_batch_stays() -> None:
-    model = Model(fits=2)
-    rescue = BatchRecovery(model, lambda _: 8)
-    _drawn(rescue)
-    before = len(model.calls)
-    _drawn(rescue)
-    assert {size for _, size in model.calls[before:]} == {2}
 
 
 def test_an_image_that_does_not_fit_alone_is_failed_where_others_fit() -> None:
@@ -142,14 +123,6 @@ def test_a_poisoned_prompt_in_a_batch_that_does_not_fit_costs_no_other_image() -
     assert [each.status for each in _drawn(rescue)] == ["ok", "failed", *["ok"] * 8]
 
 
-def test_a_last_row_that_fails_is_tried_once() -> None:
-    model = Model(poison="prompt 0")
-    assert [each.status for each in _drawn(BatchRecovery(model, lambda _: 4), ROWS[:1])] == [
-        "failed"
-    ]
-    assert model.calls == [([0], 4)]
-
-
 def test_a_long_error_is_cut_and_made_valid_text() -> None:
     (drawn,) = _drawn(
         BatchRecovery(
@@ -167,12 +140,6 @@ def test_a_lost_device_is_to_be_tried_again() -> None:
     with pytest.raises(
         TryAgain, match=r"the device failed \(CUDA error: an illegal memory access.* Run the shard"
     ):
-        _drawn(BatchRecovery(Model(poison="prompt 5", fault=fault), lambda _: 4))
-
-
-def test_where_no_thread_can_be_started_no_image_is_to_blame() -> None:
-    fault = RuntimeError(NO_THREAD)
-    with pytest.raises(TryAgain, match="lets the process start no more threads"):
         _drawn(BatchRecovery(Model(poison="prompt 5", fault=fault), lambda _: 4))
 
 

@@ -26,11 +26,6 @@ def test_run_on_the_cpu_has_one_worker_unless_more_are_asked_for(
     assert choose_environments(_job("cpu"), 3) == [{"OMP_NUM_THREADS": threads}] * 3
 
 
-def test_threads_that_the_user_sets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert choose_environments(_job("cpu"), 2) == [{}, {}]
-
-
 def test_each_worker_sees_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert gpu_environments(["GPU-3f8a", "2"]) == [

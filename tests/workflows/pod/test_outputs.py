@@ -18,7 +18,6 @@ from imagekiln.workflows.pod.outputs import (
 )
 from imagekiln.workflows.pod.run_metrics import write_figures
 from imagekiln.workflows.pod.spending_export import SpendingExport
-from imagekiln.workflows.templates.child_workflows import MAX_PODS, PodSplit, split_pods
 from tests.jobs import files
 from tests.runs import finished, planned
 
@@ -117,13 +116,6 @@ def test_store_that_says_nothing_holds_no_pod_for_long(
     assert store is not None
     with pytest.raises(TryAgain, match="does not answer"):
         require_answer(store)
-
-
-def test_two_stages_make_a_workflow_full_with_half_the_shards() -> None:
-    half = MAX_PODS // 2
-    assert split_pods(half, stages=2) == PodSplit(half, half, 0)
-    assert split_pods(half + 1, stages=2) == PodSplit(half + 1, 0, 1)
-    assert split_pods(MAX_PODS) == PodSplit(MAX_PODS, MAX_PODS, 0)
 
 
 def test_full_disk_is_worth_another_try(tmp_path: Path) -> None:
