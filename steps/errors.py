@@ -47,10 +47,6 @@ class StorageRefused(BadInput):
     """A store refuses requests as they are. What it holds is unknown, not wrong."""
 
 
-class NewerVersion(BadInput):
-    """A newer Imagekiln has written an object of a run. It is neither wrong nor understood."""
-
-
 class NotInstalled(BadInput):
     """What was asked for needs a library that is not installed."""
 
@@ -71,20 +67,11 @@ class TryAgain(KilnError):
     exit_code = 75
 
 
-class NotDrawn(TryAgain):
-    """Images lack that passes are to run over: drawing them has failed, or was never tried.
-
-    Its sentence has `phrase`, by which a workflow's failures are told from what follows from them.
-    """
-
-    phrase: ClassVar[str] = "nothing is drawn yet"
-
-
-def newer_version_error(where: str, version: object, known_version: int) -> NewerVersion:
-    """The error for an object of a run that a newer Imagekiln has written."""
-    return NewerVersion(
-        f"{where}: was written by a newer Imagekiln (version {version} of its format, and this one "
-        f"reads {known_version}). Update Imagekiln, also in the images of pods."
+def version_error(where: str, version: int, known_version: int) -> BadInput:
+    """The error for a plan that an Imagekiln with another format has written."""
+    return BadInput(
+        f"{where}: has version {version}, and this Imagekiln reads {known_version}. "
+        "Use the Imagekiln that wrote it, or make it anew under another name."
     )
 
 

@@ -1,6 +1,7 @@
 """The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
@@ -45,12 +46,6 @@ class RunResult:
         """What a prompt shows: without the summary, whose distributions fill screens."""
         summary = self.summary
         return f"RunResult(uri={self.uri!r}, images={summary.images}, ok={summary.ok})"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: counts, a few images, and where to look."""
-        from imagekiln.steps.aggregate.report.notebook import render_run
-
-        return render_run(self.uri, self.summary)
 
 
 def run(
@@ -109,10 +104,10 @@ def _stopped_error(store: Store, plan: Plan) -> TryAgain:
 def _generate_here(
     store: Store, plan: Plan, shards: Sequence[int], progress: Progress, stop: Stop
 ) -> None:
-    """Make these shards in this process, with one loaded model at a time."""
+    """Make these shards in this process, with one loaded model."""
     progress.show_event(LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
-    from imagekiln.steps.generate.shard_stages import make_in_stages
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
     with (
         serve_metrics(progress, plan) as served_progress,
@@ -120,8 +115,10 @@ def _generate_here(
     ):
         progress = meter.progress
         progress.start(sum(plan.shards[number].images for number in shards))
-        stages = plan.job.stages
-        make_in_stages(store, plan, shards, stages, progress, stop, note_device=meter.note_device)
+        denoiser = LazyDenoiser(store, plan, note_device=meter.note_device)
+        with closing(denoiser) as open_denoiser:
+            for number in shards:
+                generate_shard(store, plan, number, open_denoiser, progress, stop)
 
 
 def _generate_in_workers(

@@ -41,7 +41,7 @@ from imagekiln.steps.plan.input_files import read_input_files
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runtime.libraries import silence_libraries
+from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.sanitize import UNSAFE_IN_LINE
 from tests.fuzz_templates import read_template, read_wildcards
 from tests.jobs import SHAPES

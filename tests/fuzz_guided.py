@@ -15,7 +15,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["imagekiln"]):
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
     from tests import fuzz
 
 BEGINNINGS = 200  # files that the corpus begins with

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from imagekiln.steps.aggregate.summary import AcceptancePolicy, Summary, load_summary
-from imagekiln.steps.errors import BadInput, NewerVersion
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.terms import read_terms
@@ -63,8 +63,6 @@ def _readable_summary(run: Run) -> Summary | None:
     """The run's summary; None where it is damaged, since it is about to be written again."""
     try:
         return load_summary(run.store)
-    except NewerVersion:
-        raise
     except BadInput:
         return None
 

@@ -151,7 +151,7 @@ def _is_own_card(store: Store) -> bool:
 
 
 def _read_run(output: str, run_id: str) -> CardRun | None:
-    """A run; None where it cannot be read, such as one of an older version."""
+    """A run; None where it cannot be read."""
     try:
         store = open_store(f"{output}/{run_id}")
         plan = load_plan(store)

@@ -9,7 +9,6 @@ from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
-    largest_by_number,
     mean_busy_share,
 )
 
@@ -59,15 +58,6 @@ class DevicePrice:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardCosts:
-    """The device-seconds of the median shard and of the most expensive one, with its number."""
-
-    median_seconds: float
-    highest_seconds: float
-    highest_shard: int
-
-
-@dataclass(frozen=True, slots=True)
 class Spending:
     """What a run and its rounds took, over all attempts.
 
@@ -75,7 +65,6 @@ class Spending:
     drawing, `not_ok_seconds` went into images that are not ok: blank, filtered, failed, or made
     again by a later round. `attempts` are processes and pods, of which `lost_attempts` never said
     how they ended: what they did after their last entry in the account is not counted.
-    `energy_joules` is that of drawing, None where devices do not count it.
     """
 
     gpu_seconds: UseAmounts = UseAmounts()
@@ -84,8 +73,6 @@ class Spending:
     attempts: int = 0
     lost_attempts: int = 0
     prices: tuple[DevicePrice, ...] = ()
-    shards: ShardCosts | None = None
-    energy_joules: float | None = None
 
     @property
     def price_per_hour(self) -> float | None:
@@ -106,7 +93,7 @@ def summarize_spending(
 ) -> Spending:
     """What was spent, by the account of the run and the statistics of its shards.
 
-    Runs of older versions have no account. `drawn` images were made, of which `ok` are of use.
+    `drawn` images were made, of which `ok` are of use.
     """
     gpu_seconds = _seconds_by_use(stats, spent)
     used = _device_prices(stats, spent, prices)
@@ -114,11 +101,9 @@ def summarize_spending(
         gpu_seconds=gpu_seconds,
         cost=_price_uses(gpu_seconds, used),
         not_ok_seconds=gpu_seconds.drawing * _share_not_ok(drawn, ok),
-        attempts=spent.attempts or sum(shard.attempts for shard in stats),
+        attempts=spent.attempts,
         lost_attempts=max(0, spent.attempts - spent.ended),
         prices=used,
-        shards=_shard_costs(stats),
-        energy_joules=_energy(stats),
     )
 
 
@@ -223,22 +208,3 @@ def _price_uses(gpu_seconds: UseAmounts, used: Sequence[DevicePrice]) -> UseAmou
     hours = sum(device.gpu_hours for device in used)
     mean = weighted / hours if hours else used[0].per_hour or 0.0
     return gpu_seconds.priced(mean)
-
-
-def _shard_costs(stats: Sequence[ShardStats]) -> ShardCosts | None:
-    shards = largest_by_number(stats)
-    if not shards:
-        return None
-    ordered = sorted(shards, key=lambda shard: shard.seconds.total)
-    median = ordered[len(ordered) // 2]
-    highest = ordered[-1]
-    return ShardCosts(median.seconds.total, highest.seconds.total, highest.shard)
-
-
-def _energy(stats: Sequence[ShardStats]) -> float | None:
-    """The energy of all shards; None where one of them has none."""
-    energies = [shard.energy_joules for shard in stats]
-    known = [energy for energy in energies if energy is not None]
-    if not known or len(known) < len(energies):
-        return None
-    return sum(known)

@@ -18,7 +18,7 @@ from imagekiln.steps.aggregate.throughput import (
     summarize_throughput,
     summarize_usage,
 )
-from imagekiln.steps.errors import BadInput, newer_version_error
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.prices import GpuPrice, Prices
 from imagekiln.steps.models.passes import NO_PASSES, PassSizes
 from imagekiln.steps.runs.account import NOTHING, Spent
@@ -27,7 +27,6 @@ from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.schema_version import read_schema_version
 from imagekiln.steps.runs.stats import (
     Count,
     ShardStats,
@@ -38,8 +37,6 @@ from imagekiln.steps.runs.stats import (
 )
 from imagekiln.steps.storage.store import Store
 
-# Raise it when an older Imagekiln would misread a summary. One without it is of version 1.
-SUMMARY_SCHEMA_VERSION = 1
 MAX_LISTED = 100
 MIN_COMPARED_HOURS = 1 / 60  # of a run or its estimate
 MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a little
@@ -47,7 +44,7 @@ MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a litt
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts and times of a run. A field with a default may be absent in an older summary.
+    """Counts and times of a run.
 
     The status of an image is that of the latest round that generated it, and `seconds` and
     `device_hours` add up all rounds, as far as their shards left statistics. `bytes` are those of
@@ -91,7 +88,6 @@ class Summary:
     spending: Spending = field(default_factory=Spending)
     work: float = 0.0
     expected: Expectation | None = None
-    schema_version: int = SUMMARY_SCHEMA_VERSION
 
     @property
     def estimate_error(self) -> float | None:
@@ -207,13 +203,9 @@ def load_summary(store: Store) -> Summary:
     """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
     where = store.uri_of(SUMMARY_KEY)
     try:
-        content = store.read(SUMMARY_KEY)
-        version = read_schema_version(content)
-        if version <= SUMMARY_SCHEMA_VERSION:
-            return SUMMARY_ADAPTER.validate_json(content)
+        return SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
     except ValidationError as error:
         raise BadInput(f"{where}: cannot be read. Aggregate the run again.") from error
-    raise newer_version_error(where, version, SUMMARY_SCHEMA_VERSION)
 
 
 class SummaryBuilder:

@@ -11,7 +11,7 @@ from typing import Annotated
 import pyarrow as pa
 from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing, cut_name, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, version_error
 from imagekiln.steps.export.layout import DATA_KEY_PATTERN, file_rows_key
 from imagekiln.steps.export.settings import ExportSettings, describe_setting
 from imagekiln.steps.job.output import FILE_SUFFIXES
@@ -21,8 +21,6 @@ from imagekiln.steps.runs.registry import RunId
 from imagekiln.steps.runs.tables import parse_parquet, read_whole
 from imagekiln.steps.storage.store import Store
 
-# Raise it when an older Imagekiln would misread a plan, or ignore what it must not, such as a new
-# field. A new setting with a default needs no new version: an older Imagekiln refuses it.
 EXPORT_VERSION = 1
 REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # of the rows, besides places
 MAX_FILES = 300_000  # the plan stays as small as a plan can be
@@ -53,7 +51,7 @@ class ExportPlan:
 
     Left out are images of older runs: `duplicates`, which a newer run holds, and `superseded`,
     whose value in the column `newest_by` an image of a newer run has. `digest` is the SHA-256 of
-    the plan's bytes without it; older plans have none.
+    the plan's bytes without it.
     """
 
     schema_version: int
@@ -81,17 +79,19 @@ VERSION_TYPE_ADAPTER: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, obj
 
 
 def load_export_plan(store: Store) -> ExportPlan:
-    """The plan of the export in `store`. Raises Missing, BadInput, NewerVersion, TryAgain."""
+    """The plan of the export in `store`. Raises Missing, BadInput, TryAgain."""
     content = store.read(EXPORT_KEY)
     where = store.uri_of(EXPORT_KEY)
     try:
         version = VERSION_TYPE_ADAPTER.validate_json(content).get("schema_version")
-        if isinstance(version, int) and version > EXPORT_VERSION:
-            raise newer_version_error(where, version, EXPORT_VERSION)
+        if isinstance(version, int) and version != EXPORT_VERSION:
+            raise version_error(where, version, EXPORT_VERSION)
         plan = EXPORT_PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
-        raise _unreadable_plan(where, error) from error
-    if plan.digest and plan.digest != _digest(content.replace(plan.digest.encode(), b"")):
+        raise BadInput(
+            f"{where}: is not the plan of an export. Restore it, or choose another folder."
+        ) from error
+    if plan.digest != _digest(content.replace(plan.digest.encode(), b"")):
         raise BadInput(f"{where}: has other bytes than were planned. Restore it.")
     return plan
 
@@ -105,17 +105,6 @@ def write_export_plan(plan: ExportPlan) -> bytes:
     content = EXPORT_PLAN_TYPE_ADAPTER.dump_json(replace(plan, digest=""), indent=1) + b"\n"
     sealed = replace(plan, digest=_digest(content))
     return EXPORT_PLAN_TYPE_ADAPTER.dump_json(sealed, indent=1) + b"\n"
-
-
-def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
-    first = error.errors()[0]
-    if first["type"] == "unexpected_keyword_argument":
-        setting = cut_name(".".join(map(str, first["loc"])))
-        return BadInput(
-            f"{where}: has a setting that this Imagekiln does not know ({setting}). "
-            "If a newer one planned the export, update Imagekiln; or else restore the plan."
-        )
-    return BadInput(f"{where}: is not the plan of an export. Restore it, or choose another folder.")
 
 
 def find_export_plan(store: Store) -> ExportPlan | None:

@@ -18,7 +18,7 @@ DEFAULT_NEWEST_BY = "image_id"
 BYTE_SIZE_TYPE_ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 
 
-@with_config(extra="forbid")  # an export that a newer Imagekiln has begun may have further ones
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
     """How images are put into files. `file_bytes` is the most that one has, `columns` all if None.

@@ -9,18 +9,16 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 
-import torch
-
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats
-from imagekiln.steps.generate.diffusion.device import device_uuid, synchronized_time
+from imagekiln.steps.generate.diffusion.device import synchronized_time
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
-from imagekiln.steps.generate.part_watch import PartWatch
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
 from imagekiln.steps.generate.stages import (
+    Batch,
     CommittedPart,
     DrawnBatch,
     EncodedPart,
@@ -44,11 +42,9 @@ from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
     add_queue_waits,
-    add_seconds,
     record_stats,
     time_share,
 )
-from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
@@ -58,6 +54,7 @@ from imagekiln.steps.storage.store import Store
 
 MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
+RECHECK_SECONDS = 30.0  # the device waits for the answer: 20 ms from S3, a thousandth of its time
 FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
 
 
@@ -83,7 +80,7 @@ def stopped_error(store: Store, number: int, left: int) -> TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What parts are drawn with, and how they are finished: encoded, or kept for their passes."""
+    """What parts are drawn with, and how they are finished."""
 
     store: Store
     plan: Plan
@@ -104,18 +101,14 @@ class PipelineRun:
 
     stopped: bool
     seconds: float
-    energy_joules: float | None
     committed: Sequence[CommittedPart]
     drawn_waits: QueueWaits
     encoded_waits: QueueWaits
 
     @property
-    def pass_seconds(self) -> dict[str, float]:
-        """The seconds of each pass, by name."""
-        seconds: dict[str, float] = {}
-        for part in self.committed:
-            seconds = add_seconds(seconds, part.pass_seconds)
-        return seconds
+    def part_seconds(self) -> StageSeconds:
+        """The time spent on parts after they were drawn."""
+        return sum((part.seconds for part in self.committed), StageSeconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +122,53 @@ class Attempt:
     denoiser: DenoiserStats
     abandoned_images: int = 0
     max_batch_pixels: int | None = None
+
+
+class PartWatch:
+    """Asks the store before each part, and twice a minute while it is drawn.
+
+    A part that another process has committed is not drawn, or not to its end.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        progress: Progress,
+        claim: Callable[[Part], bool] = lambda _: True,
+        recheck_seconds: float = RECHECK_SECONDS,
+    ) -> None:
+        """Watch parts of the run in `store`. A part that `claim` refuses is not drawn either."""
+        self.abandoned_images = 0
+        self._store = store
+        self._progress = progress
+        self._claim = claim
+        self._recheck_seconds = recheck_seconds
+        self._is_missing = True
+        self._asked_at = 0.0
+
+    def is_missing(self, batch: Batch) -> bool:
+        """Whether the batch is to be drawn. Those of one part come one after the other."""
+        drawn = batch.rows[0].index_in_part
+        if drawn == 0:
+            self._is_missing = self._claim_missing(batch.part)
+            self._asked_at = time.monotonic()
+        elif self._is_missing and time.monotonic() >= self._asked_at + self._recheck_seconds:
+            self._is_missing = not self._is_counted(batch.part, drawn)
+            self._asked_at = time.monotonic()
+            if not self._is_missing:
+                self.abandoned_images += drawn
+        return self._is_missing
+
+    def _claim_missing(self, part: Part) -> bool:
+        return not self._is_counted(part) and self._claim(part)
+
+    def _is_counted(self, part: Part, drawn: int = 0) -> bool:
+        if not self._store.exists(part.key):
+            return False
+        images = part.rows.num_rows
+        self._progress.add_drawn(images - drawn)
+        self._progress.add_committed(images)
+        return True
 
 
 def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
@@ -170,7 +210,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     def finish(drawn: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
         return work.finish(_score(work, drawn) if denoiser.passes is None else drawn)
 
-    run = run_pipeline(drawn, finish, work.store, denoiser.device, work.progress, work.stop)
+    run = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
     denoiser_stats = denoiser.pop_stats()
     observe_stages(compile=denoiser_stats.compile_seconds)
     return Attempt(run, denoiser_stats, watch.abandoned_images, recovery.max_pixels)
@@ -180,27 +220,18 @@ def run_pipeline(
     drawn: Iterator[DrawnBatch],
     finish: FinishParts,
     store: Store,
-    device: torch.device,
     progress: Progress,
     stop: Stop,
-    after_commit: Callable[[Part], None] = lambda _: None,
 ) -> PipelineRun:
-    """Draw, or whatever gives the batches, in this thread; finish and commit parts in two others.
-
-    `after_commit` is called with each part that is in the store for good.
-    """
+    """Draw batches in this thread; finish and commit parts in two others."""
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
 
     def finish_and_commit(batches: Iterator[DrawnBatch]) -> None:
         with closing(prefetch(finish(batches), MAX_QUEUED_PARTS, encoded_waits)) as ready:
-            for part in commit_parts(ready, store, progress):
-                committed.append(part)
-                after_commit(part.part)
+            committed.extend(commit_parts(ready, store, progress))
 
-    counter = EnergyCounter(device_uuid(device))
-    energy_before = counter.read_joules()
     started = time.perf_counter()
     stopped = False
     with stop.deferred():
@@ -209,8 +240,7 @@ def run_pipeline(
         except Stopped:
             stopped = True
     seconds = time.perf_counter() - started
-    energy = joules_between(energy_before, counter.read_joules())
-    return PipelineRun(stopped, seconds, energy, committed, drawn_waits, encoded_waits)
+    return PipelineRun(stopped, seconds, committed, drawn_waits, encoded_waits)
 
 
 def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
@@ -258,7 +288,8 @@ def shard_stats(
     ended_at = time.time()
     new_parts = [committed.part for committed in run.committed if committed.was_first]
     dropped = [committed.part for committed in run.committed if not committed.was_first]
-    busy_seconds = denoiser.times.busy + sum(run.pass_seconds.values())
+    seconds = _stage_seconds(load_seconds, attempt)
+    busy_seconds = denoiser.times.busy + sum(seconds.passes.values())
     return ShardStats(
         number,
         attempts=1,
@@ -267,7 +298,7 @@ def shard_stats(
         max_batch_size=plan.max_batch_size,
         max_batch_pixels=attempt.max_batch_pixels,
         device=denoiser.device,
-        seconds=_stage_seconds(load_seconds, attempt),
+        seconds=seconds,
         versions=library_versions(plan.job),
         busy_share=time_share(busy_seconds, run.seconds),
         peak_memory=denoiser.peak_memory,
@@ -277,7 +308,6 @@ def shard_stats(
         started_at=ended_at - load_seconds - run.seconds,
         ended_at=ended_at,
         spot=is_spot_node(),
-        energy_joules=run.energy_joules,
         repeated_images=attempt.abandoned_images + count_images(dropped),
     )
 
@@ -295,7 +325,7 @@ def record_attempt(
 def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
     times = attempt.denoiser.times
     run = attempt.run
-    seconds = StageSeconds(
+    seconds = run.part_seconds + StageSeconds(
         total=load_seconds + run.seconds,
         load=load_seconds,
         compile=attempt.denoiser.compile_seconds,
@@ -304,11 +334,6 @@ def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
         decode=times.decode,
         safety=times.safety,
         copy=times.copy,
-        encode=sum(part.encode_seconds for part in run.committed),
-        score=sum(part.score_seconds for part in run.committed),
-        write=sum(part.write_seconds for part in run.committed),
-        passes=run.pass_seconds,
-        encode_waits=sum(part.wait_seconds for part in run.committed),
     )
     add_queue_waits(seconds, run.drawn_waits, run.encoded_waits)
     return seconds

@@ -14,13 +14,12 @@ import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import in_setting
-from imagekiln.steps.generate.diffusion.captioner import load_captioner
 from imagekiln.steps.generate.diffusion.denoiser import (
     Denoiser,
     load_denoiser,
     to_drawn_image,
 )
-from imagekiln.steps.generate.diffusion.upscaler import load_upscaler
+from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB
@@ -136,7 +135,7 @@ def load_passes(
     plan: Plan,
     store: Store,
     device: torch.device,
-    denoiser: Denoiser | None = None,
+    denoiser: Denoiser,
     *,
     code: bool = True,
 ) -> ImagePasses:
@@ -185,12 +184,10 @@ def pass_seed(seed: int, position: int) -> int:
 
 
 def _load_pass(
-    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser | None
+    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser
 ) -> RunBatch:
     setting = f"{PASSES_PREFIX}{name}"
     if isinstance(settings, RefinePass):
-        if denoiser is None:
-            raise ValueError(f"{setting}: needs the model that draws")
         return _refine_with(denoiser)
     digest = plan.passes[name].digest
     if isinstance(settings, UpscalePass):

@@ -112,7 +112,7 @@ def _explain_device(check: str, error: Exception) -> TryAgain | None:
     """The failure to report where device or memory failed a check; None where the image did."""
     from imagekiln.steps.generate.diffusion import device  # imports torch, which takes seconds
 
-    if device.is_device_already_lost(error):
+    if device.is_device_lost(error):
         return device.device_error(error)
     if device.is_out_of_memory(error):
         reason = error_reason(error)

@@ -205,8 +205,7 @@ def score_and_rank(
 ) -> list[DrawnImage]:
     """The images with their scores and, where candidates compete, with their ranks.
 
-    Those with the ids `left_out` do not compete. Raises BadInput where the plan has cut a group of
-    candidates, and as the scorers do.
+    Those with the ids `left_out` do not compete. Raises as the scorers do.
     """
     images = [
         replace(image, rgb=None, status=FORGOTTEN_STATUS) if row.image_id in left_out else image
@@ -215,7 +214,6 @@ def score_and_rank(
     scored = score_images(scorers, images, rows)
     if job.keep is None:
         return scored
-    _require_whole_groups(rows, job.candidates)
     return rank_candidates(scored, job.scores, job.keep)
 
 
@@ -260,17 +258,6 @@ def rank_candidates(
             continue
         ranked += [_with_rank(image, ranks.get(place), keep) for place, image in enumerate(group)]
     return ranked
-
-
-def _require_whole_groups(rows: Sequence[ImageRow], candidates: int) -> None:
-    """Raise BadInput where rows are no groups of neighbors, as only a changed plan has them."""
-    places = [row.image_index % candidates for row in rows]
-    groups = len(rows) // candidates
-    if places != [*range(candidates)] * groups:
-        raise BadInput(
-            f"image {rows[0].image_id}: is not planned beside the other candidates of its prompt. "
-            "Plan anew, under another run_id."
-        )
 
 
 def _rank_key(

@@ -21,7 +21,7 @@ from imagekiln.steps.runs.image import (
     image_rows,
 )
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.stats import add_seconds
+from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.concurrency import thread_pool
 from imagekiln.steps.runtime.metrics import count_images, observe_stages
 from imagekiln.steps.runtime.progress import Progress
@@ -48,49 +48,34 @@ class Batch:
 class DrawnBatch:
     """Drawn images and their rows, of one part. The device may still be working on them.
 
-    Where they were scored, `wait_seconds` passed waiting for the device, and then `score_seconds`;
-    `pass_seconds` were spent on passes, by their names.
+    `seconds` has the time for scores and passes, and of waiting for the device before them.
     """
 
     part: Part
     images: Sequence[DrawnImage]
     rows: Sequence[ImageRow]
-    wait_seconds: float = 0.0
-    score_seconds: float = 0.0
-    pass_seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: StageSeconds = field(default_factory=StageSeconds)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
-    """A part that is ready to be committed, and the seconds spent on it.
-
-    `wait_seconds` passed waiting for the device, `score_seconds` scoring, `pass_seconds` in passes,
-    and `encode_seconds` encoding, judging and packing.
-    `statuses` counts its images.
-    """
+    """A part that is ready to be committed, the time spent on it, and its images by status."""
 
     packed: PackedPart
-    wait_seconds: float
-    encode_seconds: float
+    seconds: StageSeconds
     statuses: Mapping[str, int] = field(default_factory=dict)
-    score_seconds: float = 0.0
-    pass_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedPart:
-    """A part that is in the store, and the seconds spent on it after it was drawn.
+    """A part that is in the store, and the time spent on it after it was drawn.
 
     `was_first` is False where another process had committed it: what was drawn here is dropped.
     """
 
     part: Part
-    wait_seconds: float
-    encode_seconds: float
-    write_seconds: float
+    seconds: StageSeconds
     was_first: bool
-    score_seconds: float = 0.0
-    pass_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
@@ -205,7 +190,8 @@ def score_batches(
     for batch in _regroup_batches(drawn, images_at_once):
         began = time.perf_counter()
         scored = score(batch.images, batch.rows)
-        yield replace(batch, images=scored, score_seconds=time.perf_counter() - began)
+        seconds = batch.seconds + StageSeconds(score=time.perf_counter() - began)
+        yield replace(batch, images=scored, seconds=seconds)
 
 
 def pass_batches(
@@ -215,34 +201,33 @@ def pass_batches(
     for batch in _regroup_batches(drawn, images_at_once):
         passed = run_passes(batch.images, batch.rows)
         # Waiting for a batch here, and not at the next, leaves drawing no time to be measured by.
-        seconds = batch.wait_seconds + batch.score_seconds + sum(passed.seconds.values())
-        rate.add(len(batch.rows), seconds)
-        yield replace(batch, images=passed.images, pass_seconds=passed.seconds)
+        seconds = batch.seconds + StageSeconds(passes=dict(passed.seconds))
+        taken = seconds.encode_waits + seconds.score + sum(passed.seconds.values())
+        rate.add(len(batch.rows), taken)
+        yield replace(batch, images=passed.images, seconds=seconds)
 
 
 def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterator[DrawnBatch]:
     """The images of each part in its order, so many in a batch but for the last. Waits for them."""
     images: list[DrawnImage] = []
     rows: list[ImageRow] = []
-    wait_seconds = 0.0
-    score_seconds = 0.0
+    seconds = StageSeconds()
     for batch in drawn:
         if batch.rows[0].index_in_part == 0:
             images, rows = [], []  # of a part that was given up
         began_waiting = time.perf_counter()
         images += batch.images
         rows += batch.rows
-        wait_seconds += time.perf_counter() - began_waiting + batch.wait_seconds
-        score_seconds += batch.score_seconds
+        waited = time.perf_counter() - began_waiting
+        seconds += batch.seconds + StageSeconds(encode_waits=waited)
 
         is_last = rows[-1].index_in_part == batch.part.rows.num_rows - 1
         while len(rows) >= images_at_once or (is_last and rows):
             regrouped = images[:images_at_once]
             regrouped_rows = rows[:images_at_once]
-            yield DrawnBatch(batch.part, regrouped, regrouped_rows, wait_seconds, score_seconds)
+            yield DrawnBatch(batch.part, regrouped, regrouped_rows, seconds)
             images, rows = images[images_at_once:], rows[images_at_once:]
-            wait_seconds = 0.0
-            score_seconds = 0.0
+            seconds = StageSeconds()
 
 
 def encode_parts(
@@ -253,10 +238,7 @@ def encode_parts(
 ) -> Iterator[EncodedPart]:
     """Encode and judge images, several at a time, and pack the images of each part."""
     encoded: list[EncodedImage] = []
-    wait_seconds = 0.0
-    encode_seconds = 0.0
-    score_seconds = 0.0
-    pass_seconds: dict[str, float] = {}
+    seconds = StageSeconds()
     with thread_pool(ENCODER_THREADS) as pool:
         for batch in drawn:
             if batch.rows[0].index_in_part == 0:
@@ -267,24 +249,17 @@ def encode_parts(
             encoded += pool.map(encode, images, batch.rows)
             progress.add_drawn(len(images))
 
-            wait_seconds += began_encoding - began_waiting + batch.wait_seconds
-            score_seconds += batch.score_seconds
-            pass_seconds = add_seconds(pass_seconds, batch.pass_seconds)
-            if len(encoded) < batch.part.rows.num_rows:
-                encode_seconds += time.perf_counter() - began_encoding
-                continue
-
-            packed = part_format.pack(batch.part, encoded)
-            encode_seconds += time.perf_counter() - began_encoding
-            statuses = Counter[str](image.status for image in encoded)
-            yield EncodedPart(
-                packed, wait_seconds, encode_seconds, statuses, score_seconds, pass_seconds
+            is_complete = len(encoded) == batch.part.rows.num_rows
+            packed = part_format.pack(batch.part, encoded) if is_complete else None
+            seconds += batch.seconds + StageSeconds(
+                encode_waits=began_encoding - began_waiting,
+                encode=time.perf_counter() - began_encoding,
             )
-            encoded = []
-            wait_seconds = 0.0
-            encode_seconds = 0.0
-            score_seconds = 0.0
-            pass_seconds = {}
+            if packed is not None:
+                statuses = Counter[str](image.status for image in encoded)
+                yield EncodedPart(packed, seconds, statuses)
+                encoded = []
+                seconds = StageSeconds()
 
 
 def commit_parts(
@@ -294,17 +269,9 @@ def commit_parts(
     for part in encoded:
         started = time.perf_counter()
         was_first = part.packed.commit(store)
-        write_seconds = time.perf_counter() - started
+        seconds = part.seconds + StageSeconds(write=time.perf_counter() - started)
 
-        observe_stages(encode=part.encode_seconds, write=write_seconds)
+        observe_stages(encode=seconds.encode, write=seconds.write)
         count_images(part.statuses)
         progress.add_committed(part.packed.part.rows.num_rows)
-        yield CommittedPart(
-            part.packed.part,
-            part.wait_seconds,
-            part.encode_seconds,
-            write_seconds,
-            was_first,
-            part.score_seconds,
-            part.pass_seconds,
-        )
+        yield CommittedPart(part.packed.part, seconds, was_first)

@@ -6,6 +6,7 @@ from functools import partial
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.attempt import (
+    PartWatch,
     Work,
     draw_parts,
     encode_for,
@@ -14,7 +15,8 @@ from imagekiln.steps.generate.attempt import (
     shard_stats,
     stopped_error,
 )
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
+from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.late_shards import (
     can_help,
@@ -22,7 +24,9 @@ from imagekiln.steps.generate.late_shards import (
     parts_to_help_with,
     shard_shapes,
 )
-from imagekiln.steps.generate.part_watch import PartWatch
+from imagekiln.steps.generate.passes import load_passes
+from imagekiln.steps.generate.scores import load_scorers
+from imagekiln.steps.job.user_checks import import_scores
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
@@ -34,6 +38,55 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
 ALL_PARTS = slice(None)
+
+
+class LazyDenoiser:
+    """The model that draws a run or round, with its scorers and passes."""
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        startup: Startup | None = None,
+        note_device: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Load nothing yet. `startup` is what a new process began.
+
+        `note_device` is called with the name of the device once the model is loaded.
+        """
+        self._store = store
+        self._plan = plan
+        self._startup = startup
+        self._note_device = note_device
+        self._denoiser: Denoiser | None = None
+
+    def __call__(self) -> Denoiser:
+        """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
+        if self._denoiser is None:
+            import_scores(self._plan.job.scores)  # one that is missing needs no model to be refused
+            denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
+            try:
+                denoiser.scorers = load_scorers(self._plan, denoiser.device)
+                if self._plan.job.passes:
+                    denoiser.passes = load_passes(
+                        self._plan, self._store, denoiser.device, denoiser
+                    )
+            except BaseException:
+                denoiser.close()
+                raise
+            self._denoiser = denoiser
+            self._note_device(describe_device(self._denoiser.device))
+        return self._denoiser
+
+    def close(self) -> None:
+        """End the denoiser's threads and free its memory, where it was loaded.
+
+        A model is in reference cycles: the next one in this process would come on top of it.
+        """
+        if self._denoiser is not None:
+            self._denoiser.close()
+            self._denoiser = None
+            free_memory()
 
 
 def generate_shard(

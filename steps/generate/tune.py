@@ -7,11 +7,6 @@ from datetime import UTC, datetime
 from functools import cache
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.batch_search import (
-    BatchMeasurement,
-    BatchSearchResult,
-    search_batch_size,
-)
 from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
@@ -20,7 +15,14 @@ from imagekiln.steps.generate.diffusion.device import (
     device_memory,
 )
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
-from imagekiln.steps.generate.trial import TUNE_AGAIN, Trial, TrialBudget
+from imagekiln.steps.generate.trial import (
+    TUNE_AGAIN,
+    BatchMeasurement,
+    BatchSearchResult,
+    Trial,
+    TrialBudget,
+    search_batch_size,
+)
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.sizes import DEFAULT_PART_IMAGES
 from imagekiln.steps.job.speed import SpeedSettings

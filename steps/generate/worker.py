@@ -8,31 +8,92 @@ import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import Literal
 
-from imagekiln.steps.errors import KilnError, NotDrawn
-from imagekiln.steps.generate.diffusion.startup import Startup
-from imagekiln.steps.generate.messages import (
-    Assignment,
-    EndAfterPart,
-    Images,
-    ImageState,
-    UnitFinished,
-    UnitNotDrawn,
-    WeightsVerified,
-    WorkerCrashed,
-    WorkerFailed,
+from imagekiln.steps.errors import (
+    BadInput,
+    BudgetSpent,
+    Incomplete,
+    KilnError,
+    Missing,
+    NotInstalled,
+    TryAgain,
 )
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.metrics_server import count_in_worker
 from imagekiln.steps.generate.work_queue import WorkUnit
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runtime.libraries import silence_libraries
+from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped, stop_on_signals
 from imagekiln.steps.storage import open_store
+
+FAILURES: dict[str, type[KilnError]] = {
+    error.__name__: error
+    for error in (NotInstalled, Missing, BadInput, BudgetSpent, Incomplete, TryAgain, KilnError)
+}
+ImageState = Literal["existing", "drawn", "committed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The first message to a worker: its run, and whether it checks the model's files itself."""
+
+    run: str
+    checks_weights: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsVerified:
+    """The model's files are the planned ones: a worker that waited for this may draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndAfterPart:
+    """The worker is to end after the part that it is at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """So many more images are on disk already, drawn or committed."""
+
+    state: ImageState
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFinished:
+    """Nothing of the worker's unit is missing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """The worker ends with a failure that has a sentence, of the class of this name."""
+
+    error_class: str
+    sentences: tuple[str, ...]
+
+    @classmethod
+    def of(cls, error: KilnError) -> "WorkerFailed":
+        """The message for a failure, also for one of a class that only the worker knows."""
+        name = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
+        return cls(name, tuple(map(str, error.args)))
+
+    def to_error(self) -> KilnError:
+        """The failure as it can be raised in the other process."""
+        return FAILURES[self.error_class](*self.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCrashed:
+    """The worker ends with an error that nobody expected."""
+
+    traceback: str
 
 
 def main(file_descriptor: int) -> None:
@@ -57,28 +118,26 @@ def _work(port: "_Port", assignment: Assignment, stop: Stop) -> None:
     store = open_store(assignment.run)
     plan = load_plan(store)
     inbox = _Inbox(port, plan, stop)
-    checks_weights = assignment.checks_weights and plan.job.needs_drawing_model([assignment.stage])
-    actual_digest = None if checks_weights else inbox.digest
+    actual_digest = None if assignment.checks_weights else inbox.digest
     clock = StartClock.of_process()
     with Startup.begin(plan, clock, actual_digest=actual_digest) as startup:
         with clock.phase("imports"):
-            from imagekiln.steps.generate.shard_stages import open_stage
+            from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
-        with open_stage(assignment.stage, store, plan, startup) as make_shard:
+        with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
             for unit in inbox.units():
-                try:
-                    make_shard(
-                        unit.shard,
-                        progress=_WorkerProgress(port),
-                        stop=stop,
-                        startup=startup,
-                        parts=unit.parts,
-                        record=port.send,
-                    )
-                except NotDrawn as error:  # other units may be drawn
-                    port.send(UnitNotDrawn(str(error)))
-                else:
-                    port.send(UnitFinished())
+                generate_shard(
+                    store,
+                    plan,
+                    unit.shard,
+                    open_denoiser,
+                    _WorkerProgress(port),
+                    stop,
+                    startup,
+                    parts=unit.parts,
+                    record=port.send,
+                )
+                port.send(UnitFinished())
 
 
 class _Port:

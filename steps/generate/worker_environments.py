@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runtime.cpus import available_cpus
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.steps.runtime.gpus import VISIBLE_DEVICES_VARIABLE, visible_gpus
-from imagekiln.steps.runtime.libraries import THREADS_VARIABLE
-
-MAX_CPU_WORKERS = 64
+from imagekiln.steps.runtime.machine import (
+    THREADS_VARIABLE,
+    VISIBLE_DEVICES_VARIABLE,
+    available_cpus,
+    visible_gpus,
+)
 
 
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
@@ -20,7 +21,7 @@ def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     BadInput where there is none for `device: mps`.
     """
     if job.device == "cpu":
-        return _share_cpus([{}] * min(gpus or 1, MAX_CPU_WORKERS))
+        return _share_cpus([{}] * (gpus or 1))
 
     if job.device == "mps":
         _require_mps()

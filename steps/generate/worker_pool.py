@@ -11,33 +11,29 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Self, cast
 
-from imagekiln.steps.errors import KilnError, NotDrawn, TryAgain
-from imagekiln.steps.generate.messages import (
-    PASSING,
+from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.metrics_server import forget_worker
+from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit
+from imagekiln.steps.generate.worker import (
     Assignment,
     EndAfterPart,
     Images,
     UnitFinished,
-    UnitNotDrawn,
     WeightsVerified,
     WorkerCrashed,
     WorkerFailed,
 )
-from imagekiln.steps.generate.meter import Meter, meter_attempt
-from imagekiln.steps.generate.metrics_server import forget_worker
-from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit
-from imagekiln.steps.job.passes import Stage
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import ShardStats, record_stats
-from imagekiln.steps.runtime.gpus import VISIBLE_DEVICES_VARIABLE
+from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage.store import Store
@@ -58,45 +54,20 @@ def make_shards(
     environments: Sequence[Mapping[str, str]],
     progress: Progress,
     stop: Stop,
-    stages: Sequence[Stage] | None = None,
 ) -> None:
     """Make what is missing of the shards with a worker process for each environment.
-
-    Of a run whose passes are separate, only these `stages`, by default all. For each of them, new
-    workers start, since the device is to hold the models of one stage.
 
     An environment has what differs from that of this process. `progress` has been started. Raises
     BadInput where the workers cannot make the run, TryAgain where it was stopped, or so many
     workers were lost that images are missing.
     """
     devices = len(environments)
+    queue = WorkQueue(plan, shards, devices)
     with (
         stop.deferred(),
         meter_attempt(store, plan, progress, stop, shards=shards, devices=devices) as meter,
-    ):
-        for place, stage in enumerate(stages or plan.job.stages):
-            if place:
-                meter.progress.show_event(PASSING)
-                meter.progress.start(sum(plan.shards[number].images for number in shards))
-            _make_stage(stage, store, plan, shards, environments, meter, stop)
-
-
-def _make_stage(
-    stage: Stage,
-    store: Store,
-    plan: Plan,
-    shards: Sequence[int],
-    environments: Sequence[Mapping[str, str]],
-    meter: Meter,
-    stop: Stop,
-) -> None:
-    """Do a stage of the shards with workers of their own."""
-    queue = WorkQueue(plan, shards, len(environments))
-    # Hashing begins at once, unless nothing is drawn with the model.
-    digest: Future[str] | None = None if plan.job.needs_drawing_model([stage]) else Future()
-    with (
-        WeightsCheck(plan.job.model, plan.model.digest, digest) as weights,
-        _WorkerPool(store, queue, meter.progress, meter.note_device, stage) as pool,
+        WeightsCheck(plan.job.model, plan.model.digest) as weights,
+        _WorkerPool(store, queue, meter.progress, meter.note_device) as pool,
     ):
         for environment in environments:
             pool.start_worker(environment)
@@ -135,10 +106,8 @@ class _WorkerPool:
         queue: WorkQueue,
         progress: Progress,
         note_device: Callable[[str], None],
-        stage: Stage,
     ) -> None:
         self._store = store
-        self._stage = stage
         self._queue = queue
         self._progress = progress
         self._note_device = note_device
@@ -148,7 +117,6 @@ class _WorkerPool:
         self._asked_to_end = False
         self._sent_signals = False
         self._stopped_units = 0
-        self._not_drawn: list[str] = []
         self._shards_with_stats: set[int] = set()
         self._committed_before: Counter[WorkUnit] = Counter()
         self._event_keys: set[str] = set()
@@ -188,7 +156,7 @@ class _WorkerPool:
         self._started += 1
         worker = _Worker(self._started, environment, process, ours)
         self._workers[ours] = worker
-        self._send(worker, Assignment(self._store.uri, self._weights_verified, self._stage))
+        self._send(worker, Assignment(self._store.uri, self._weights_verified))
         self._assign(worker, unit)
 
     def work(self, weights: WeightsCheck, stop: Stop) -> None:
@@ -221,8 +189,6 @@ class _WorkerPool:
                 f"{self._store.uri}: images are missing, because workers were lost "
                 f"({self._last_reason.rstrip('.')}). Run the same command again to resume."
             )
-        if self._not_drawn:
-            raise NotDrawn(self._not_drawn[0])
 
     def _announce_weights(self) -> None:
         self._weights_verified = True
@@ -265,11 +231,6 @@ class _WorkerPool:
         if unit is not None:
             self._send(worker, unit)
 
-    def _finish_unit(self, worker: _Worker, message: UnitFinished | UnitNotDrawn) -> None:
-        if isinstance(message, UnitNotDrawn):
-            self._not_drawn.append(message.sentence)
-        self._assign(worker, None if self._asked_to_end else self._queue.take())
-
     def _receive(self, worker: _Worker) -> None:
         try:
             message = worker.connection.recv()
@@ -281,8 +242,8 @@ class _WorkerPool:
                 self._count(worker, message)
             case ShardStats():
                 self._record(message)
-            case UnitFinished() | UnitNotDrawn():
-                self._finish_unit(worker, message)
+            case UnitFinished():
+                self._assign(worker, None if self._asked_to_end else self._queue.take())
             case WorkerFailed():
                 self._fail(worker, message.to_error())
             case WorkerCrashed():

@@ -1,6 +1,5 @@
 """The settings of a job, with their bounds beside them."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -33,7 +32,6 @@ from imagekiln.steps.job.passes import (
     AnyPass,
     PassName,
     RefinePass,
-    Stage,
     alters_pixels,
     check_passes,
 )
@@ -225,12 +223,6 @@ class Job(Settings):
         exclude_if=lambda passes: not passes,
         description="What is done to each image before it is stored, in this order.",
     )
-    separate_passes: bool = Field(
-        default=False,
-        exclude_if=lambda separate: not separate,
-        description="Passes run once all images of a shard are drawn and the model is freed; on a "
-        "cluster, in pods of their own.",
-    )
     price_per_hour: Number | None = Field(
         default=None, ge=0, description="The price of a device per hour, for the report."
     )
@@ -318,14 +310,7 @@ class Job(Settings):
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
-        if self.separate_passes and not self.passes:
-            raise ValueError("has separate_passes and no passes; add some, or remove it")
         return self
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """How its shards are made: as a whole, or drawn before passes run."""
-        return ("draw", "passes") if self.separate_passes else ("whole",)
 
     @property
     def refines_with_own_model(self) -> bool:
@@ -334,10 +319,6 @@ class Job(Settings):
             isinstance(settings, RefinePass) and settings.model is None
             for settings in self.passes.values()
         )
-
-    def needs_drawing_model(self, stages: Sequence[Stage]) -> bool:
-        """Whether these stages of its shards need the model that draws."""
-        return self.refines_with_own_model or tuple(stages) != ("passes",)
 
     @property
     def alters_images(self) -> bool:

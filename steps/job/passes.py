@@ -36,8 +36,6 @@ PassName = Annotated[
     ),
 ]
 Side = Annotated[PositiveInteger, Field(le=MAX_SIDE)]
-# What is done of a shard at a time: all of it, or what comes before passes, and then these.
-Stage = Literal["whole", "draw", "passes"]
 
 
 class UpscalePass(HubReference):

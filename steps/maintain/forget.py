@@ -26,7 +26,6 @@ from imagekiln.steps.errors import BadInput, Missing, StorageRefused, cut_name
 from imagekiln.steps.export.removal import remove_from_export, require_complete_export
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
-from imagekiln.steps.runs.drawn_parts import remove_drawn_part
 from imagekiln.steps.runs.forgotten import (
     NO_IDS,
     add_forgotten,
@@ -297,7 +296,6 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
         return
     ids = frozenset(forgotten.to_pylist())
     if not len(new) and _is_done(run, ids):
-        _remove_drawn(run, ids)
         return
     turn = TurnStore(run.store)  # no aggregation that began before writes any more
     if len(new):
@@ -308,7 +306,6 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
     part_format = format_of(run.plan.job)
     for planned, part in _parts_with(run, ids):
         part_format.empty(turn.hold(planned.store), part, ids)
-    _remove_drawn(run, ids)
     _remove_copies(turn)
     failed_share, accepted = _accepted(run)
     aggregate_run(run, failed_share, accepted)
@@ -350,13 +347,6 @@ def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:
             for part in read_shard(planned.store, planned.plan, number):
                 if not ids.isdisjoint(part.rows["image_id"].to_pylist()):
                     yield planned, part
-
-
-def _remove_drawn(run: Run, ids: frozenset[str]) -> None:
-    """Remove what a process that was killed left of these images before their passes."""
-    if run.plan.job.separate_passes:
-        for planned, part in _parts_with(run, ids):
-            remove_drawn_part(planned.store, part)
 
 
 def _iter_stored_images(run: Run, ids: frozenset[str]) -> Iterator[str]:

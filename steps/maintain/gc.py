@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput, Missing, NewerVersion
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.maintain.leftovers import TEMPORARY_PREFIX, find_leftovers, walk_objects
 from imagekiln.steps.maintain.run_list import READERS, FoundRuns, find_runs, require_output
 from imagekiln.steps.runs.keys import (
@@ -79,8 +79,7 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
 
     With `remove`, it is removed. A run loses its plan after its other objects, so that the rest of
     an interrupted removal is found again. A run that cannot be read stays, with a warning. Raises
-    Missing where there is no such folder, BadInput where it is not the output of any job,
-    NewerVersion where a run may need others in ways that are unknown here, TryAgain.
+    Missing where there is no such folder, BadInput where it is not the output of any job, TryAgain.
     """
     store = open_store(output)
     folders = find_runs(store)
@@ -133,12 +132,10 @@ def _needed_ids(
 ) -> set[str]:
     """The runs whose images later runs skipped: they may be the only copies, whatever their state.
 
-    What a plan that cannot be read has skipped is among what ever succeeded. Raises NewerVersion.
+    What a plan that cannot be read has skipped is among what ever succeeded.
     """
     needed_ids = {run_id for plan in plans for run_id in plan.existing_runs}
     for error in unreadable:
-        if isinstance(error, NewerVersion):
-            raise error
         log.warning("%s Whatever its run may need stays.", error)
     if unreadable:
         needed_ids.update(succeeded)

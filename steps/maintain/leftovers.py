@@ -6,8 +6,6 @@ from itertools import chain
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.keys import (
-    DRAWN_FOLDER,
-    DRAWN_KEY_PATTERN,
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     RUN_KEY_PATTERN,
@@ -60,7 +58,6 @@ def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
         return
     plan = planned.plan
     prefix = f"{round_folder(plan.round)}/" if plan.round else ""
-    yield from _drawn_objects(store, prefix)
     for entry in store.list_folder(f"{prefix}images"):
         if not entry.is_folder:
             if _is_unplanned_part(entry.key.removeprefix(prefix), plan):
@@ -69,13 +66,6 @@ def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
         shard = _shard_number(entry.key)
         if shard is not None and shard < len(plan.shards):
             yield from _unreferenced_images(store, planned, shard, entry.key, prefix)
-
-
-def _drawn_objects(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """What was drawn for passes that have run since: a process that was killed left it."""
-    for entry in store.list_folder(f"{prefix}{DRAWN_FOLDER}"):
-        if not entry.is_folder and DRAWN_KEY_PATTERN.fullmatch(entry.key.removeprefix(prefix)):
-            yield entry
 
 
 def _is_unplanned_part(key: str, plan: Plan) -> bool:

@@ -100,7 +100,5 @@ class Recount:
 
 
 def _differing(summary: dict[str, object], expected: dict[str, object]) -> str:
-    """The names of fields with other values. A summary of an older version may lack some."""
-    return ", ".join(
-        name for name, value in expected.items() if name in summary and summary[name] != value
-    )
+    """The names of fields with other values."""
+    return ", ".join(name for name, value in expected.items() if summary[name] != value)

@@ -254,21 +254,9 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 
 
 def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
+    """Draw the image in this place of a batch, and run its passes."""
     require_libraries()
     # Only where pixels are made: torch takes seconds to import.
-    from imagekiln.steps.generate.diffusion.device import free_memory
-    from imagekiln.steps.generate.lazy_denoiser import LazyPasses
-
-    drawn, provenance = _draw(run, row, batch, place)
-    if run.plan.job.separate_passes:
-        free_memory()  # the models of all stages may not fit together
-        with closing(LazyPasses(run.store, run.plan)) as open_passes:
-            (drawn,) = open_passes().run([drawn], [row], lambda: None).images
-    return drawn, provenance
-
-
-def _draw(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
-    """Draw the image in this place of a batch, and run its passes unless they have a stage."""
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
@@ -280,7 +268,7 @@ def _draw(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, 
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         rows = [row] * (place + 1)
         *_, drawn = next(recovery.draw_batches(rows))
-        if plan.job.passes and not plan.job.separate_passes:
+        if plan.job.passes:
             denoiser.passes = load_passes(plan, run.store, denoiser.device, denoiser, code=False)
             (drawn,) = denoiser.passes([drawn], [row], lambda: None).images
     provenance = Provenance(

@@ -224,22 +224,17 @@ def _plan_round(
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate.shard_stages import make_in_stages
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
     store = retry_round.store
     plan = retry_round.plan
     progress.start(plan.counts.images)
-    shards = range(len(plan.shards))
-    with meter_attempt(store, plan, progress, stop) as meter:
-        make_in_stages(
-            store,
-            plan,
-            shards,
-            plan.job.stages,
-            meter.progress,
-            stop,
-            note_device=meter.note_device,
-        )
+    with (
+        meter_attempt(store, plan, progress, stop) as meter,
+        closing(LazyDenoiser(store, plan, note_device=meter.note_device)) as open_denoiser,
+    ):
+        for number in range(len(plan.shards)):
+            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
     progress.close()
 
 

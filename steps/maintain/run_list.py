@@ -10,11 +10,10 @@ from typing import Literal
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.aggregate.verdict import gate_results
-from imagekiln.steps.errors import BadInput, Missing, NewerVersion
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.committed_images import count_committed_images
-from imagekiln.steps.runs.finished_runs import is_named_like_its_run
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Run, resolve_run
@@ -124,8 +123,6 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
         plan = load_plan(folder)
     except Missing:  # it was removed meanwhile
         return None
-    except NewerVersion as error:
-        return error if is_named_like_its_run(folder, name) else None
     except BadInput as error:
         return error
     return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None

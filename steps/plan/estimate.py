@@ -22,7 +22,7 @@ from imagekiln.steps.plan.input_files import (
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime, default_figure, run_time
-from imagekiln.steps.plan.space import estimate_bytes, estimate_drawn_bytes, find_free_bytes
+from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.terms import Terms, terms_of
 from imagekiln.steps.runtime.figures import pluralize
@@ -47,8 +47,7 @@ class Estimate:
     `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
     a language model rewrites first, which is in no other figure, and `planned_run` that the run
     which the job or its date names is planned already. `stored_size`, in pixels, is that of an
-    image of the job's default size after its passes; None without passes. `drawn_gigabytes` are
-    the most that images take until their passes, beside `gigabytes`; None where passes do not wait.
+    image of the job's default size after its passes; None without passes.
     """
 
     rows: int
@@ -80,7 +79,6 @@ class Estimate:
     prompts_to_rewrite: int = 0
     planned_run: str | None = None
     stored_size: tuple[int, int] | None = None
-    drawn_gigabytes: float | None = None
 
 
 def estimate(
@@ -156,7 +154,6 @@ def _count(draft: PlanDraft, job: Job) -> Estimate:
     counts = draft.counts
     shards = draft.sharding.shard_images
     part = draft.sharding.part_images
-    drawn = estimate_drawn_bytes(draft, job)
     return Estimate(
         rows=draft.input.rows,
         rejected_rows=counts.rejected_rows,
@@ -170,7 +167,6 @@ def _count(draft: PlanDraft, job: Job) -> Estimate:
         gpu_hours=None,
         cost=None,
         stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
-        drawn_gigabytes=None if drawn is None else drawn / BYTES_PER_GIGABYTE,
     )
 
 

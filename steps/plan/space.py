@@ -15,7 +15,6 @@ from imagekiln.steps.storage.uri import is_remote_uri
 # Of a photograph, at the default quality.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
 LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
-RGB_BYTES = 3.0  # of a pixel
 SMALLEST_SHARE = 0.1  # of these bytes, which flat drawings take
 
 
@@ -37,25 +36,6 @@ def estimate_bytes(draft: PlanDraft, job: Job) -> float:
     if job.keep is not None and job.keep.losers == "drop":
         pixels //= job.candidates
     return pixels * _bytes_per_pixel(job.encoding)
-
-
-def estimate_drawn_bytes(draft: PlanDraft, job: Job) -> float | None:
-    """The most bytes that images take until their passes, where these come later; None elsewhere.
-
-    They are stored as pixels, which compress by little, all of them before the first pass.
-    """
-    if not job.separate_passes:
-        return None
-    sizes = ((group.images, group.width * group.height) for group in draft.catalog.groups)
-    pixels = sum(images * of_each for images, of_each in sizes)
-    if job.keep is not None and job.keep.losers == "drop":
-        pixels //= job.candidates
-    return pixels * RGB_BYTES
-
-
-def estimate_peak_bytes(draft: PlanDraft, job: Job) -> float:
-    """The most bytes that are stored at a time: images, or all of them before their passes."""
-    return max(estimate_bytes(draft, job), estimate_drawn_bytes(draft, job) or 0.0)
 
 
 def _bytes_per_pixel(encoding: Encoding) -> float:

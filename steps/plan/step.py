@@ -37,7 +37,7 @@ from imagekiln.steps.plan.rewritten_prompts import (
     rewrite_input,
 )
 from imagekiln.steps.plan.run_time import RunTime
-from imagekiln.steps.plan.space import SpaceNeeded, estimate_peak_bytes, require_space
+from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.plan.writing import (
     is_whole,
@@ -170,7 +170,7 @@ def make_plan(
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
-            space = require_space(job.output, estimate_peak_bytes(draft, job))
+            space = require_space(job.output, estimate_bytes(draft, job))
             if existing is not None:
                 require_same_shards(store, existing, draft)
                 TurnStore(store)  # a removal that goes on, or was frozen, ends here

@@ -23,7 +23,7 @@ from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model
 from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.steps.runtime.libraries import limit_spinning
+from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress, RelayedProgress
 from imagekiln.steps.storage.local import temporary_folder
 

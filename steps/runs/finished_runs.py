@@ -6,7 +6,7 @@ from itertools import compress
 
 from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.runs.keys import REGISTRY_FOLDER, SUCCESS_KEY, SUSPENDED_KEY
-from imagekiln.steps.runs.plan import read_run_id
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
@@ -23,13 +23,6 @@ def find_finished_runs(output: str) -> list[RunEntry]:
     entries = read_entries(output)
     _require_entries(open_store(output), entries)
     return list(iter_successful(output, entries, also_suspended=True))
-
-
-def is_named_like_its_run(folder: Store, name: str) -> bool:
-    """Whether a folder of this name has the plan of the run of this name, of any version."""
-    with suppress(BadInput):
-        return read_run_id(folder) == name
-    return False
 
 
 def _require_entries(store: Store, entries: Sequence[RunEntry]) -> None:
@@ -63,5 +56,5 @@ def _is_finished_run(folder: Store, name: str) -> bool:
     """Whether a folder has such a run; not where it may not be read, as a folder of others'."""
     with suppress(BadInput):
         is_finished = folder.exists(SUCCESS_KEY) or folder.exists(SUSPENDED_KEY)
-        return is_finished and is_named_like_its_run(folder, name)
+        return is_finished and load_plan(folder).run_id == name
     return False

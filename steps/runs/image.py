@@ -191,8 +191,4 @@ def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
 
 
 def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
-    # Columns that the plan of an older version lacks are null.
-    return [
-        table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
-        for name in names
-    ]
+    return [table[name].to_pylist() for name in names]

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import BadInput, NewerVersion, StorageRefused
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.runs.parts import ImageRecord
 
@@ -48,9 +48,9 @@ class CheckResult:
 def check_failure(error: str | BadInput, images: int = 0) -> CheckResult:
     """The result of a check of so many images that ended with this sentence.
 
-    Raises StorageRefused or NewerVersion where the error is one: what cannot be read may be right.
+    Raises StorageRefused where the error is one: what cannot be read may be right.
     """
-    if isinstance(error, StorageRefused | NewerVersion):
+    if isinstance(error, StorageRefused):
         raise error
     return CheckResult(images, errors=(str(error).rstrip("."),), error_count=1)
 

@@ -38,8 +38,6 @@ PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # with its shard and its number, and of one image, with its shard.
 PART_IMAGES_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
 IMAGE_KEY_PATTERN = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
-DRAWN_FOLDER = "drawn"
-DRAWN_KEY_PATTERN = re.compile(rf"{DRAWN_FOLDER}/(\d{{5,}})-(\d{{4,}})\.parquet", re.ASCII)
 # What the manifest names: an object with images, or the commit of a part, of the run or a round.
 # All objects of a run, which `gc` removes, and no others. A file whose writing was interrupted lies
 # beside its object.
@@ -53,7 +51,7 @@ RUN_KEY_PATTERN = re.compile(
       | images/\d{5,}-\d{4,}\.(?:parquet|tar)
       | images/\d{5,}/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp|json)
       | images/\d{5,}/metadata\.parquet
-      | (?:index|drawn)/\d{5,}-\d{4,}\.parquet
+      | index/\d{5,}-\d{4,}\.parquet
       | inputs/[0-9a-f]{64}
       | work/\d{5,}(?:-\d{4,})?
       | stats/\d{5,}\.json
@@ -111,11 +109,6 @@ def image_key(commit_key: str, index_in_part: int, suffix: str) -> str:
 def folder_metadata_key(folder: str) -> str:
     """The table of the images in a folder, by file name. Hugging Face's `imagefolder` reads it."""
     return f"{folder}/metadata.parquet"
-
-
-def drawn_key(commit_key: str) -> str:
-    """The pixels of the part that is committed by this key, while its passes are to come."""
-    return f"{DRAWN_FOLDER}/{PurePosixPath(commit_key).stem}.parquet"
 
 
 def input_image_key(sha256: str) -> str:

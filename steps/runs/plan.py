@@ -19,7 +19,7 @@ from pydantic import (
     WrapSerializer,
 )
 
-from imagekiln.steps.errors import BadInput, Missing, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, version_error
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.sizes import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
@@ -33,10 +33,8 @@ from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
 
-# Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
-# not, such as a new field outside `job`. A new setting with a default needs no new version: older
-# plans get the default, and an older Imagekiln refuses the unknown setting.
-PLAN_SCHEMA_VERSION = 2  # 2: columns of shards and parts have other names, plans a time
+# Of all objects of a run. Raise it if a released Imagekiln would misread them.
+PLAN_SCHEMA_VERSION = 2
 MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
@@ -182,7 +180,6 @@ class PlanVersion:
     """The part of plan.json that all versions share."""
 
     schema_version: int
-    run_id: str | None = None
 
 
 PLAN_TYPE_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
@@ -261,18 +258,6 @@ def load_plan(store: Store) -> Plan:
     return parse_plan(content, store.uri_of(PLAN_KEY))
 
 
-def read_run_id(store: Store) -> str | None:
-    """The name of the run that a plan.json of any version is of; None where it has none.
-
-    Raises Missing, or BadInput where it is none.
-    """
-    content = store.read(PLAN_KEY)
-    try:
-        return PLAN_VERSION_TYPE_ADAPTER.validate_json(content).run_id
-    except ValidationError as error:
-        raise _unreadable_plan(store.uri_of(PLAN_KEY), error) from error
-
-
 def _is_output(store: Store) -> bool:
     """Whether runs lie in a folder: finished ones are registered, and local ones are listed."""
     if store.exists(registry_key(0)):
@@ -293,20 +278,10 @@ def parse_plan(content: bytes, where: str) -> Plan:
             return PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
-    if version > PLAN_SCHEMA_VERSION:
-        raise newer_version_error(where, version, PLAN_SCHEMA_VERSION)
-    raise BadInput(
-        f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. "
-        "Use the Imagekiln that planned the run, or run the job again under another run_id."
-    )
+    raise version_error(where, version, PLAN_SCHEMA_VERSION)
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
     first = error.errors()[0]
     setting = ".".join(map(str, first["loc"])) or "the whole"
-    if first["type"] == "extra_forbidden":
-        return BadInput(
-            f"{where}: has a setting that this Imagekiln does not know ({setting}). "
-            "If a newer one planned the run, update Imagekiln; or else restore the plan."
-        )
     return BadInput(f"{where}: is not a readable plan ({setting}: {first['msg']}). Restore it.")

@@ -16,16 +16,14 @@ from typing import Annotated, Literal, get_args
 import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.runs.keys import rewrite_key
-from imagekiln.steps.runs.schema_version import read_schema_version
 from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 
-REWRITE_SCHEMA_VERSION = 1
 LIST_PROMPTS = 65_536
 DIGEST_DIGITS = 16
 # Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
@@ -53,7 +51,6 @@ class FrozenModel:
     revision: str | None
     digest: str
     part_prompts: Annotated[int, Field(ge=1)]
-    schema_version: int = REWRITE_SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ def digest_settings(settings: RewriteSettings) -> str:
     So what was rewritten stays where a branch moves, and is read where the model is not.
     """
     values = settings.model_dump(mode="json", exclude={"batch_size": True})
-    content = json.dumps([REWRITE_SCHEMA_VERSION, values], sort_keys=True)
+    content = json.dumps(values, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
@@ -96,15 +93,11 @@ class Rewriting:
         key = self._key("rewrite.json")
         where = self._store.uri_of(key)
         try:
-            content = self._store.read(key)
-            version = read_schema_version(content)
-            if version <= REWRITE_SCHEMA_VERSION:
-                return FROZEN_MODEL_TYPE_ADAPTER.validate_json(content)
+            return FROZEN_MODEL_TYPE_ADAPTER.validate_json(self._store.read(key))
         except Missing:
             return None
         except ValidationError as error:
             raise BadInput(f"{where}: is damaged. Restore it.") from error
-        raise newer_version_error(where, version, REWRITE_SCHEMA_VERSION)
 
     def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
         """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.

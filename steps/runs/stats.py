@@ -1,6 +1,6 @@
 """The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -12,24 +12,13 @@ from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
 
-# Raise it when older versions would misread statistics. Those of a newer version do not count.
-STATS_SCHEMA_VERSION = 1
 # Bounds of what is read: figures beyond them are damage, and would break sums and plots.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
 def _is_zero(seconds: float | dict[str, float]) -> bool:
-    # Statistics without scores or passes have the bytes that they had before there were any.
     return not seconds
-
-
-def add_seconds(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """The time of both, by name."""
-    sums = dict(first)
-    for name, seconds in second.items():
-        sums[name] = sums.get(name, 0.0) + seconds
-    return sums
 
 
 @dataclass(slots=True)
@@ -63,7 +52,9 @@ class StageSeconds:
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
-        both = StageSeconds(passes=add_seconds(self.passes, other.passes))
+        names = {**self.passes, **other.passes}
+        passes = {name: self.passes.get(name, 0.0) + other.passes.get(name, 0.0) for name in names}
+        both = StageSeconds(passes=passes)
         for stage in StageSeconds.__slots__:
             if stage != "passes":
                 setattr(both, stage, getattr(self, stage) + getattr(other, stage))
@@ -85,8 +76,7 @@ class ShardStats:
     `images` and `parts` are those that the processes of this shard committed: without those that
     others made for it, and with those that they made for other shards, of which `helped_images`
     counts the latter. `repeated_images` were drawn and dropped, since another process was first.
-    `spot`: the node is one that may be reclaimed. `energy_joules` is that of the device while it
-    drew; None where it does not count it.
+    `spot`: the node is one that may be reclaimed.
     """
 
     shard: Count
@@ -108,8 +98,6 @@ class ShardStats:
     helped_images: Count = 0
     repeated_images: Count = 0
     spot: bool = False
-    energy_joules: Annotated[float, Field(ge=0, le=1e15)] | None = None
-    schema_version: Annotated[int, Field(ge=1, le=STATS_SCHEMA_VERSION)] = STATS_SCHEMA_VERSION
 
     @property
     def images_per_second(self) -> float:
@@ -118,11 +106,6 @@ class ShardStats:
         if not total:
             return 0.0
         return self.images / total
-
-    @property
-    def is_of_passes_alone(self) -> bool:
-        """Whether nothing was drawn, but passes ran over what was drawn before."""
-        return bool(self.seconds.passes) and not self.seconds.denoise
 
     @property
     def working_seconds(self) -> float:
@@ -217,14 +200,6 @@ def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
     """The statistics of an attempt, added to those of earlier ones, if there are any."""
     if earlier is None:
         return attempt
-    if attempt.is_of_passes_alone:  # which says nothing of how images were drawn
-        attempt = replace(
-            attempt,
-            start=earlier.start,
-            max_batch_pixels=earlier.max_batch_pixels,
-            compile_mode=earlier.compile_mode,
-            decode_mode=earlier.decode_mode,
-        )
     return replace(
         attempt,
         attempts=earlier.attempts + attempt.attempts,
@@ -236,12 +211,4 @@ def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         busy_share=mean_busy_share([earlier, attempt]),
         peak_memory=max_peak_memory([earlier, attempt]),
         started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
-        energy_joules=_add_energy(earlier, attempt),
     )
-
-
-def _add_energy(earlier: ShardStats, attempt: ShardStats) -> float | None:
-    """The energy of both; None where one is unknown that made images."""
-    if earlier.energy_joules is None or attempt.energy_joules is None:
-        return None
-    return earlier.energy_joules + attempt.energy_joules

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, Missing, newer_version_error
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.runs.sidecar import to_values
@@ -111,10 +111,6 @@ DICTIONARY_COLUMNS = (
     "error",
     "part",
 )
-# Raise it when an older Imagekiln would misread tables of a run, and write it to their metadata:
-# those without it are of version 1. What `aggregate` writes may be newer than the plan.
-TABLE_SCHEMA_VERSION = 1
-SCHEMA_VERSION_METADATA = b"imagekiln.schema_version"
 # The types of columns whose names are reserved, wherever a run has them.
 FIELD_TYPES: Mapping[str, pa.DataType] = {
     field.name: field.type
@@ -314,7 +310,6 @@ def open_parquet(store: Store, key: str, *, pre_buffer: bool = True) -> Iterator
             with pq.ParquetFile(
                 file, page_checksum_verification=True, pre_buffer=pre_buffer
             ) as parquet:
-                _require_version(parquet, store.uri_of(key))
                 yield parquet
         except DAMAGE_ERRORS as error:
             if is_storage_error(error):
@@ -327,18 +322,9 @@ def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet object in memory. Raises BadInput where the block finds it damaged."""
     try:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
-            _require_version(parquet, where)
             yield parquet
     except DAMAGE_ERRORS as error:
         raise damage_error(where, error) from error
-
-
-def _require_version(parquet: pq.ParquetFile, where: str) -> None:
-    metadata = parquet.metadata.metadata or {}
-    version = metadata.get(SCHEMA_VERSION_METADATA)
-    if version is not None and version != b"%d" % TABLE_SCHEMA_VERSION:
-        number = version.decode(errors="replace")
-        raise newer_version_error(where, number, TABLE_SCHEMA_VERSION)
 
 
 def _row_groups(

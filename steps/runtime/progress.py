@@ -36,7 +36,7 @@ class Progress(Protocol):
     """Learns how many images are drawn, and how many of them are committed."""
 
     def start(self, total: int) -> None:
-        """So many images are planned. Called again, another stage begins with all of them."""
+        """So many images are planned."""
 
     def add_existing(self, images: int) -> None:
         """So many of them were committed before this process started."""
@@ -118,7 +118,6 @@ class TerminalProgress:
 
     def start(self, total: int) -> None:
         """Show the bar: in a notebook its own kind, where widgets are installed."""
-        self.close()  # the bar of an earlier stage
         bar_class = tqdm
         if is_notebook():
             with warnings.catch_warnings():
@@ -221,10 +220,6 @@ class JsonLinesProgress:
     def start(self, total: int) -> None:
         """Write the first line."""
         self._total = total
-        self._existing = 0
-        self._done = 0
-        self._first_drawn_at = None
-        self._drawn_since = 0
         self._write_line()
 
     def add_existing(self, images: int) -> None:

@@ -1,10 +1,10 @@
-"""The start of a pod by the way its weights are loaded: from exec to the first step, by phase.
+"""The start of a pod: from exec to the first step, by phase.
 
     python tests/bench/cold.py --model sdxl --models /tmp/models --drop-caches
     python tests/bench/cold.py --model sdxl --models /tmp/models --peer /tmp/before/build/pkg
 
-Every round starts one process for each way of loading, and one of the peer: another state of the
-package, from the folder that holds its `imagekiln`. Wall and CPU seconds are those of the whole
+Every round starts one process, and one of the peer: another state of the package, from the folder
+that holds its `imagekiln`. Wall and CPU seconds are those of the whole
 process, which draws one image in one step. `--drop-caches` needs root, and empties the system's
 page cache before each process, as on a node that has never read the model.
 """
@@ -21,10 +21,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.bench import random_models
 from tests.bench.jobs import plan_work
-from tests.bench.load_ways import LOAD_WAYS
 from tests.bench.measure import machine, scratch_folder, table
 from tests.bench.processes import default_device, in_child
-from tests.bench.starts import ShardProcess, Start, generate_arguments, load_way_arguments
+from tests.bench.starts import ShardProcess, Start, generate_arguments
 from tests.bench.work import Work
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -38,7 +37,7 @@ PHASES = (
     "total",
     "hash",
 )
-HEADER = ("way", "wall, s", "CPU, s", *(name.replace("_", " ") for name in PHASES))
+HEADER = ("package", "wall, s", "CPU, s", *(name.replace("_", " ") for name in PHASES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,11 @@ class Contender:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def make_contenders(uri: str, ways: Sequence[str], peer: str | None) -> list[Contender]:
-    """A contender for each way of loading, and one for the peer, if there is one."""
-    contenders = [Contender(way, load_way_arguments(uri, way)) for way in ways]
+def make_contenders(uri: str, peer: str | None) -> list[Contender]:
+    """Return this package, and the peer, if there is one."""
+    arguments = generate_arguments(uri)
+    contenders = [Contender("this", arguments)]
     if peer is not None:
-        arguments = generate_arguments(uri)
         contenders.append(Contender("peer", arguments, {"PYTHONPATH": peer}))
     return contenders
 
@@ -101,7 +100,6 @@ def table_row(name: str, start: Start) -> tuple[str, ...]:
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="CUDA where there is a GPU.")
 @click.option("--side", default=64, show_default=True, help="Pixels.")
 @click.option("--rounds", default=1, show_default=True)
-@click.option("--way", "ways", multiple=True, type=click.Choice([*LOAD_WAYS]), default=[*LOAD_WAYS])
 @click.option("--peer", help="The folder that holds another state of the package.")
 @click.option("--drop-caches", is_flag=True)
 def main(
@@ -110,17 +108,16 @@ def main(
     device: str | None,
     side: int,
     rounds: int,
-    ways: tuple[str, ...],
     peer: str | None,
     drop_caches: bool,
 ) -> None:
-    """Start a process for each way of loading, round after round."""
+    """Start a process for each package, round after round."""
     click.echo(machine())
     work = cold_work(model, models.resolve(), device or default_device(), side)
     rows = []
     with scratch_folder() as folder:
         uri = in_child(plan_work, work, folder)
-        for contender in make_contenders(uri, ways, peer) * rounds:
+        for contender in make_contenders(uri, peer) * rounds:
             if drop_caches:
                 empty_page_cache()
             start = measure_contender(uri, contender)

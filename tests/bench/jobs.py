@@ -8,8 +8,7 @@ from typing import TypeAlias
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage, ImageRow

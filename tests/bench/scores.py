@@ -15,8 +15,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.stats import ShardStats

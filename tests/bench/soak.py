@@ -31,8 +31,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[2]))
 
 import imagekiln
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.runtime.progress import NoProgress

@@ -82,8 +82,3 @@ class ShardProcess:
 def generate_arguments(uri: str) -> list[str]:
     """The arguments of Python for `imagekiln generate`."""
     return ["-m", "imagekiln", "generate", uri, "--shard", "0"]
-
-
-def load_way_arguments(uri: str, way: str) -> list[str]:
-    """The same, for one of the ways to load weights in `load_ways`."""
-    return ["-m", "tests.bench.load_ways", uri, way]

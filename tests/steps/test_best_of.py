@@ -16,8 +16,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.gallery.columns import index_columns
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
-from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round, retry
@@ -26,7 +25,7 @@ from imagekiln.steps.plan.run_time import count_images
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import OUTSCORED_STATUS, EncodedImage
-from imagekiln.steps.runs.plan import load_plan, parse_plan, plan_to_json
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
@@ -349,13 +348,6 @@ def kept_images(uri: str) -> list[tuple[str, int]]:
     """The images of a run of one shard that are ok, with their ranks."""
     rows = manifest_of(uri, 1).to_pylist()
     return [(row["image_id"], row["candidate_rank"]) for row in rows if row["status"] == "ok"]
-
-
-def test_a_plan_that_cuts_groups_of_candidates_is_refused(tmp_path: Path) -> None:
-    plan = plan_best(tmp_path).plan
-    content = plan_to_json(replace(plan, part_images=6))
-    with pytest.raises(BadInput, match="cut groups of candidates"):
-        parse_plan(content, "here")
 
 
 def test_rows_that_share_candidates_in_part_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Runs whose images have passes: what is stored, counted, resumed, retried and drawn again."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +10,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.columns import index_columns
-from imagekiln.steps.generate import lazy_denoiser
-from imagekiln.steps.generate.draw_stage import draw_shard
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser, LazyPasses
-from imagekiln.steps.generate.pass_stage import pass_shard
-from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
@@ -142,28 +137,6 @@ def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_pa
     assert set(manifest["width"].to_pylist()) == {SIDE * 3 // 2}
     again = reproduce(whole.uri, manifest["image_id"][4].as_py(), tmp_path / "again.png")
     assert again.equal in ("bytes", "pixels")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings(DIFFUSERS_WARNS)
-def test_a_separate_pass_by_another_model_gives_the_same_without_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = {"detail": {**DETAIL, "model": OTHER}}
-    whole = make_plan(job_with(tmp_path / "whole", passes=passes))
-    make(whole)
-    aggregate(whole.uri)
-    separate = make_plan(job_with(tmp_path / "separate", passes=passes, separate_passes=True))
-    store = open_store(separate.uri)
-    with closing(LazyDenoiser(store, separate.plan)) as open_denoiser:
-        draw_shard(store, separate.plan, 0, open_denoiser, NoProgress(), Stop())
-    monkeypatch.setattr(lazy_denoiser, "load_denoiser", None)  # of the job's own model
-    with closing(LazyPasses(store, separate.plan)) as open_passes:
-        pass_shard(store, separate.plan, 0, open_passes, NoProgress(), Stop())
-    aggregate(separate.uri)
-    columns = ["image_id", "pixels_sha256", "status", "width", "drawn_width"]
-    manifests = [manifest_of(result.uri).select(columns) for result in (whole, separate)]
-    assert manifests[0] == manifests[1]
 
 
 @pytest.mark.slow

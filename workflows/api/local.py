@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         TuningResult,
         VerifyResult,
     )
-    from imagekiln.steps.generate.start import StageChoice
     from imagekiln.steps.runtime.progress import Progress
 
 PathOrUri = str | PathLike[str]
@@ -142,7 +141,7 @@ def rewrite(
     where the hub, storage or the device failed.
     """
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     with _progress(progress, "prompts") as reporter:
@@ -167,7 +166,7 @@ def preview(
     BadInput where the run was planned without a sample.
     """
     from imagekiln.steps.local import preview as preview_job
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     with _progress(progress) as reporter:
@@ -197,7 +196,7 @@ def run(
     failed than the job accepts, TryAgain where storage or the device failed.
     """
     from imagekiln.steps.local import run as run_job
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     with _progress(progress) as reporter:
@@ -219,7 +218,7 @@ def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "PlanResul
     """
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
-    from imagekiln.steps.runtime.libraries import silence_libraries
+    from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
     return make_plan(_dated_job(job, date, timezone), rewriter=prompt_rewriter())
@@ -230,19 +229,17 @@ def generate(
     run: PathOrUri,
     shard: int,
     *,
-    stage: "StageChoice" = "all",
     progress: bool | None = None,
 ) -> "ShardStats | None":
     """Generate the missing images of one shard of a planned run; None where none was missing.
 
-    Shards are counted from 0. With `separate_passes`, `stage` may be "draw", to do only what comes
-    before passes, or "passes", to run these over what is drawn. Raises BadInput where run, shard or
-    model are not as planned, TryAgain where storage or the device failed.
+    Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
+    TryAgain where storage or the device failed.
     """
     from imagekiln.steps.generate.start import generate as generate_shard
 
     with _progress(progress) as reporter:
-        return generate_shard(fspath(run), shard, reporter, stage=stage)
+        return generate_shard(fspath(run), shard, reporter)
 
 
 @explain_failures

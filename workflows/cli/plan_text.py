@@ -175,8 +175,6 @@ def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
     if job.alters_images and stored_size is not None:
         width, height = stored_size
         sentence += f" Images of the default size are stored at {width} x {height}."
-    if job.separate_passes:
-        sentence += " They run once all images are drawn."
     if any(not isinstance(settings, RefinePass) for settings in job.passes.values()):
         sentence += " Until a run is measured, estimates count only the steps of diffusion."
     if any(iter_pass_jobs(job)):
@@ -251,9 +249,6 @@ def format_estimate(result: "Estimate") -> str:
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "size": _format_estimated_size(result),
     }
-    if result.drawn_gigabytes is not None:
-        drawn = format_bytes(result.drawn_gigabytes * BYTES_PER_GIGABYTE)
-        lines["until passes"] = f"up to {drawn} beside that, for pixels of images that are drawn"
     if result.prompts_to_rewrite:
         prompts = pluralize(result.prompts_to_rewrite, "prompt")
         lines["rewriting"] = f"{prompts}, before planning; not included in the figures below"

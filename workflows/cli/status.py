@@ -113,7 +113,7 @@ def _pods_text(pods: PodCounts) -> str:
 def _progress_parts(status: WorkflowStatus) -> list[str]:
     """How fast a workflow generates, when that will end, and what its pods wait for."""
     parts = []
-    if status.rate is not None and status.stage in ("generate", "passes"):
+    if status.rate is not None and status.stage == "generate":
         parts.append(f"{status.rate:.2f} images/s")
         if status.seconds_left and status.seconds_left < MAX_SECONDS_LEFT:
             parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")

@@ -17,7 +17,6 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from imagekiln.steps.generate.start import StageChoice
     from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.pod.request import JobRequest
 
@@ -196,13 +195,6 @@ def _job_request(
     help="Shards to generate in parallel, one per GPU: with 8, --shard 1 means 8 to 15.",
 )
 @cloup.option(
-    "--stage",
-    type=click.Choice(["all", "draw", "passes"]),
-    default="all",
-    show_default=True,
-    help="Of a job with separate_passes: only draw, or only run the passes over what is drawn.",
-)
-@cloup.option(
     "--judge",
     type=click.BOOL,
     default=False,
@@ -215,7 +207,6 @@ def generate(
     run: str,
     shard: int,
     workers: int,
-    stage: "StageChoice",
     judge: bool,
     output_format: str,
 ) -> None:
@@ -224,7 +215,7 @@ def generate(
 
     add_log_context("generate", run, shard)
     if workers > 1:
-        _generate_several(run, shard, workers, stage, ctx.obj)
+        _generate_several(run, shard, workers, ctx.obj)
         _judge_canary(run, judge)
         return
 
@@ -235,13 +226,10 @@ def generate(
 
     clock = StartClock.of_process()
     with open_progress() as progress:
-        stats = generate_shard(
-            run, shard, progress, ctx.obj, process_clock=clock, helps=True, stage=stage
-        )
-    from imagekiln.workflows.cli.text import format_drawn_shard, format_shard, print_result
+        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock, helps=True)
+    from imagekiln.workflows.cli.text import format_shard, print_result
 
-    format_stats = format_drawn_shard if stage == "draw" else format_shard
-    print_result(stats, output_format, format_stats)
+    print_result(stats, output_format, format_shard)
     _judge_canary(run, judge)
 
 
@@ -253,15 +241,13 @@ def _judge_canary(run: str, judge: bool) -> None:
         judge_first_shard(run)
 
 
-def _generate_several(
-    run: str, pod_index: int, workers: int, stage: "StageChoice", stop: "Stop"
-) -> None:
+def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> None:
     """Make the shards of a pod with several GPUs."""
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.pod.workers import generate_shards
 
     with open_progress() as progress:
-        generate_shards(run, pod_index, workers, progress, stop, stage)
+        generate_shards(run, pod_index, workers, progress, stop)
 
 
 @cloup.command(

@@ -66,14 +66,6 @@ def format_shard(result: "ShardStats | None") -> str:
     return f"Shard {result.shard}: {images}, {speed}{_format_busy_share(result)}."
 
 
-def format_drawn_shard(result: "ShardStats | None") -> str:
-    """That a shard is drawn, whose images count once they have had their passes, in a line."""
-    if result is None:
-        return "Nothing is left to draw."
-    time = f"drawn in {result.seconds.total:.1f} s on {result.device}"
-    return f"Shard {result.shard}: {time}{_format_busy_share(result)}; its passes are to come."
-
-
 def _format_busy_share(result: "ShardStats") -> str:
     if result.busy_share is None:
         return ""

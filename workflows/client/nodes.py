@@ -23,9 +23,8 @@ ENDED_PHASES = ("Succeeded", "Failed", "Error")
 class PodAttempt:
     """One pod of a step. `shard` is None unless the step is generate.
 
-    `stage` is what it does of a shard: all, draw or passes. `images` are those that it is to make,
-    as far as Argo has read its progress: 0 before that. `next_attempt` is what Argo says of the
-    next one where this one failed and another will come.
+    `images` are those that it is to make, as far as Argo has read its progress: 0 before that.
+    `next_attempt` is what Argo says of the next one where this one failed and another will come.
     """
 
     step: str
@@ -38,7 +37,6 @@ class PodAttempt:
     images_done: int = 0
     images: int = 0
     next_attempt: str | None = None
-    stage: str = "all"
 
     @property
     def is_waiting(self) -> bool:
@@ -181,7 +179,6 @@ def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
         finished=cast("str | None", node.get("finishedAt")),
         images_done=images_done,
         images=0 if images == UNREAD_PROGRESS else images,
-        stage=inputs.get("stage", "all"),
     )
 
 

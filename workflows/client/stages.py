@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-Stage = Literal["rewrite", "plan", "fetch", "generate", "passes", "aggregate", "report"]
+Stage = Literal["rewrite", "plan", "fetch", "generate", "aggregate", "report"]
 
 # By template, in the order in which a workflow runs them.
 STAGES: dict[str, Stage] = {

@@ -109,7 +109,7 @@ def _read_status(workflow: Json, children: Sequence[Json]) -> WorkflowStatus:
     pods: list[Attempts] = []
     for member in (workflow, *children):
         pods += pod_attempts(member)
-    shards = _current_shards(pods)
+    shards = [attempts for attempts in pods if attempts[-1].step == "generate"]
     failures, warnings = _failures(pods)
 
     outputs = plan_outputs(workflow)
@@ -192,19 +192,6 @@ def has_succeeded(workflow: Json) -> bool:
 
 def _phase(workflow: Json) -> str:
     return str(get_mapping(workflow, "status").get("phase") or "Pending")
-
-
-def _current_shards(pods: Sequence[Attempts]) -> list[Attempts]:
-    """The pods of shards: those that run passes, once there are any, and not those that drew.
-
-    A canary, which does both, is one of either.
-    """
-    shards = [attempts for attempts in pods if attempts[-1].step == "generate"]
-    passing = [attempts for attempts in shards if attempts[-1].stage == "passes"]
-    if not passing:
-        return shards
-    others = [attempts for attempts in shards if attempts[-1].stage == "all"]
-    return [*others, *passing]
 
 
 def _count_sample(
@@ -293,7 +280,7 @@ def _generation_end(
     shards: Sequence[Attempts], stage: Stage | None, finished: str | None
 ) -> str | None:
     """When generating was over; None while it is not."""
-    if stage in ("rewrite", "plan", "fetch", "generate", "passes"):
+    if stage in ("rewrite", "plan", "fetch", "generate"):
         return None
     ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
     return max(ends, default=finished)
@@ -314,9 +301,7 @@ def _stage(pods: Sequence[Attempts], phase: str, *, planned: bool) -> Stage | No
     """The stage that a workflow is in; None before it has started, and once it has ended."""
     if phase in ENDED_PHASES or (phase == "Pending" and not pods):
         return None
-    stage = current_stage({attempts[-1].step for attempts in pods}, planned=planned)
-    runs_passes = any(attempts[-1].stage == "passes" for attempts in pods)
-    return "passes" if stage == "generate" and runs_passes else stage
+    return current_stage({attempts[-1].step for attempts in pods}, planned=planned)
 
 
 def _failures(

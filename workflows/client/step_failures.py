@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import NotDrawn
 from imagekiln.workflows.client.stages import step_order
 
 EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
@@ -37,11 +36,6 @@ class StepFailure:
         return SHUTDOWN_MESSAGE in self.message
 
     @property
-    def follows_from_drawing(self) -> bool:
-        """Whether passes had nothing to run over, since drawing had failed."""
-        return NotDrawn.phrase in self.message
-
-    @property
     def reason(self) -> str:
         """The message in a line, without what Argo puts before it."""
         if self.was_stopped:
@@ -59,7 +53,6 @@ def failure_cause(failures: Sequence[StepFailure]) -> str | None:
         return None
     # A stop ends what was under way, also after another failure.
     failures = [failure for failure in failures if not failure.was_stopped] or failures
-    failures = [failure for failure in failures if not failure.follows_from_drawing] or failures
     first = min(failures, key=lambda failure: step_order(failure.step)).step
     reasons = Counter(failure.reason for failure in failures if failure.step == first)
     ((reason, _),) = reasons.most_common(1)

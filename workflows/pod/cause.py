@@ -53,24 +53,23 @@ def find_cause(failed_nodes: FailedNodes) -> str | None:
     """The cause in one line; None where no step of ours failed for good.
 
     A node that was retried is in the list beside its attempts, whose messages give the reasons.
-    An attempt alone was made up for by a later one. Drawing a shard and its passes are two nodes
-    of one name. A list that is cut off says neither which attempts are alone nor how many shards
-    failed: there, the cause is that of the step that failed most often.
+    An attempt alone was made up for by a later one. A list that is cut off says neither which
+    attempts are alone nor how many shards failed: there, the cause is that of the step that failed
+    most often.
     """
     failed = [node for node in failed_nodes.nodes if _is_ours(node)]
     names = {_name(node) for node in failed}
 
-    last_attempts: dict[tuple[str, bool], StepFailure] = {}
+    last_attempts: dict[str, StepFailure] = {}
     for node in failed:
         match = ATTEMPT_PATTERN.match(_name(node))
         if match is None or not (failed_nodes.is_cut or match[1] in names):
             continue
         step_name = match[1]
         failure = _to_failure(node, step_name, int(match[2]) + 1)
-        key = (step_name, failure.follows_from_drawing)
-        latest = last_attempts.get(key)
+        latest = last_attempts.get(step_name)
         if latest is None or latest.attempts < failure.attempts:
-            last_attempts[key] = failure
+            last_attempts[step_name] = failure
     failures = list(last_attempts.values())
     return failure_cause(_commonest(failures) if failed_nodes.is_cut else failures)
 

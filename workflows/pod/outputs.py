@@ -41,8 +41,7 @@ def write_plan_outputs(
     _require_safe_uri(planned.uri)
     is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
     shards = 0 if is_finished else len(planned.plan.shards)
-    stages = planned.plan.job.stages
-    counts = split_pods(shards, workers, len(stages))
+    counts = split_pods(shards, workers)
     has_canary = cluster.canary is not None and planned.plan.round == 0
     canary_pods = min(1, counts.pods) if has_canary else 0
 
@@ -52,7 +51,6 @@ def write_plan_outputs(
         "canary": str(canary_pods),
         "pods_here": str(max(0, counts.pods_here - canary_pods)),
         "workflows": str(counts.child_workflows),
-        "stage": "all" if len(stages) == 1 else stages[0],
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",

@@ -44,7 +44,7 @@ Amounts = Mapping[str, Amount]
 class Claims:
     """What was claimed of a run's spending: by workflow, the latest last, and otherwise.
 
-    `settled` has what older versions exported, and claims that are not exported again.
+    `settled` has claims that are not exported again.
     """
 
     settled: Amounts = field(default_factory=dict)

@@ -4,25 +4,18 @@ import os
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.metrics_server import serve_worker_metrics
-from imagekiln.steps.generate.start import StageChoice, choose_stages, require_libraries
+from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import gpu_environments
 from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runtime.gpus import visible_gpus
+from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 
 
-def generate_shards(
-    run: str,
-    pod_index: int,
-    workers: int,
-    progress: Progress,
-    stop: Stop,
-    stage: StageChoice = "all",
-) -> None:
-    """Make the shards of one pod, or a stage of them, with a process for each of its GPUs.
+def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, stop: Stop) -> None:
+    """Make the shards of one pod with a process for each of its GPUs.
 
     Pod 0 makes the first `workers` shards of the run, pod 1 the next, and so on. Raises BadInput
     where there are none or they cannot be made, TryAgain where storage or a device failed.
@@ -39,12 +32,11 @@ def generate_shards(
             f"{run}: has {shard_count} shards, so pod {pod_index} of {workers} workers has none. "
             "Count pods from 0."
         )
-    stages = choose_stages(plan, stage, run)
     # As many as the pod asked for: what is visible is not asked, since each worker finds out.
     names = visible_gpus(os.environ, workers)
     names += [str(index) for index in range(len(names), workers)]
-    with serve_worker_metrics(progress, plan, str(pod_index), stages) as served:
+    with serve_worker_metrics(progress, plan, str(pod_index)) as served:
         served_progress, variables = served
         served_progress.start(sum(plan.shards[shard].images for shard in shards))
         environments = [environment | variables for environment in gpu_environments(names)]
-        make_shards(store, plan, shards, environments, served_progress, stop, stages)
+        make_shards(store, plan, shards, environments, served_progress, stop)

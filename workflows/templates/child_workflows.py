@@ -30,13 +30,10 @@ class PodSplit:
     child_workflows: int
 
 
-def split_pods(shards: int, workers: int = 1, stages: int = 1) -> PodSplit:
-    """How the shards become pods, each of which makes one shard per worker.
-
-    Where shards are made in several stages, each of these has as many pods.
-    """
+def split_pods(shards: int, workers: int = 1) -> PodSplit:
+    """How the shards become pods, each of which makes one shard per worker."""
     pods = ceil(shards / workers)
-    if pods * stages <= MAX_PODS:
+    if pods <= MAX_PODS:
         return PodSplit(pods, pods_here=pods, child_workflows=0)
     return PodSplit(pods, pods_here=0, child_workflows=ceil(pods / MAX_PODS))
 
@@ -53,7 +50,7 @@ def child_workflow_template(profile: Profile, template: str, max_pods: int = MAX
     """A workflow of this same `template` that generates up to `max_pods` of the shards."""
     return Resource(
         name=CHILD_TEMPLATE,
-        inputs=declare_inputs("run", "number", "stage", "pods", *SCHEDULING_PARAMETERS, *LABELS),
+        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
         action="apply",  # a pod that is retried finds the workflow that it made
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
@@ -78,19 +75,16 @@ def _workflow(template: str, max_pods: int) -> dict[str, object]:
         "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
         "first": f"{{{{={first}}}}}",
         "count": f"{{{{=sprig.min({max_pods}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
-        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in ("stage", *LABELS)},
+        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in LABELS},
         "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
     }
-    # The two stages have as many workflows each, which are not to be taken for each other. In
-    # YAML, a single quotation mark would be doubled before Argo reads the expression.
-    mark = '{{=inputs.parameters.stage == "passes" ? "p" : ""}}'
     # That of a schedule's run ends in what tells it from others: the time.
     parent = f'{{{{=sprig.trimAll("-.", sprig.trunc(-{MAX_NAME_CHARS}, workflow.name))}}}}'
     return {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": {
-            "name": f"{parent}-{mark}{{{{inputs.parameters.number}}}}",
+            "name": f"{parent}-{{{{inputs.parameters.number}}}}",
             "labels": {PARENT_LABEL: "{{workflow.name}}"},
         },
         "spec": {

@@ -5,7 +5,6 @@ without a database.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
@@ -19,13 +18,14 @@ GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
 # Whether the first shard's images decide about the others.
 JUDGE_INPUT = Parameter(name="judge", value="false")
-# What is done of each shard: all, or one of the two stages of jobs with separate passes.
-STAGE_INPUT = Parameter(name="stage", value="all")
 IS_NO_RETRY = "{{=workflow.parameters.retry != 'true'}}"
-ENDED_AFTER_START = (
-    TaskResult.succeeded | TaskResult.failed | TaskResult.errored | TaskResult.skipped
+ENDED = (
+    TaskResult.succeeded
+    | TaskResult.failed
+    | TaskResult.errored
+    | TaskResult.skipped
+    | TaskResult.omitted
 )
-ENDED = ENDED_AFTER_START | TaskResult.omitted
 
 
 def main_dag(
@@ -38,14 +38,12 @@ def main_dag(
 ) -> DAG:
     """Plan, generate here and in child workflows, aggregate.
 
-        (rewrite) -> plan -> (fetch) -> canary
-            -> generate, generate-further -> pass, pass-further -> aggregate
+        (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate
 
     `rewrite` is there, as a task of `before_plan`, where prompts are rewritten first. `fetch` is
     there where one pod fills a cache of models for all. `canary` is skipped unless the
     job asks for one. Where its images are not as the job asks, nothing else is made: the workflow
-    ends with its sentence. `pass` and `pass-further` are skipped unless passes run in pods of their
-    own, over what `generate` has drawn by then.
+    ends with its sentence.
     """
     plan = Task(name="plan", template=plan_step)
     for earlier, later in pairwise([*before_plan, plan]):
@@ -69,54 +67,37 @@ def main_dag(
         ],
         when="{{tasks.plan.outputs.parameters.canary}} == 1",
     )
-    fan_out = partial(_fan_out, plan, shards, children)
-    generate = fan_out("generate", plan.get_parameter("stage"))
-    passes = fan_out("pass", Parameter(name="stage", value="passes"))
-    for task in passes:
-        task.when = "{{tasks.plan.outputs.parameters.stage}} == draw"
+    generate = _fan_out(plan, shards, children)
     aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
     before[-1] >> canary
     for task in generate:
         canary.next(task, on=TaskResult.succeeded | TaskResult.skipped)
-        # Whatever was drawn has its passes, but nothing has after a canary that was refused.
-        for pass_task in passes:
-            task.next(pass_task, on=ENDED_AFTER_START)
     # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
     plan.next(aggregate, on=TaskResult.succeeded)
     canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
-    for task in (*generate, *passes):
+    for task in generate:
         task.next(aggregate, on=ENDED)
-    tasks: list[Task | m.DAGTask] = [
-        *before_plan,
-        *before,
-        canary,
-        *generate,
-        *passes,
-        aggregate,
-    ]
+    tasks: list[Task | m.DAGTask] = [*before_plan, *before, canary, *generate, aggregate]
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
-def _fan_out(
-    plan: Task, shards: DAG, children: DAG, name: str, stage: Parameter
-) -> tuple[Task, Task]:
+def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
     """What makes all shards but a canary's: in this workflow, or else in child workflows."""
     run = plan.get_parameter("run")
     first = plan.get_parameter("canary")
     here = Task(
-        name=name,
+        name="generate",
         template=shards,
         arguments=[
             run,
             {"first": first, "count": plan.get_parameter("pods_here")},
-            stage,
             *_outputs(plan, *LABELS),
         ],
     )
     names = ("pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS)
     further = Task(
-        name=f"{name}-further", template=children, arguments=[run, stage, *_outputs(plan, *names)]
+        name="generate-further", template=children, arguments=[run, *_outputs(plan, *names)]
     )
     return here, further
 
@@ -182,13 +163,13 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("first", "count", "judge", "stage", *LABELS),
+            *forward_inputs("first", "count", "judge", *LABELS),
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
     return DAG(
         name="shards",
-        inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT, STAGE_INPUT],
+        inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT],
         fail_fast=False,
         tasks=[task],
         synchronization=_lock(sharing),
@@ -206,11 +187,11 @@ def group_dag(generate: Container) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="shard", value=ITEM),
-            *forward_inputs("judge", "stage", *LABELS),
+            *forward_inputs("judge", *LABELS),
         ],
         with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    inputs = declare_inputs("run", "number", "first", "count", "judge", "stage", *LABELS)
+    inputs = declare_inputs("run", "number", "first", "count", "judge", *LABELS)
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 
@@ -222,13 +203,13 @@ def children_dag(child: Resource) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("stage", "pods", *SCHEDULING_PARAMETERS, *LABELS),
+            *forward_inputs("pods", *SCHEDULING_PARAMETERS, *LABELS),
         ],
         with_sequence=_sequence(count="{{inputs.parameters.workflows}}"),
     )
     return DAG(
         name="further",
-        inputs=declare_inputs("run", "stage", "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS),
+        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS),
         parallelism=1,
         fail_fast=False,
         tasks=[task],

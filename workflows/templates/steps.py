@@ -55,7 +55,6 @@ PLAN_OUTPUTS = (
     "canary",
     "pods_here",
     "workflows",
-    "stage",
     *SCHEDULING_PARAMETERS,
     *LABELS,
     "images",
@@ -140,18 +139,17 @@ def fetch_step(profile: Profile) -> Container:
 
 
 def generate_step(profile: Profile) -> Container:
-    """Make a shard, or a stage of it, on the profile's GPU."""
+    """Make a shard on the profile's GPU."""
     cache = profile.cache
     offline = _is_offline(cache)
     shard = ["--shard", "{{inputs.parameters.shard}}", "--judge", "{{inputs.parameters.judge}}"]
-    stage = ["--stage", "{{inputs.parameters.stage}}"]
-    arguments = ["generate", *shard, *stage, *_workers_option(profile)]
+    arguments = ["generate", *shard, *_workers_option(profile)]
     step = StepCommand(
         "generate",
         [*arguments, "--", RUN_INPUT],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run", "shard", "judge", "stage", *LABELS),
+        inputs=("run", "shard", "judge", *LABELS),
         env=_generate_environment(profile),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
         synchronization=_semaphore(profile.sharing),

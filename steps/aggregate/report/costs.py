@@ -23,8 +23,6 @@ USES = {
     "total": "all",
 }
 NOT_OK = "of the drawing, images that are not ok"
-LEAST_REST = 0.01  # of all device-hours
-JOULES_PER_WATT_HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,6 @@ def _row(label: str, seconds: float, total: float, cost: float | None) -> CostRo
 def _sentences(summary: Summary) -> Iterator[str]:
     spending = summary.spending
     yield from _image_sentence(summary)
-    if spending.shards is not None and len(summary.throughput.rates) > 1:
-        shards = spending.shards
-        yield (
-            f"The median shard took {format_duration(shards.median_seconds)}, shard "
-            f"{shards.highest_shard} the most: {format_duration(shards.highest_seconds)}."
-        )
     if spending.lost_attempts:
         yield (
             f"Of {pluralize(spending.attempts, 'attempt')}, each a command or a pod, "
@@ -90,7 +82,6 @@ def _sentences(summary: Summary) -> Iterator[str]:
             "last entry in the account, five minutes at most for each, is not counted."
         )
     yield from map(_price_sentence, spending.prices)
-    yield from _rest_sentence(summary)
     yield from _estimate_sentence(summary)
 
 
@@ -101,9 +92,6 @@ def _image_sentence(summary: Summary) -> Iterator[str]:
     figures = [f"{format_duration(spending.gpu_seconds.total / summary.ok)} of a device"]
     if summary.cost is not None:
         figures.append(f"{format_number(summary.cost / summary.ok)} in the currency of the price")
-    if spending.energy_joules is not None:
-        energy = spending.energy_joules / JOULES_PER_WATT_HOUR / summary.ok
-        figures.append(f"{format_number(energy)} Wh for drawing")
     yield f"An image that is ok took {', '.join(figures)}."
 
 
@@ -113,17 +101,6 @@ def _price_sentence(price: DevicePrice) -> str:
     if price.per_hour is None:
         return f"{device}: {hours}, without a price."
     return f"{device}: {hours} at {format_money(price.per_hour)} an hour ({price.source})."
-
-
-def _rest_sentence(summary: Summary) -> Iterator[str]:
-    """What the devices' own hours, those of shards, lack of what the run took."""
-    in_shards = sum(price.gpu_hours for price in summary.spending.prices)
-    rest = summary.device_hours - in_shards
-    if in_shards and rest > LEAST_REST * summary.device_hours:
-        yield (
-            f"That is the time of shards. {format_device_hours(rest)} more went into "
-            "starting processes, and into work that left no shard."
-        )
 
 
 def _estimate_sentence(summary: Summary) -> Iterator[str]:

@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from imagekiln.steps.aggregate.failures import MAX_CARRIED_COLUMNS, FailureCause
 from imagekiln.steps.aggregate.report.charts import (
     Chart,
     distribution_charts,
@@ -27,8 +26,6 @@ from imagekiln.steps.aggregate.report.contact_sheet import (
 )
 from imagekiln.steps.aggregate.report.costs import cost_section
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
-from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
-from imagekiln.steps.aggregate.report.queries import failure_query
 from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
 from imagekiln.steps.aggregate.report.time_use import (
     describe_starts,
@@ -84,16 +81,8 @@ TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FailureSection:
-    """A cause of failures, and the query for all of its images."""
-
-    cause: FailureCause
-    query: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReportData:
-    """What the page shows of the run at `uri`. `previous` is the run that it is compared with.
+    """What the page shows of the run at `uri`.
 
     `with_plots` is false where they cannot be drawn. `verdict` is by default that on the whole run.
     """
@@ -101,7 +90,6 @@ class ReportData:
     uri: str
     plan: Plan
     summary: Summary
-    previous: Summary | None
     sheet_samples: list[Sample]
     samples_by_gate: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     with_plots: bool = True
@@ -147,8 +135,8 @@ def write_report(
 ) -> None:
     """Write the page and its images into the run, the page last.
 
-    A page of a part of the run lies in `target` and begins with `verdict`. It is not compared with
-    the previous run. That of a sweep has its grid.
+    A page of a part of the run lies in `target` and begins with `verdict`. That of a sweep has its
+    grid.
     Without matplotlib, which an installation without extras lacks, the page has no plots.
     """
     charts = plotted_charts(summary)
@@ -160,7 +148,6 @@ def write_report(
         uri=store.uri,
         plan=plan,
         summary=summary,
-        previous=load_previous_summary(store, plan) if summary.images and not target else None,
         sheet_samples=sheet.samples,
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
         with_plots=can_plot,
@@ -255,14 +242,6 @@ def _relative_links(keys: Mapping[str, str]) -> dict[str, str]:
     return {image_id: key.removeprefix(folder) for image_id, key in keys.items()}
 
 
-def _failure_sections(data: ReportData) -> list[FailureSection]:
-    carry = data.plan.job.carried_columns[:MAX_CARRIED_COLUMNS]
-    return [
-        FailureSection(cause, failure_query(data.uri, cause, carry))
-        for cause in data.summary.failures[:MAX_FAILURES]
-    ]
-
-
 def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
@@ -275,13 +254,11 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "format_phrase": FORMAT_PHRASES[job.format],
         "verdict": data.verdict or judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
-        "failures": _failure_sections(data),
+        "failures": summary.failures[:MAX_FAILURES],
         "unfolded_failures": UNFOLDED_FAILURES,
         "gates": gate_sections(
             job, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
         ),
-        "previous": data.previous,
-        "changes": compare_summaries(summary, data.previous) if data.previous else [],
         "throughput": throughput_chart(summary.throughput),
         "time_use": summarize_time_use(summary.seconds, summary.usage),
         "starts": describe_starts(summary.throughput.starts),

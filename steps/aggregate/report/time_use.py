@@ -20,7 +20,6 @@ SEQUENTIAL_STAGES = {
     "wait": "wait",
     "rest": "start and end",
 }
-COMBINED_STAGES = "text, denoise, decode"  # older versions did not measure them apart
 CONCURRENT_STAGES = {"score": "score", "encode": "encode and hash", "write": "write parts"}
 
 MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
@@ -119,8 +118,8 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
         return None
     breakdown = break_down_time(seconds, usage)
     sequential = tuple(
-        _share_row(_stage_label(stage, seconds), getattr(breakdown, stage), seconds.total)
-        for stage in SEQUENTIAL_STAGES
+        _share_row(label, getattr(breakdown, stage), seconds.total)
+        for stage, label in SEQUENTIAL_STAGES.items()
     )
     sequential += tuple(
         _share_row(f"pass {name}", duration, seconds.total)
@@ -163,12 +162,6 @@ def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | N
         share = format_percent(worst.seconds / seconds.total)
         return Bottleneck(worst.kind, worst.sentence.format(share), ADVICE[worst.kind])
     return _device_bottleneck(seconds, usage)
-
-
-def _stage_label(stage: str, seconds: StageSeconds) -> str:
-    if stage == "denoise" and not seconds.decode:
-        return COMBINED_STAGES
-    return SEQUENTIAL_STAGES[stage]
 
 
 def _overlapping_device_work(

@@ -20,17 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
 
 import diffusers
 import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.generate.diffusion.kernels import kernel_choices
-from imagekiln.steps.generate.diffusion.patches import (
-    compile_cache_misses,
-    fresh_compile_artifacts,
-)
+from imagekiln.steps.generate.diffusion.patches import fresh_compile_artifacts
 from imagekiln.steps.models.component_files import read_json
 from imagekiln.steps.models.facts import configuration_folder
 from imagekiln.steps.runs.keys import compiled_code_key
@@ -54,10 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class CompileCache:
-    """The code of one model on one kind of device, an object for each shape of batches or chunks.
-
-    An object is written once. If it turns out not to hold everything, a second object does.
-    """
+    """Code of one model on one kind of device: an object for each shape of batches or chunks."""
 
     def __init__(
         self, store: Store, device: torch.device, model: str, *, can_save: bool = True
@@ -67,71 +60,45 @@ class CompileCache:
         self._key_parts = [model, *_describe_software(), *_describe_machine(device)]
         self._downloads: dict[str, _Download] = {}
         self._can_save = can_save
-        self._counted_misses = 0
 
     def prefetch(self, shape: str) -> None:
         """Start to read the code of a shape, while the model is loaded."""
-        self._downloads[shape] = _Download(self._store, self._keys(shape))
+        self._downloads[shape] = _Download(self._store, self._key(shape))
 
     @contextmanager
     def shared(self, shape: str) -> Iterator[None]:
-        """Load the code of a shape. If it is not complete, save what is compiled in the block.
+        """Load the code of a shape. If there is none, save what is compiled in the block.
 
         Blocks may be nested: the code of an inner one is not part of the outer one's.
         """
-        keys = self._keys(shape)
-        key = self._load(shape)
-        before = self._uncounted_misses()
+        key = self._key(shape)
+        is_kept = self._load(shape, key)
         with fresh_compile_artifacts():
-            try:
-                yield
-            finally:
-                misses = self._uncounted_misses() - before
-                self._counted_misses += misses
-            if key is None:
-                self._save(keys.first)
-            elif misses and key in keys:
-                self._complete(keys, key, misses)
+            yield
+            if not is_kept:
+                self._save(key)
 
-    def _keys(self, shape: str) -> "_Keys":
-        return _Keys(self._key(shape), self._key(shape, "completed"))
-
-    def _key(self, *shape: str) -> str:
-        content = json.dumps([*self._key_parts, *shape])
+    def _key(self, shape: str) -> str:
+        content = json.dumps([*self._key_parts, shape])
         return compiled_code_key(hashlib.sha256(content.encode()).hexdigest())
 
-    def _uncounted_misses(self) -> int:
-        """Pieces compiled so far, but for those of blocks that are over."""
-        return compile_cache_misses() - self._counted_misses
-
-    def _load(self, shape: str) -> str | None:
-        """Load an object and return its key; empty where it is not usable, None without one."""
-        download = self._downloads.pop(shape, None) or _Download(self._store, self._keys(shape))
+    def _load(self, shape: str, key: str) -> bool:
+        """Load an object; False if there is none. One that is not usable stays as it is."""
+        download = self._downloads.pop(shape, None) or _Download(self._store, key)
         try:
-            key, content = download.result()
+            content = download.result()
         except Missing:
-            return None
+            return False
         except KilnError as error:
             log.warning("%s The model is compiled here.", error)
-            return ""
+            return True
         code = _verified_code(content)
         if code is None or not _load_artifacts(code):
             log.warning(
                 "%s: is not compiled code, or damaged; the model is compiled here. Delete it.",
                 self._store.uri_of(key),
             )
-            return ""
-        return key
-
-    def _complete(self, keys: "_Keys", key: str, misses: int) -> None:
-        """Save what was loaded and what was compiled as the second object, if there is none."""
-        log.warning(
-            "%s: was loaded, but %d pieces of code had to be compiled here all the same.",
-            self._store.uri_of(key),
-            misses,
-        )
-        if key == keys.first:
-            self._save(keys.second)
+        return True
 
     def _save(self, key: str) -> None:
         try:
@@ -150,45 +117,32 @@ class CompileCache:
             log.warning("%s Compiled code is not kept.", error)
 
 
-class _Keys(NamedTuple):
-    """The objects of a shape. The second holds what the first lacked, and all the rest."""
-
-    first: str
-    second: str
-
-
 class _Download:
     """An object that is read in a thread. The process may end before it is read."""
 
-    def __init__(self, store: Store, keys: _Keys) -> None:
+    def __init__(self, store: Store, key: str) -> None:
         self._store = store
-        self._keys = keys
-        self._object = ("", b"")
+        self._key = key
+        self._content = b""
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="compiled code", daemon=True)
         self._thread.start()
 
-    def result(self) -> tuple[str, bytes]:
-        """The key and the object, or one byte too many of one that is too large.
+    def result(self) -> bytes:
+        """The object, or one byte too many of one that is too large.
 
         Raises what reading raised.
         """
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._object
+        return self._content
 
     def _read(self) -> None:
         try:
-            try:
-                self._object = self._read_object(self._keys.second)
-            except Missing:
-                self._object = self._read_object(self._keys.first)
+            self._content = self._store.read_prefix(self._key, MAX_OBJECT_BYTES + 1)
         except BaseException as error:  # noqa: BLE001  # for whoever asks for the result
             self._error = error
-
-    def _read_object(self, key: str) -> tuple[str, bytes]:
-        return key, self._store.read_prefix(key, MAX_OBJECT_BYTES + 1)
 
 
 def open_compile_cache(plan: Plan, run: str, device: torch.device) -> CompileCache | None:

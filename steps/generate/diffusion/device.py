@@ -1,17 +1,15 @@
 """The device that was asked for and no other, its clock, its memory and its failures."""
 
-import ctypes
 import gc
 import os
 import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -22,7 +20,8 @@ from imagekiln.steps.errors import (
     explained_by,
     first_line,
 )
-from imagekiln.steps.runtime.gpus import visible_gpus
+from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
+from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason
 
@@ -46,8 +45,6 @@ BUILD_REMEDIES = {
 # `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
 # "a" on no other.
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
-
-_shared_tensors: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()  # by id
 
 
 def choose_device(name: str) -> torch.device:
@@ -151,14 +148,6 @@ def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
     return code <= capability and (kind == "compute" or same_generation)
 
 
-def device_uuid(device: torch.device) -> str | None:
-    """The name by which NVIDIA's tools know a GPU; None for other devices."""
-    if device.type != "cuda" or torch.version.hip is not None:
-        return None
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
-
-
 def describe_device(device: torch.device) -> str:
     """The device's name as people know it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -201,31 +190,12 @@ def is_device_lost(error: Exception) -> bool:
     On CUDA, asks the device: the first to notice may be cuDNN, cuBLAS or Triton, whose errors are
     like those of a bad prompt, or like those of memory that ran out.
     """
-    if _blames_device(error):
+    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
-    return isinstance(error, RuntimeError) and _answers_with_failure(torch.cuda.synchronize)
-
-
-def is_device_already_lost(error: Exception) -> bool:
-    """Whether the device failed, as far as it can tell without a wait for its work.
-
-    Where it failed, whatever error anybody meets says nothing of the images.
-    """
-    return _blames_device(error) or _answers_with_failure(
-        lambda: torch.cuda.current_stream().query()
-    )
-
-
-def _blames_device(error: Exception) -> bool:
-    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
-
-
-def _answers_with_failure(ask: Callable[[], object]) -> bool:
-    """Whether CUDA, where this process uses it, answers a question by the device's failure."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     try:
-        ask()
+        torch.cuda.synchronize()
     except RuntimeError as failure:
         return not is_out_of_memory(failure)
     return False
@@ -244,7 +214,7 @@ class DeviceFailed(TryAgain):
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed. To be made where it is first noticed."""
-    _keep_shared_tensors()
+    keep_shared_tensors()
     return DeviceFailed(error, advice)
 
 
@@ -258,24 +228,7 @@ def finish_device_work(device: torch.device) -> None:
     try:
         torch.cuda.synchronize(device)
     except Exception:  # noqa: BLE001  # its class depends on who notices
-        _keep_shared_tensors()
-
-
-def _keep_shared_tensors() -> None:
-    for reference in _shared_tensors.valuerefs():  # a copy, since other threads add to it
-        if (tensor := reference()) is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # not even the end frees it
-
-
-def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Take a tensor that work on two streams uses; returns it.
-
-    To free its memory, PyTorch asks the device for an event. A lost device refuses, so a destructor
-    throws, and the process ends by SIGABRT before anybody has read why. So `device_error` and
-    `finish_device_work` keep such tensors for as long as the process lives.
-    """
-    _shared_tensors[id(tensor)] = tensor
-    return tensor
+        keep_shared_tensors()
 
 
 def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain | None:

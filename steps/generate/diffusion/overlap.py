@@ -17,9 +17,13 @@ from functools import wraps
 import diffusers
 import torch
 
-from imagekiln.steps.generate.diffusion.device import mark_shared
 from imagekiln.steps.generate.diffusion.kernels import kernel_choices
-from imagekiln.steps.generate.diffusion.patches import AnyFunction, Untyped, replaced_method
+from imagekiln.steps.generate.diffusion.patches import (
+    AnyFunction,
+    Untyped,
+    mark_shared,
+    replaced_method,
+)
 
 
 def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

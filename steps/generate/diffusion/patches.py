@@ -4,6 +4,7 @@ Each says why, and names the upstream source that it depends on. tests/.../test_
 when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21.
 """
 
+import ctypes
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import diffusers
 import torch
@@ -18,7 +20,6 @@ import torch._dynamo.config
 from diffusers.loaders import SD3IPAdapterMixin
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
-from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.compiler._cache import CacheArtifactManager
 
@@ -123,16 +124,6 @@ def fresh_compile_artifacts() -> Iterator[None]:
     """
     with CacheArtifactManager.with_fresh_cache():
         yield
-
-
-def compile_cache_misses() -> int:
-    """How many pieces of code this process did not find in PyTorch's caches, and so compiled.
-
-    Source: torch/_inductor/codecache.py, `FxGraphCache`, and
-    torch/_functorch/_aot_autograd/autograd_cache.py, `AOTAutogradCache`.
-    """
-    graphs = counters["inductor"]["fxgraph_cache_miss"]
-    return graphs + counters["aot_autograd"]["autograd_cache_miss"]
 
 
 def shared_code_folder() -> Path | None:
@@ -324,3 +315,26 @@ def lora_scales_to_tensors(component: torch.nn.Module) -> None:
             scales: dict[str, float | torch.Tensor] = vars(layer)["scaling"]
             for name, scale in scales.items():
                 scales[name] = torch.as_tensor(scale, dtype=torch.float32)
+
+
+# --- Memory of a lost device ----------------------------------------------------------------------
+
+_shared_tensors: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()  # by id
+
+
+def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Register a tensor that work on two streams uses; returns it.
+
+    To free its memory, PyTorch asks the device for an event. A lost device refuses, so a destructor
+    throws, and the process ends by SIGABRT before anybody has read why. Source:
+    c10/cuda/CUDACachingAllocator.cpp, `insert_events`.
+    """
+    _shared_tensors[id(tensor)] = tensor
+    return tensor
+
+
+def keep_shared_tensors() -> None:
+    """Keep tensors that streams share for as long as the process lives: the device is lost."""
+    for reference in _shared_tensors.valuerefs():  # a copy, since other threads add to it
+        if (tensor := reference()) is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # not even the end frees it

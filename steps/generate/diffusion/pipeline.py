@@ -37,8 +37,7 @@ from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.pass_plans import iter_pass_plans
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runtime.cpus import available_cpus
-from imagekiln.steps.runtime.libraries import THREADS_VARIABLE
+from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
@@ -122,7 +121,6 @@ def _load_files(
     model: ModelSettings, folder: Path, device: torch.device, startup: Startup, pipeline: str
 ) -> diffusers.DiffusionPipeline:
     """The model in a folder, or its file with the configuration there. Raises anything."""
-    options = startup.options
     require_data_only(folder, model.id)
     file = checkpoint_file(model)
     if file is not None:
@@ -132,7 +130,6 @@ def _load_files(
                 config=str(folder),
                 dtype=DTYPES[model.dtype],
                 local_files_only=True,
-                disable_mmap=not options.mmap,
             )
         with startup.clock.phase("device"):
             return pipe.to(device)
@@ -143,12 +140,10 @@ def _load_files(
             variant=model.variant,
             use_safetensors=True,
             local_files_only=True,
-            disable_mmap=not options.mmap,
-            device_map=device.type if options.direct else None,
             trust_remote_code=False,
         )
     with startup.clock.phase("device"):
-        return pipe if options.direct else pipe.to(device)
+        return pipe.to(device)
 
 
 def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:

@@ -10,18 +10,6 @@ from imagekiln.steps.runs.start_times import StartClock
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How weights get to the device, for measurements: none of it changes an image.
-
-    `mmap`: files are mapped, else read. `direct`: each weight goes to the device as soon as it is
-    read, else the whole model does once it is in memory.
-    """
-
-    mmap: bool = True
-    direct: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Startup:
     """The check of the model's files, which has begun, and the clock of the start.
 
@@ -30,19 +18,17 @@ class Startup:
 
     weights: WeightsCheck
     clock: StartClock = field(default_factory=StartClock)
-    options: LoadOptions = LoadOptions()
 
     @classmethod
     def begin(
         cls,
         plan: Plan,
         clock: StartClock | None = None,
-        options: LoadOptions | None = None,
         actual_digest: Future[str] | None = None,
     ) -> Self:
         """Begin to hash the files of the plan's model, unless another process does."""
         weights = WeightsCheck(plan.job.model, plan.model.digest, actual_digest)
-        return cls(weights, clock or StartClock(), options or LoadOptions())
+        return cls(weights, clock or StartClock())
 
     def __enter__(self) -> Self:
         """Return the startup itself."""

@@ -12,7 +12,8 @@ from typing import Protocol
 import diffusers
 import torch
 
-from imagekiln.steps.generate.diffusion.device import mark_shared, side_stream
+from imagekiln.steps.generate.diffusion.device import side_stream
+from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 
 TEXT_THREAD = "texts"  # the name that its thread begins with

@@ -10,10 +10,10 @@ import torch
 
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
-    mark_shared,
     record_event,
     wait_for_event,
 )
+from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.runs.image import DrawnImage, ImageRow

@@ -1,14 +1,23 @@
-"""How models of transformers are loaded beside the denoiser: safetensors only, no remote code."""
+"""Models of transformers that passes run, and how such are loaded: safetensors, no remote code."""
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
+import numpy as np
 import torch
+import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.patches import Untyped
+from imagekiln.steps.generate.diffusion.transfer import to_uint8
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.job.passes import CaptionPass, UpscalePass
+from imagekiln.steps.models.hub_cache import loading_from_cache
+from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.storage.failures import error_reason
 
+MAX_CAPTION_CHARS = 4000
 LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
 # Of models that score or change images: their results are compared and stored.
 MODEL_OPTIONS: dict[str, Untyped] = {
@@ -37,3 +46,103 @@ def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContext
 def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """The batch filled up to `size` with its last entry: another size gives other bytes."""
     return torch.cat([tensor, tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])])
+
+
+class Upscaler:
+    """Enlarges batches of images of one size, in float32."""
+
+    def __init__(self, model: Untyped, device: torch.device) -> None:
+        """Take a Swin2SR model on its device."""
+        self._model = model
+        self._device = device
+
+    def __call__(self, images: Sequence[RGB], size: int) -> list[tuple[RGB, bool]]:
+        """Each RGB uint8 (height, width, 3) enlarged, and whether its numbers were finite.
+
+        They are computed in a batch that is padded to `size`. Raises what the model raises.
+        """
+        pixels = pad_batch(torch.from_numpy(np.stack(images)), size).to(self._device)
+        with torch.inference_mode():
+            scaled = pixels.permute(0, 3, 1, 2).float() / 255
+            enlarged = self._model(pixel_values=scaled).reconstruction[: len(images)]
+            finite = enlarged.isfinite().flatten(1).all(1).tolist()
+            rgb = to_uint8(enlarged).cpu().numpy()
+        return list(zip(rgb, finite, strict=True))
+
+
+def load_upscaler(
+    setting: str, settings: UpscalePass, digest: str, device: torch.device
+) -> Upscaler:
+    """The upscaler of a pass.
+
+    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
+    """
+    folder = fetch_planned_files(setting, settings, digest)
+    with (
+        loading_from_cache(settings.id, folder),
+        explained_loading(setting, settings.id, settings.kind),
+    ):
+        model_class: Untyped = transformers.AutoModelForImageToImage
+        model = model_class.from_pretrained(folder, **MODEL_OPTIONS).to(device).eval()
+        return Upscaler(model, device)
+
+
+class Captioner:
+    """Describes batches of images of any sizes, by the likeliest token each time."""
+
+    def __init__(
+        self,
+        model: Untyped,
+        processor: Callable[..., Untyped],
+        tokenizer: Untyped,
+        max_tokens: int,
+        device: torch.device,
+    ) -> None:
+        """Take a model on its device, and what belongs to it."""
+        self._model = model
+        self._processor = processor
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+        self._device = device
+
+    def __call__(self, images: Sequence[RGB], size: int) -> list[str]:
+        """A caption of each RGB uint8 (height, width, 3), made in a batch padded to `size`.
+
+        Raises what the model raises.
+        """
+        pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"]
+        pixels = pad_batch(pixels, size).to(self._device)
+        with torch.inference_mode():
+            tokens = self._model.generate(
+                pixel_values=pixels,
+                max_new_tokens=self._max_tokens,
+                do_sample=False,
+                num_beams=1,
+            )
+        texts = self._tokenizer.batch_decode(tokens[: len(images)], skip_special_tokens=True)
+        return [clean_caption(text) for text in texts]
+
+
+def clean_caption(text: str) -> str:
+    """A caption as it is stored: on one line, and without what Parquet or readers refuse."""
+    line = " ".join(text.replace("\0", " ").split())
+    return line[:MAX_CAPTION_CHARS].encode(errors="replace").decode()
+
+
+def load_captioner(
+    setting: str, settings: CaptionPass, digest: str, device: torch.device
+) -> Captioner:
+    """The captioner of a pass.
+
+    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
+    """
+    folder = fetch_planned_files(setting, settings, digest)
+    with (
+        loading_from_cache(settings.id, folder),
+        explained_loading(setting, settings.id, settings.kind),
+    ):
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
+        model_class: Untyped = transformers.AutoModelForImageTextToText
+        model = model_class.from_pretrained(folder, **MODEL_OPTIONS).to(device).eval()
+        return Captioner(model, processor, tokenizer, settings.max_tokens, device)

@@ -208,7 +208,7 @@ def test_a_run_that_this_version_cannot_read_is_counted_and_not_listed(tmp_path:
     make_night(output, "old", prompts(1))
     (output / "old" / "plan.json").write_text('{"schema_version": 1}')
     make_night(output, "new", prompts(3))
-    assert "Not listed: 1 of an older version, or damaged." in (output / "README.md").read_text()
+    assert "Not listed: 1 of another version, or damaged." in (output / "README.md").read_text()
     assert load(output, tmp_path).num_rows == 2
 
 

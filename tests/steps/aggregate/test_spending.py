@@ -53,14 +53,6 @@ def test_what_a_process_loaded_that_was_stopped_before_its_first_part_counts_onc
     assert uses == pytest.approx(seconds.total)
 
 
-def test_a_shard_of_a_round_is_none_of_the_run_that_has_its_number() -> None:
-    long = replace(STATS, shard=1, seconds=replace(SECONDS, total=700))
-    of_round = replace(STATS, images=5)
-    shards = summarize_spending([STATS, long, of_round], SPENT, PRICES, drawn=1, ok=1).shards
-    assert shards is not None
-    assert (shards.highest_shard, shards.highest_seconds) == (1, 700)
-
-
 def test_a_run_that_left_no_statistics_has_a_cost_too() -> None:
     killed = Spent(seconds=400, useful=300, loading=80, attempts=1)
     result = summarize_spending([], killed, PRICES, drawn=0, ok=0)
@@ -99,11 +91,3 @@ def test_the_cost_is_unknown_where_a_device_has_no_price() -> None:
     result = summarize_spending([STATS], SPENT, table, drawn=100, ok=100)
     assert result.cost is None
     assert result.prices[0].per_hour is None
-
-
-def test_energy_is_left_out_where_a_device_does_not_count_it() -> None:
-    counted = replace(STATS, energy_joules=1000.0)
-    both = [counted, replace(counted, shard=1)]
-    assert summarize_spending(both, SPENT, PRICES, drawn=1, ok=1).energy_joules == 2000
-    mixed = [counted, STATS]
-    assert summarize_spending(mixed, SPENT, PRICES, drawn=1, ok=1).energy_joules is None

@@ -29,7 +29,7 @@ from imagekiln.steps.export.layout import (
     manifest_chunk_key,
     partition_folder,
 )
-from imagekiln.steps.export.plan import EXPORT_VERSION, load_export_plan
+from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.source import ExportSource
 from imagekiln.steps.export.step import export
@@ -271,26 +271,17 @@ def test_a_plan_of_which_a_bit_is_damaged_is_not_carried_out(output: str, tmp_pa
     assert jobs.files(target) == before
 
 
-@pytest.mark.parametrize(
-    ("version", "error"),
-    [
-        (99, "was written by a newer Imagekiln"),
-        (EXPORT_VERSION, r"does not know \(settings\.unheard_of\)"),
-    ],
-)
-def test_an_export_that_a_newer_version_has_begun_is_not_completed_by_another(
-    output: str, tmp_path: Path, version: int, error: str
+def test_an_export_that_another_version_has_begun_is_not_completed(
+    output: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "export"
     imagekiln.export(output, target)
     (target / SUCCESS_KEY).unlink()
     path = target / "export.json"
     plan = json.loads(path.read_bytes())
-    plan["settings"]["unheard_of"] = 1
-    path.write_text(json.dumps({**plan, "schema_version": version}))
-    with pytest.raises(BadInput, match=error) as info:
+    path.write_text(json.dumps({**plan, "schema_version": 99}))
+    with pytest.raises(BadInput, match="has version 99, and this Imagekiln reads 1"):
         imagekiln.export(output, target)
-    assert "pdate Imagekiln" in str(info.value)
     assert not (target / SUCCESS_KEY).exists()
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from imagekiln.steps.generate.batch_search import (
-    MIN_GAIN,
+from imagekiln.steps.generate.trial import (
     BatchMeasurement,
     BatchSearchResult,
     search_batch_size,
@@ -50,12 +49,6 @@ def test_the_smallest_batch_that_saturates_is_chosen(at_once: float, batch: int)
     assert (found.best.batch_size, found.stop_reason) == (batch, "saturated")
 
 
-def test_nothing_is_measured_far_above_saturation() -> None:
-    device = Device(4)
-    _found(device)
-    assert device.asked == [1, 2, 4, 8, 16]
-
-
 def test_a_batch_that_gains_little_is_not_taken_for_the_end() -> None:
     """The second image may cost as much as the first, and the next two come cheaply."""
     seconds = {1: 1.0, 2: 1.99, 4: 2.5, 8: 5.0, 16: 10.0}
@@ -81,10 +74,6 @@ def test_memory_is_not_filled_to_the_brim() -> None:
     )
 
 
-def test_one_image_may_fill_it() -> None:
-    assert _found(Device(1, fits=1, each=99), memory=100).best.batch_size == 1
-
-
 def test_where_not_even_one_image_fits_nothing_is_found() -> None:
     assert search_batch_size(Device(1, fits=0), None) is None
 
@@ -93,14 +82,6 @@ def test_no_batch_is_larger_than_asked_for() -> None:
     device = Device(1000)
     found = _found(device, most=4)
     assert (found.best.batch_size, found.stop_reason, device.asked) == (4, "largest", [1, 2, 4])
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 4, 16])
-def test_noise_costs_no_more_than_itself(at_once: float) -> None:
-    found = _found(Device(at_once, noise=0.02))
-    best = max(each.images_per_second for each in found.measurements)
-    assert found.best.images_per_second >= best * (1 - MIN_GAIN)
-    assert found.best.batch_size <= at_once
 
 
 def test_when_time_is_over_what_was_measured_decides() -> None:

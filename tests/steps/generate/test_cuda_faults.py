@@ -15,7 +15,7 @@ import torch
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.device import mark_shared
+from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.plan.step import PlanResult

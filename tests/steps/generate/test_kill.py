@@ -129,21 +129,6 @@ def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(tmp_path
     assert open_store(run.uri).exists(part_key(0, 0))
 
 
-@pytest.mark.slow
-def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
-    tmp_path: Path,
-) -> None:
-    slow = {"defaults": {"steps": 40}, "part": {"images": 100}, "batch": {"images": 1}}
-    run = plan_run(tmp_path, str(tmp_path / "out"), 100, **slow)
-    child = generating(run)
-    child.terminate()
-    assert child.join(GRACE_SECONDS) == 75
-    assert not open_store(run.uri).exists(part_key(0, 0))
-    stats = load_stats(open_store(run.uri), 0)
-    assert stats is not None
-    assert (stats.attempts, stats.parts, stats.images) == (1, 0, 0)
-
-
 @S3_AMONG_SLOW
 def test_killed_retry_ends_as_an_undisturbed_one(
     tmp_path: Path, store_uri: str, undisturbed: Dataset

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.late_shards import find_late_shards, parts_to_help_with, shard_shapes
+from imagekiln.steps.generate.late_shards import parts_to_help_with, shard_shapes
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
@@ -24,7 +23,6 @@ from imagekiln.steps.runs.work_marks import mark_begun, mark_finished
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 from tests import models
 from tests.runs import PROMPTS, planned
 from tests.s3 import S3_AMONG_SLOW
@@ -178,14 +176,6 @@ def test_nobody_helps_where_the_job_says_so(tmp_path: Path) -> None:
     assert set(device.drawn) == _images(run, 1)
 
 
-def test_the_setting_leaves_run_and_plan_as_they_are(tmp_path: Path) -> None:
-    first = planned(tmp_path, str(tmp_path / "out"))
-    again = planned(tmp_path, str(tmp_path / "out"), shard={"images": 8, "help": False})
-    assert again.adopted
-    assert again.uri == first.uri
-    assert b'"help"' not in open_store(first.uri).read("plan.json")
-
-
 def test_two_helpers_never_draw_the_same_part(run: PlanResult) -> None:
     store = open_store(run.uri)
     mark_begun(store, 0)
@@ -254,58 +244,3 @@ def test_a_helper_that_is_asked_to_stop_ends_well_after_its_part(run: PlanResult
     _generate(run, 1, Stopping(), stop)
     missing = missing_parts(store, read_shard(store, run.plan, 0))
     assert len(missing) == 3  # of four: the one at hand was finished, none was begun
-
-
-class Begun:
-    """A store of a run whose shards are all begun, and what was asked of it."""
-
-    def __init__(self) -> None:
-        self.asked = Counter[str]()
-
-    def read(self, key: str) -> bytes:
-        self.asked[key] += 1
-        return b"begun\n"
-
-
-def test_of_a_large_run_some_shards_are_asked_for_and_by_each_helper_others_first(
-    run: PlanResult,
-) -> None:
-    plan = replace(run.plan, shards=run.plan.shards * 400)
-    late: list[list[int]] = []
-    for own in (7, 8):
-        begun = Begun()
-        late.append(find_late_shards(begun, plan, own))  # type: ignore[arg-type]  # only reads
-        assert begun.asked.total() == len(set(late[-1])) <= 512
-        assert own not in late[-1]
-        assert set(late[-1]) >= set(range(1000, 1200))
-    assert late[0][:8] != late[1][:8]
-
-
-class Counting:
-    """A store that counts what it is asked for."""
-
-    def __init__(self, store: Store) -> None:
-        self.reads = 0
-        self.uri = store.uri
-        self._store = store
-
-    def read(self, key: str) -> bytes:
-        self.reads += 1
-        return self._store.read(key)
-
-
-@pytest.mark.slow
-def test_looking_for_late_shards_asks_for_a_bounded_number_of_objects(tmp_path: Path) -> None:
-    rows = [{"prompt": f"circle {number}"} for number in range(1200)]
-    one = {"images": 1}
-    run = planned(tmp_path, str(tmp_path / "out"), rows, batch=one, part=one, shard=one)
-    store = open_store(run.uri)
-    counting = Counting(store)
-    assert find_late_shards(counting, run.plan, 7) == []  # type: ignore[arg-type]  # only reads
-    assert counting.reads <= 32
-
-    for shard in range(1200):
-        mark_finished(store, shard)
-    counting = Counting(store)
-    assert find_late_shards(counting, run.plan, 7) == []  # type: ignore[arg-type]  # only reads
-    assert counting.reads == 512

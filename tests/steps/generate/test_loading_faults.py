@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.generate import passes, scores
+from imagekiln.steps.generate import scores
 from imagekiln.steps.generate.diffusion import denoiser, pipeline, scorers
-from imagekiln.steps.generate.diffusion.device import device_error
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.storage import open_store
 from tests.models import folder
 from tests.runs import planned
@@ -25,7 +24,6 @@ TOLD: Mapping[Exception, str] = {
 OTHER = {"id": str(folder("sdxl")), "dtype": "float32"}
 HEAD = {"kind": "aesthetic", "id": str(clip_folder()), "head": str(aesthetic_head())}
 MAKES = {"kind": "own", "entry": "tests.scorers:SeedScore"}
-REFINES = {"kind": "refine", "strength": 0.5, "steps": 4, "model": OTHER}
 # Where it fails, and what a job has for it to come there.
 PLACES: Mapping[str, tuple[object, str, dict[str, object]]] = {
     "quantizing": (pipeline, "_require_text_input", {}),
@@ -62,13 +60,4 @@ def test_machine_that_fails_while_models_are_loaded_is_to_be_tried_again(
     fail = _class_that_fails if name == "import_entry" else _raise
     monkeypatch.setattr(module, name, fail(error))
     with pytest.raises(TryAgain, match=TOLD[error]):
-        LazyDenoiser(open_store(run.uri), run.plan)()
-
-
-def test_device_that_fails_before_a_pass_has_its_model_is_told_with_the_name_of_the_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], passes={"fine": REFINES})
-    monkeypatch.setattr(passes, "load_denoiser", _raise(device_error(LOST)))
-    with pytest.raises(TryAgain, match=r"^passes.fine: the device failed .*Run the shard again"):
         LazyDenoiser(open_store(run.uri), run.plan)()

@@ -1,10 +1,8 @@
 """What Prometheus finds at /metrics while a shard is made."""
 
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -25,15 +23,11 @@ from imagekiln.steps.runs.image import ImageStatus
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds, load_stats
 from imagekiln.steps.runtime.metrics import (
     IMAGES,
-    METRICS,
-    OOM_HALVINGS,
     PARTS,
-    STORAGE_RETRIES,
 )
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from tests.image_models import captioner_folder
 from tests.metrics import Series, free_port, is_served, parse, scrape, value
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, planned, write_prompts
 
@@ -101,19 +95,6 @@ def test_metrics_of_a_shard_add_up_to_its_statistics(
         "profile": "h100",
     }
     assert value(last, "shard_info", **info) == 1
-
-
-def test_images_that_wait_for_their_passes_are_not_done(tmp_path: Path, port: int) -> None:
-    words = {"kind": "caption", "id": str(captioner_folder()), "max_tokens": 4}
-    settings = {"passes": {"words": words}, "separate_passes": True, "shard": {"images": 100}}
-    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:6], **settings)
-    progress = ScrapingProgress(port)
-    generate(run.uri, 0, progress)
-    done = [value(series, "shard_images_done") for series in progress.scrapes]
-    parts = len(done) // 2
-    assert done[:parts] == [0] * parts
-    assert done[-1] == value(progress.scrapes[-1], "shard_images_planned") == 6
-    assert done[parts:] == sorted(done[parts:])
 
 
 @pytest.mark.slow
@@ -194,34 +175,6 @@ def test_port_that_is_taken_costs_the_metrics_and_nothing_else(run: PlanResult, 
     assert event.sentence.startswith(f"No metrics are served: port {port} cannot be used (")
 
 
-def test_requests_that_are_never_finished_take_few_threads(
-    run: PlanResult, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.generate.metrics_server.MAX_REQUESTS", 2)
-    with serve_metrics(NoProgress(), run.plan):
-        threads = threading.active_count()
-        halves = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-        assert not is_served(port)  # it comes after the others, and is sent away
-        assert threading.active_count() <= threads + 2
-        for half in halves:
-            half.close()
-        while not is_served(port):
-            pass
-    assert not is_served(port)
-
-
-def test_silent_connection_is_closed(
-    run: PlanResult, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.generate.metrics_server._Request.timeout", 0.01)
-    with (
-        serve_metrics(NoProgress(), run.plan),
-        socket.create_connection(("127.0.0.1", port), timeout=60) as silent,
-    ):
-        silent.sendall(b"GET /metr")
-        assert silent.recv(1) == b""
-
-
 @pytest.mark.parametrize("text", ["", "0", " "])
 def test_without_a_port_nothing_is_served(text: str) -> None:
     assert metrics_port({"IMAGEKILN_METRICS_PORT": text}) is None
@@ -242,9 +195,3 @@ def test_metrics_that_are_off_import_nothing_and_start_nothing() -> None:
         "assert 'prometheus_client' not in sys.modules; assert threading.active_count() == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_metrics_that_are_off_take_every_call() -> None:
-    OOM_HALVINGS.add()
-    STORAGE_RETRIES.add(3)
-    assert all(metric.series is None for metric in METRICS)

@@ -13,15 +13,14 @@ from PIL import Image as Pillow
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate import passes
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.passes import pass_seed
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.pass_plans import iter_pass_plans
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
-from tests import loras
-from tests.models import DIFFUSERS_WARNS, Untyped, folder, pipe
+from tests.models import DIFFUSERS_WARNS, Untyped, folder
 from tests.refiners import refiner_folder
 from tests.runs import image_row, picture, planned
 
@@ -130,32 +129,6 @@ def test_a_pass_draws_as_its_model_does_alone(plan: PlanResult) -> None:
     assert np.array_equal(drawn.rgb, refined.rgb)  # type: ignore[arg-type]  # both drawn
 
 
-def test_loras_and_adapters_of_rows_are_not_applied(tmp_path: Path) -> None:
-    style = {"id": str(loras.saved_for(pipe("sd"), text=True))}
-    model = {"id": str(folder("sd")), "dtype": "float32", "loras": {"style": style}}
-    result = planned(
-        tmp_path,
-        str(tmp_path / "out"),
-        [{"prompt": "x"}],
-        model=model,
-        passes={"other": PASSES["other"]},
-    )
-    with closing(LazyDenoiser(open_store(result.uri), result.plan)) as open_denoiser:
-        denoiser = open_denoiser()
-        assert denoiser.passes is not None
-        adapters = {"control_image": "0" * 64, "reference_image": "1" * 64}
-        plain, styled, controlled = (
-            pixels(denoiser.passes(PICTURES, rows_of(**settings), lambda: None).images)
-            for settings in ({}, {"loras": "style:1.0"}, adapters)
-        )
-        assert plain == styled == controlled
-        plain, styled = (
-            pixels(denoiser.draw(rows_of(loras=names), 4, lambda: None))
-            for names in (None, "style:1.0")
-        )
-        assert plain != styled
-
-
 @pytest.mark.slow
 def test_memory_that_runs_out_halves_the_batches_of_the_pass_alone(
     plan: PlanResult, monkeypatch: pytest.MonkeyPatch
@@ -179,20 +152,6 @@ def test_memory_that_runs_out_halves_the_batches_of_the_pass_alone(
         whole = pixels(run(PICTURES, rows_of(), lambda: None).images)
     assert sizes[0] // 2 == sizes[1]
     assert halved == whole
-
-
-def test_a_request_to_stop_ends_a_pass_at_its_next_step(denoiser: Denoiser) -> None:
-    steps = []
-
-    def check() -> None:
-        steps.append(1)
-        if len(steps) == 2:
-            raise KeyboardInterrupt
-
-    assert denoiser.passes is not None
-    with pytest.raises(KeyboardInterrupt):
-        denoiser.passes(PICTURES, rows_of(), check)
-    assert len(steps) == 2
 
 
 def test_passes_by_the_same_model_load_it_once(

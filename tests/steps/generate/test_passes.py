@@ -12,15 +12,14 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate import passes as passes_module
-from imagekiln.steps.generate.diffusion.captioner import clean_caption
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.generate.diffusion.transformers_models import clean_caption
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.models import SIDE, Untyped
@@ -37,7 +36,6 @@ PASSES: dict[str, dict[str, object]] = {
     "detail": {"kind": "refine", "strength": 0.5, "scale": 1.5},
     "words": {"kind": "caption", "id": str(captioner_folder()), "max_tokens": 8},
 }
-Run = Callable[[Plan], ImagePasses]
 
 
 def plan_of(scratch: Path, *names: str) -> PlanResult:
@@ -131,31 +129,11 @@ def test_a_second_pass_is_image_to_image_with_a_seed_of_its_own(
         assert np.array_equal(drawn.rgb, refined.rgb) == is_same  # type: ignore[arg-type]  # both drawn
 
 
-def test_a_pass_leaves_no_trace_in_the_model(
-    passes_of: Callable[..., ImagePasses], denoiser: Denoiser
-) -> None:
-    settings: dict[str, object] = {"sampler": "dpmpp_2m", "steps": 5}
-    rows = [image_row("a blue square", place, **settings) for place in range(2)]
-    before = denoiser.draw(rows, 4, lambda: None)
-    passes_of("big", "detail", "words")(PICTURES, ROWS)
-    assert pixels(denoiser.draw(rows, 4, lambda: None)) == pixels(before)
-
-
 def test_seeds_of_passes_are_their_own() -> None:
     seeds = {pass_seed(seed, position) for seed in range(50) for position in range(3)}
     assert len(seeds) == 150
     assert seeds.isdisjoint(range(100))
     assert all(0 <= seed < 2**52 for seed in seeds)
-
-
-def test_images_that_are_not_ok_have_no_passes(passes_of: Callable[..., ImagePasses]) -> None:
-    failed = DrawnImage(0, None, "failed", "RuntimeError: no")
-    flat = DrawnImage(1, np.zeros((SIDE, SIDE, 3), dtype=np.uint8))
-    scored = DrawnImage(2, PICTURES[2].rgb, candidate_rank=1)
-    images = passes_of("big", "words")([failed, flat, scored], ROWS[:3]).images
-    assert images[0] == failed
-    assert (images[1].status, images[1].rgb, images[1].captions) == ("blank", None, {})
-    assert (images[2].status, images[2].candidate_rank) == ("ok", 1)
 
 
 class Enlarger:

@@ -1,13 +1,11 @@
 """Which gates mark an image."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 
 from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -17,8 +15,7 @@ from imagekiln.steps.generate.quality import (
     UserCheck,
     format_verdict,
 )
-from imagekiln.steps.job.gates import GateSettings, LowContrastGate, UserCheckGate
-from tests.cuda import DeviceLost, install
+from imagekiln.steps.job.gates import GateSettings, UserCheckGate
 from tests.runs import image_row
 
 NOISE = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
@@ -36,18 +33,6 @@ def test_what_is_measured_decides_the_marks(
     assert found.failed_gates == marks
     assert found.reason is None
     assert found == QualityGates(GateSettings())(rgb.copy(), image_row())
-
-
-def test_thresholds_are_the_job_s() -> None:
-    assert (
-        QualityGates(GateSettings(low_contrast=LowContrastGate(below=0.0)))(
-            PALE, image_row()
-        ).failed_gates
-        == ()
-    )
-    assert QualityGates(GateSettings(low_contrast=LowContrastGate(below=0.5)))(
-        NOISE, image_row()
-    ).failed_gates == ("low_contrast",)
 
 
 def test_checks_mark_after_measures_each_with_its_reason() -> None:
@@ -131,32 +116,6 @@ def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
 def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:
     with pytest.raises(TryAgain, match=r"the device failed .*illegal memory access"):
         _check("crashes")(RGB, row())
-
-
-def test_a_check_that_fails_while_the_device_is_lost_says_nothing_of_the_image(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert not _check("raises")(RGB, row()).ok
-    install(monkeypatch, DeviceLost(1))
-    for own in ("refuses", "raises"):  # a library's words may be of any class
-        with pytest.raises(TryAgain, match=r"the device failed .*Run the shard again"):
-            _check(own)(RGB, row())
-
-
-def test_a_check_that_raises_an_error_of_its_own_does_not_wait_for_the_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waits: list[str] = []
-    install(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waits.append("synchronize"))
-    assert "RuntimeError: no such category" in _check("refuses")(RGB, row()).reason
-    assert waits == []
-
-
-def test_a_check_is_called_by_one_thread_at_a_time() -> None:
-    check = _check("alone")
-    with ThreadPoolExecutor(8) as pool:
-        assert all(verdict.ok for verdict in pool.map(lambda _: check(RGB, row()), range(24)))
 
 
 @pytest.mark.parametrize(

@@ -54,16 +54,6 @@ def test_a_batch_that_does_not_fit_is_halved_and_no_row_is_lost_or_doubled(fits:
     assert rescue.batch_size(ROWS[0]) == max(size for size in (1, 2, 4) if size <= fits)
 
 
-def test_rows_of_other_sizes_have_batches_of_their_own() -> None:
-    model = Model()
-    sizes = {64: 2, 16: 4}
-    rescue = BatchRecovery(model, lambda row: sizes[row.parameters.width])
-    _drawn(rescue)
-    _drawn(rescue, [image_row(place=place, width=64) for place in range(3)])
-    assert [size for _, size in model.calls] == [4, 4, 4, 2, 2]
-    assert rescue.max_pixels is None
-
-
 def test_a_batch_that_does_not_fit_halves_others_of_as_many_pixels_and_no_smaller() -> None:
     planned = {64: 2, 32: 4, 16: 4, 128: 2}
     rescue = BatchRecovery(Model(fits=1), lambda row: planned[row.parameters.width])
@@ -76,15 +66,6 @@ def test_a_batch_that_does_not_fit_halves_others_of_as_many_pixels_and_no_smalle
         16: 4,
         128: 1,
     }
-
-
-def test_the_smaller_batch_stays() -> None:
-    model = Model(fits=2)
-    rescue = BatchRecovery(model, lambda _: 8)
-    _drawn(rescue)
-    before = len(model.calls)
-    _drawn(rescue)
-    assert {size for _, size in model.calls[before:]} == {2}
 
 
 def test_an_image_that_does_not_fit_alone_is_failed_where_others_fit() -> None:
@@ -140,14 +121,6 @@ def test_neighbours_of_a_poisoned_prompt_are_drawn_in_a_batch_of_the_same_size()
 def test_a_poisoned_prompt_in_a_batch_that_does_not_fit_costs_no_other_image() -> None:
     rescue = BatchRecovery(Model(fits=2, poison="prompt 1"), lambda _: 8)
     assert [each.status for each in _drawn(rescue)] == ["ok", "failed", *["ok"] * 8]
-
-
-def test_a_last_row_that_fails_is_tried_once() -> None:
-    model = Model(poison="prompt 0")
-    assert [each.status for each in _drawn(BatchRecovery(model, lambda _: 4), ROWS[:1])] == [
-        "failed"
-    ]
-    assert model.calls == [([0], 4)]
 
 
 def test_a_long_error_is_cut_and_made_valid_text() -> None:

@@ -12,18 +12,16 @@ import torch
 import transformers
 from PIL import Image as Pillow
 
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.scores import (
     BatchScorer,
     OwnScorer,
     load_scorers,
     rank_candidates,
-    score_and_rank,
     score_images,
 )
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import KeepSettings
@@ -138,10 +136,6 @@ def pixels() -> list[RGB]:
     return [image.rgb for image in PICTURES if image.rgb is not None]
 
 
-def test_a_scorer_may_be_a_class_that_knows_the_device() -> None:
-    assert [score.value for score in own("SeedScore")(pixels(), ROWS)] == [*range(COUNT)]
-
-
 def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
     scores = own("refuses_odd", size=1)(pixels(), ROWS)
     scores_in_batches = own("refuses_odd")(pixels(), ROWS)
@@ -216,11 +210,6 @@ def test_a_machine_that_fails_at_a_score_is_to_be_tried_again_and_no_image_is_ma
         BatchScorer("scores.mine", score, 4)(pixels(), ROWS)
 
 
-def test_a_device_that_fails_as_a_scorer_is_made_is_to_be_tried_again() -> None:
-    with pytest.raises(TryAgain, match="the device failed"):
-        own("LosesDevice")
-
-
 def candidates(*values: float | None) -> list[DrawnImage]:
     """Images with these scores; without a number, one that failed."""
     return [
@@ -272,14 +261,6 @@ def test_candidate_without_a_score_loses_to_any_that_has_one() -> None:
         assert ranks[group.index(unscored)] == 2
 
 
-@pytest.mark.parametrize("places", [[0, 0], [1, 0], [0]])
-def test_candidates_that_a_changed_plan_took_apart_are_refused(places: list[int]) -> None:
-    settings = Job.model_validate({**MINIMAL, "scores": BRIGHT, "keep": {"of": 2, "by": "s"}})
-    rows = [replace(ROWS[index], image_index=place) for index, place in enumerate(places)]
-    with pytest.raises(BadInput, match="is not planned beside the other candidates"):
-        score_and_rank(settings, {"s": own("brightness")}, PICTURES[: len(rows)], rows)
-
-
 def finished(folder: Path, **changes: object) -> tuple[str, pa.Table]:
     """A run of six images, and its manifest."""
     rows = [{"prompt": f"a red circle number {place}"} for place in range(6)]
@@ -310,11 +291,3 @@ def test_scores_are_columns_and_marks_and_change_no_image(format_name: str, tmp_
     assert manifest["marks_reason"][0].as_py().startswith("bright: 1")
     assert verify(uri).images == 6
     assert load_summary(open_store(uri)).marks["bright"] == 6
-
-
-def test_a_score_with_a_share_fails_the_run_that_has_too_many_outside(tmp_path: Path) -> None:
-    scores = {"bright": {**SCORES["bright"], "max": 0, "share": 0.5}}
-    with pytest.raises(Incomplete, match="bright found 6 of 6"):
-        finished(tmp_path, scores=scores)
-    [uri] = (tmp_path / "out").glob("tiny-*")
-    assert aggregate(str(uri), accept=["bright"]).marks["bright"] == 6

@@ -3,13 +3,10 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from threading import Event
 
-import pyarrow as pa
 import pytest
-import torch
 
 from imagekiln.steps.generate.attempt import run_pipeline
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
@@ -30,12 +27,12 @@ from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image
 from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat, part_to_parquet
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, picture, planned
-from tests.threads import lasting_threads, threads
 
 
 @pytest.fixture(scope="module")
@@ -110,47 +107,6 @@ def test_a_part_at_hand_is_finished_where_the_time_suffices(wanted: tuple[Part, 
         next(drawn)
 
 
-class Over:
-    """An event that has come."""
-
-    def synchronize(self) -> None:
-        """There is nothing to wait for."""
-
-
-class Pending:
-    """Returns at once, as on CUDA: a batch is done a moment after the next one is begun."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._before = seconds, False
-
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:  # noqa: ARG002
-        time.sleep(self._seconds * self._before)
-        self._before = True
-        return PendingBatch(len(rows), Over(), lambda: [picture(row.index_in_part) for row in rows])
-
-
-def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Part, ...]) -> None:
-    first, second = _draw(wanted[:1], Pending(0.1), size=2)
-    assert [len(each.images) for each in (first, second)] == [2, 2]
-    assert [row.index_in_part for row in second.rows] == [2, 3]
-
-
-@pytest.mark.parametrize(("spare", "finished"), [(0.0, False), (60.0, True)])
-def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
-    wanted: tuple[Part, ...], spare: float, finished: bool
-) -> None:
-    stop = Stop()
-    drawn = _draw(wanted[:1], Pending(0.2), stop, size=1)
-    next(drawn)
-    next(drawn)  # one image took 0.2 s, one is pending, two are left: 0.6 s
-    stop.requested_at = time.monotonic() - GRACE_SECONDS + COMMIT_RESERVE_SECONDS + 0.5 + spare
-    if finished:
-        assert len(list(drawn)) == 2
-    else:
-        with pytest.raises(Stopped):
-            next(drawn)
-
-
 def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(
     wanted: tuple[Part, ...],
 ) -> None:
@@ -179,8 +135,8 @@ def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> Non
     started = time.perf_counter()
     (encoded,) = encode_parts(drawn, _encode, ParquetFormat(Png()), NoProgress())
     elapsed = time.perf_counter() - started
-    assert encoded.wait_seconds >= 0.2
-    assert encoded.encode_seconds <= elapsed - 0.2
+    assert encoded.seconds.encode_waits >= 0.2
+    assert encoded.seconds.encode <= elapsed - 0.2
 
 
 def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
@@ -221,18 +177,6 @@ class RecordedProgress(NoProgress):
 
     def add_committed(self, images: int) -> None:
         self.parts.append(images)
-
-
-def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...]) -> None:
-    def broken() -> Iterator[DrawnBatch]:
-        yield from _draw(wanted[:1], Model())
-        yield next(_draw(wanted[1:], Model()))
-        raise Stopped
-
-    finished = encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress())
-    assert next(finished).packed.part is wanted[0]
-    with pytest.raises(Stopped):
-        next(finished)
 
 
 def test_a_part_that_was_given_up_leaves_nothing_to_the_next_one(wanted: tuple[Part, ...]) -> None:
@@ -277,10 +221,10 @@ def test_few_parts_are_in_memory_while_a_store_does_not_answer(
             yield DrawnBatch(wanted[0], [], [])
 
     def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
-        return (EncodedPart(SlowPart(batch.part, answer), 0.0, 0.0) for batch in batches)
+        return (EncodedPart(SlowPart(batch.part, answer), StageSeconds()) for batch in batches)
 
     def run() -> None:
-        run_pipeline(draw(), finish, store, torch.device("cpu"), NoProgress(), Stop())
+        run_pipeline(draw(), finish, store, NoProgress(), Stop())
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
@@ -293,21 +237,14 @@ def test_few_parts_are_in_memory_while_a_store_does_not_answer(
     assert len(drawn) == 40
 
 
-def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
-    before = threads()
-    with closing(
-        encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress())
-    ) as finished:  # type: ignore[type-var]  # a generator
-        next(finished)
-    assert not lasting_threads(before)
-
-
 def _encoded(part: Part, places: Sequence[int]) -> EncodedPart:
     images = [
         encode_drawn_image(DrawnImage(place, picture(noise).rgb), Png())
         for place, noise in enumerate(places)
     ]
-    return EncodedPart(PackedParquet(part, part_to_parquet(part.rows, images)), 0.5, 0.25)
+    return EncodedPart(
+        PackedParquet(part, part_to_parquet(part.rows, images)), StageSeconds(encode=0.25)
+    )
 
 
 def _content(part: EncodedPart) -> bytes:
@@ -326,8 +263,8 @@ def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Sto
     for place, part in enumerate(commit_parts(iter(finished), store, progress)):
         assert progress.parts == [4, 4, 4, 2][: place + 1]
         assert part.part is wanted[place]
-        assert (part.wait_seconds, part.encode_seconds) == (0.5, 0.25)
-        assert part.write_seconds > 0
+        assert part.seconds.encode == 0.25
+        assert part.seconds.write > 0
         assert store.read(part.part.key) == _content(finished[place])
         assert not any(store.exists(later.key) for later in wanted[place + 1 :])
 
@@ -339,8 +276,3 @@ def test_a_part_that_another_pod_made_first_is_left_as_it_is(
     committed = list(commit_parts(iter([first, second]), store, NoProgress()))
     assert [each.part for each in committed] == [wanted[0], wanted[0]]
     assert store.read(wanted[0].key) == _content(first)
-
-
-def test_rows_of_parts_are_those_of_the_shard(wanted: tuple[Part, ...]) -> None:
-    assert [part.rows.num_rows for part in wanted] == [4, 4, 4, 2]
-    assert len(set(pa.concat_tables([part.rows for part in wanted])["image_id"].to_pylist())) == 14

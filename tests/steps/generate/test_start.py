@@ -2,19 +2,15 @@
 
 import subprocess
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing, NotInstalled
 from imagekiln.steps.generate.start import generate, require_libraries
 from imagekiln.steps.local import run
-from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage.local import LocalStore
 from tests import models
 from tests.runs import PROMPTS, job, planned, write_prompts
 
@@ -64,20 +60,6 @@ def test_run_and_shard_are_checked(tmp_path: Path) -> None:
         generate(str(tmp_path / "typo"), 0)
 
 
-def test_plan_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:2]).uri
-    reads = list[str]()
-    open_object = LocalStore.open
-
-    def counted(store: LocalStore, key: str) -> AbstractContextManager[BinaryIO]:
-        reads.append(key)
-        return open_object(store, key)
-
-    monkeypatch.setattr(LocalStore, "open", counted)
-    assert generate(run, 0) is not None
-    assert reads.count(PLAN_KEY) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
@@ -104,14 +86,3 @@ def test_hashing_begins_before_torch_is_imported(statement: str, tmp_path: Path)
     lines = done.stdout.splitlines()
     assert (lines[0], lines[-1]) == ("hash False", "end True")
     assert done.stdout.count("hash") == 1
-
-
-def test_run_that_is_not_there_is_said_without_importing_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; from imagekiln.workflows.cli.main import main; "
-        f"code = main(['generate', {str(tmp_path)!r}, '--shard', '0'], standalone_mode=False); "
-        "print(code, 'torch' in sys.modules, 'diffusers' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2", "False", "False"]
-    assert done.stderr.startswith(f"{tmp_path}: holds no plan.")

@@ -1,12 +1,9 @@
 """One shard, from its plan to its parts, with a real model."""
 
-import gc
 import io
-import itertools
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,14 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from diffusers import DiffusionPipeline
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
-from imagekiln.steps.generate.encoder import OutputEncoder
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
@@ -29,8 +23,8 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.models.facts import weights_digest as digest_of
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
-from imagekiln.steps.runs.keys import part_key, shard_key
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
+from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import load_stats
@@ -38,9 +32,8 @@ from imagekiln.steps.runtime.progress import ArgoFile, JsonLinesProgress, NoProg
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
-from imagekiln.steps.storage.store import Store
 from tests import models
-from tests.devices import StandIn, remove_gpu
+from tests.devices import remove_gpu
 from tests.faults import manifests
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, encoded, fill, planned
 from tests.threads import lasting_threads, threads
@@ -53,13 +46,6 @@ KEYS = [part_key(0, number) for number in range(3)]
 def there(tmp_path: Path) -> PlanResult:
     """A planned run of one shard with parts of 4, 4 and 2 images."""
     return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
-
-
-def _pixels(store: Store, keys: Sequence[str]) -> dict[str, str]:
-    tables = [
-        pq.read_table(store.uri_of(key), columns=["image_id", "pixels_sha256"]) for key in keys
-    ]
-    return {row["image_id"]: row["pixels_sha256"] for table in tables for row in table.to_pylist()}
 
 
 def _no_model() -> Denoiser:
@@ -128,12 +114,6 @@ def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: Pl
     assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
 
 
-def test_without_the_clock_of_a_process_no_start_is_in_the_statistics(there: PlanResult) -> None:
-    done = generate(there.uri, 0)
-    assert done is not None
-    assert done.start is None
-
-
 def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
     model = Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
     there = planned(
@@ -151,14 +131,6 @@ def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> N
     assert load_stats(store, 0) is None
 
 
-def test_where_nothing_is_missing_the_model_is_not_loaded(there: PlanResult) -> None:
-    fill(there)
-    assert (
-        generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), Stop())
-        is None
-    )
-
-
 def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
     there: PlanResult,
 ) -> None:
@@ -170,22 +142,6 @@ def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
     store.replace(KEYS[1], b"PAR1")
     with pytest.raises(BadInput, match=r"00000-0001.parquet: is damaged"):
         generate(there.uri, 0)
-
-
-def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(
-    tmp_path: Path,
-) -> None:
-    one = planned(
-        tmp_path, str(tmp_path / "one"), PROMPTS[:10], shard={"images": 100}, part={"images": 100}
-    )
-    many = planned(
-        tmp_path, str(tmp_path / "many"), PROMPTS[:10], shard={"images": 4}, part={"images": 4}
-    )
-    generate(one.uri, 0)
-    for number in (2, 0, 1):
-        generate(many.uri, number)
-    keys = [part_key(number, 0) for number in range(3)]
-    assert _pixels(open_store(one.uri), [part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
 
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -216,31 +172,6 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
 def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: PlanResult) -> None:
     with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
         generate(there.uri, number)
-
-
-def test_a_shard_s_list_that_is_not_the_plan_s_is_bad_input(there: PlanResult) -> None:
-    store = open_store(there.uri)
-    store.replace(shard_key(0), store.read(shard_key(0))[:-1] + b"!")
-    with pytest.raises(
-        BadInput, match=r"shards/00000.parquet: is not what was planned. Restore it, or plan anew"
-    ):
-        generate(there.uri, 0)
-
-
-def test_a_run_without_a_plan_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match=r"holds no plan\. Run `imagekiln plan` first"):
-        generate(str(tmp_path / "nowhere"), 0)
-
-
-def test_a_model_that_changed_since_planning_makes_nothing(tmp_path: Path) -> None:
-    model = shutil.copytree(models.folder("sd"), tmp_path / "model")
-    chosen = {"id": str(model), "dtype": "float32"}
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], model=chosen)
-    scheduler = Path(model) / "scheduler" / "scheduler_config.json"
-    scheduler.write_text(scheduler.read_text().replace("0.02", "0.03"))
-    with pytest.raises(BadInput, match="is not the model that the run was planned with"):
-        generate(there.uri, 0)
-    assert not open_store(there.uri).exists(KEYS[0])
 
 
 def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(
@@ -375,57 +306,6 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
     ]
 
 
-def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What takes time sleeps: a batch 48 ms, its encoding and writing 40 ms together."""
-    batches = 30
-    encoded = list[str]()
-    written = list[str]()
-    encoded_before = list[int]()
-    written_before = list[int]()
-
-    class SlowEncoder(OutputEncoder):
-        def __call__(self, picture: DrawnImage, row: ImageRow) -> EncodedImage:
-            time.sleep(0.02)  # of four at a time
-            image = super().__call__(picture, row)
-            encoded.append(row.image_id)
-            return image
-
-    class Device(StandIn):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            encoded_before.append(len(encoded))
-            written_before.append(len(written))
-            return super().draw(rows, size, check)
-
-    class SlowDisk(LocalStore):
-        def create(self, key: str, data: bytes) -> bool:
-            time.sleep(0.04)  # a part of two batches
-            created = super().create(key, data)
-            written.append(key)
-            return created
-
-    monkeypatch.setattr("imagekiln.steps.generate.attempt.OutputEncoder", SlowEncoder)
-    rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
-    there = planned(
-        tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8}
-    )
-    device = Device(0.048, models.SIDE)
-    done = generate_shard(
-        SlowDisk(Path(there.uri)), there.plan, 0, lambda: device, NoProgress(), Stop()
-    )
-    assert done is not None
-    assert device.batches == batches
-    assert done.seconds.encode + done.seconds.write > 0.04 * batches
-    # When the device begins a batch, the one before it is pending, and those before that are drawn.
-    hidden = [count < 4 * drawn for drawn, count in enumerate(encoded_before[1:])]
-    assert sum(hidden) > batches / 2, "what was drawn last is encoded beside the device"
-    hidden = [count < drawn // 2 for drawn, count in enumerate(written_before[1:])]
-    assert sum(hidden) > batches / 4, "and written: a part is drawn with every second batch"
-
-
 class Broken:
     """A device's event that tells, when it is waited for, what went wrong."""
 
@@ -459,54 +339,6 @@ def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_i
     assert statuses == ["ok"] * 10
 
 
-@pytest.mark.slow
-def test_pictures_that_come_late_are_those_that_come_at_once(
-    there: PlanResult, tmp_path: Path
-) -> None:
-    class Late(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            drawn = super().draw(rows, size, check)
-            return PendingBatch(len(rows), Slowly(), lambda: [*drawn])
-
-    class Slowly:
-        def synchronize(self) -> None:
-            threading.Event().wait(0.02)
-
-    store = open_store(there.uri)
-    generate_shard(store, there.plan, 0, lambda: Late(models.pipe("sd")), NoProgress(), Stop())
-    other = planned(tmp_path, str(tmp_path / "other"), PROMPTS[:10], shard={"images": 100})
-    generate(other.uri, 0)
-    assert _pixels(store, KEYS) == _pixels(open_store(other.uri), KEYS)
-
-
-def test_no_tensor_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
-    rows = [{"prompt": "the same", "seed": place} for place in range(48)]
-    there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 100})
-    batches, tensors = itertools.count(1), list[int]()
-
-    class Counted(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            drawn = super().draw(rows, size, check)
-            if next(batches) in (4, 12):
-                gc.collect()
-                tensors.append(sum(type(each) is torch.Tensor for each in gc.get_objects()))
-            return drawn
-
-    generate_shard(
-        open_store(there.uri),
-        there.plan,
-        0,
-        lambda: Counted(models.pipe("sd")),
-        NoProgress(),
-        Stop(),
-    )
-    assert tensors[1] <= tensors[0]
-
-
 def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: PlanResult) -> None:
     class Small(Denoiser):
         def draw(
@@ -525,26 +357,6 @@ def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Pla
     assert all(
         pq.read_table(store.uri_of(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS
     )
-
-
-def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
-    open_denoiser = LazyDenoiser(open_store(there.uri), there.plan)
-    assert open_denoiser() is open_denoiser()
-
-
-def test_model_is_freed_with_the_call_that_loaded_it(there: PlanResult) -> None:
-    def pipelines() -> set[int]:
-        kept = gc.get_objects()
-        return {id(item) for item in kept if issubclass(type(item), DiffusionPipeline)}
-
-    earlier = pipelines()
-    gc.disable()
-    try:
-        assert generate(there.uri, 0) is not None
-        assert pipelines() <= earlier
-    finally:
-        gc.enable()
 
 
 def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:

@@ -1,7 +1,6 @@
 """One batch size on a stand-in for a model, with a clock of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import device_error
-from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
+from imagekiln.steps.generate.trial import Trial, TrialBudget
 from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
 
@@ -73,13 +72,6 @@ def test_what_all_steps_take_follows_from_a_few(batch: int) -> None:
     assert set(model.drawn) == {(batch, batch, 4)}
 
 
-def test_an_image_of_fewer_steps_is_drawn_whole() -> None:
-    model = Model()
-    found = _trial(model, replace(PARAMETERS, steps=1)).measure(2)
-    assert found is not None
-    assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})
-
-
 def test_the_first_draw_only_warms_up_and_the_fastest_counts() -> None:
     model = Model([100.0, 7.0, 0.0, 3.0])
     found = _trial(model, seconds=20.0).measure(2)
@@ -127,17 +119,6 @@ def test_device_whose_failure_the_denoiser_noticed_is_reported_with_what_to_type
     assert str(caught.value) == (
         "the device failed (CUDA error: unspecified launch failure). Tune again."
     )
-
-
-def test_a_pipeline_that_tells_of_no_steps_is_taken_to_do_nothing_else() -> None:
-    assert extrapolate([0.0, 8.0], steps=4, all_steps=30) == 60.0
-
-
-def test_a_sampler_that_runs_the_model_twice_a_step_takes_twice_as_long() -> None:
-    once = [0.0, *(1.0 * tick for tick in range(1, 5)), 5.0]
-    twice = [0.0, *(1.0 * tick for tick in range(1, 8)), 8.0]  # seven calls in four steps
-    assert extrapolate(once, steps=4, all_steps=40) == pytest.approx(41)
-    assert extrapolate(twice, steps=4, all_steps=40) == pytest.approx(71)
 
 
 class Event:

@@ -1,6 +1,5 @@
 """Tuning for real: the bundled model on the CPU, with little effort."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,16 +9,14 @@ import torch
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import tune
-from imagekiln.steps.generate.batch_search import BatchMeasurement
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.trial import Trial, TrialBudget
+from imagekiln.steps.generate.trial import BatchMeasurement, Trial, TrialBudget
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import MAX_BATCH_IMAGES, TuningResult, read_tuning_file
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.storage.uri import resolve_path
 from tests.jobs import job
 from tests.models import Untyped
 
@@ -138,16 +135,6 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(
     assert not (tmp_path / "tuning.yaml").exists()
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
-    (tmp_path / "file").touch()
-    with pytest.raises(BadInput):
-        tune.tune(_job(tmp_path), str(tmp_path / "file" / "tuning.yaml"))
-    assert asked == []
-
-
 @pytest.mark.parametrize(
     ("size", "told"),
     [
@@ -171,14 +158,6 @@ def test_a_size_that_rows_could_not_have_is_refused(
 def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="no such model folder"):
         _tuned(_job(tmp_path, model={"id": "./absent"}), tmp_path)
-
-
-def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tune, "load_denoiser", None)
-    with pytest.raises(BadInput, match=r"speed\.quantization is fp8, which needs bfloat16"):
-        _tuned(_job(tmp_path, speed={"quantization": "fp8"}), tmp_path)
 
 
 def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
@@ -212,21 +191,3 @@ def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
     first_of_next = modes.index("whole", 1)
     assert set(modes[1:first_of_next]) == {"slices"}
     assert set(modes[first_of_next:]) == {"whole"}
-
-
-def test_a_model_in_a_folder_far_down_is_kept_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
-    folder = tmp_path.joinpath(*["far" * 40] * 5)
-    shutil.copytree(resolve_path("bundled:shapes"), folder)
-    (entry,) = _tuned(
-        _job(tmp_path, model={"id": str(folder), "dtype": "float32"}), tmp_path
-    ).entries
-    assert entry.model.startswith(str(tmp_path))
-
-
-def test_time_that_is_over_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
-    done = tune.tune(_job(tmp_path), str(tmp_path / "t.yaml"), effort=TrialBudget(minutes=0))
-    assert (asked, done.entries[0].stopped) == ([1], "time")

@@ -10,7 +10,7 @@ from imagekiln.steps.generate.worker_environments import choose_environments, gp
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.local import preview, run
-from imagekiln.steps.runtime.cpus import available_cpus
+from imagekiln.steps.runtime.machine import available_cpus
 
 
 def _job(device: str) -> Job:
@@ -24,11 +24,6 @@ def test_run_on_the_cpu_has_one_worker_unless_more_are_asked_for(
     assert choose_environments(_job("cpu"), None) == [{}]
     threads = str(max(1, available_cpus() // 3))
     assert choose_environments(_job("cpu"), 3) == [{"OMP_NUM_THREADS": threads}] * 3
-
-
-def test_threads_that_the_user_sets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert choose_environments(_job("cpu"), 2) == [{}, {}]
 
 
 def test_each_worker_sees_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

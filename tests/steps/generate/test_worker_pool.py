@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, NotDrawn, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate import worker_pool
 from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.runtime.progress import Event, NoProgress
@@ -19,10 +19,10 @@ from tests.runs import planned
 # Real workers, but for what they do with a unit: BODY.
 WORKER_CODE = """
 import os, signal, sys, time, types
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 sys.path[:] = {path!r}
-from imagekiln.steps.errors import BadInput, NotDrawn, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 folder = Path(FOLDER)
 
 def wait_until(is_true):
@@ -31,7 +31,7 @@ def wait_until(is_true):
         assert time.monotonic() < began + 60
         time.sleep(0.01)
 
-def make_shard(shard, *, progress, stop, startup, parts, **_):
+def generate_shard(store, plan, shard, model, progress, stop, startup, *, parts, record):
     if startup is not None:
         startup.result(60)  # the digest of the model's files: nothing is committed before
     unit = "%d-%d" % (shard, parts.start)
@@ -41,14 +41,11 @@ def make_shard(shard, *, progress, stop, startup, parts, **_):
     for part in range(parts.start, parts.stop):
         (folder / ("made-%d-%d" % (shard, part))).touch(exist_ok=False)
 
-@contextmanager
-def open_stage(*_):
-    yield make_shard
-
 def replace(name, **content):
     sys.modules["imagekiln.steps.generate." + name] = types.SimpleNamespace(**content)
 
-replace("shard_stages", open_stage=open_stage)
+model = types.SimpleNamespace(close=lambda: None)
+replace("step", generate_shard=generate_shard, LazyDenoiser=lambda *_: model)
 begin = lambda *_, actual_digest: nullcontext(actual_digest)
 startup = types.SimpleNamespace(begin=begin)
 replace("diffusion.startup", Startup=startup)
@@ -153,12 +150,6 @@ def test_mistake_that_a_worker_finds_ends_all_and_is_told_as_one(run: _Run) -> N
     with pytest.raises(BadInput, match=r"^the model is odd\. Correct it\.$"):
         run.make('raise BadInput("the model is odd. Correct it.")', workers=1)
     assert len(run.begun) == 1
-
-
-def test_unit_that_was_never_drawn_costs_no_other_and_is_told(run: _Run) -> None:
-    with pytest.raises(NotDrawn, match="shard 0 was never drawn"):
-        run.make('if shard == 0: raise NotDrawn("shard 0 was never drawn")')
-    assert run.made == {part for part in ALL_PARTS if part[0] != "0"}
 
 
 def test_another_worker_makes_the_unit_of_one_that_was_killed(run: _Run) -> None:

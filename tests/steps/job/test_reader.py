@@ -75,7 +75,7 @@ def test_every_mistake_is_reported_at_its_own_line() -> None:
         "job.yaml:10: unknown is not a setting; the settings are name, prompts, rewrite, output, "
         "model, columns, carry, defaults, format, card, encoding, metadata, c2pa, shard, part, "
         "batch, device, threads, speed, limits, gates, scores, keep, passes, "
-        "separate_passes, price_per_hour, prices, budget, run_id, skip_existing, "
+        "price_per_hour, prices, budget, run_id, skip_existing, "
         "unconditional_writes, cluster.",
     ]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +11,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.generate.shard_stages import open_stage
-from imagekiln.steps.generate.step import ALL_PARTS
+from imagekiln.steps.generate.step import ALL_PARTS, LazyDenoiser, generate_shard
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import plan_next_round, retry
@@ -194,8 +194,8 @@ def begin(store: Store, plan: Plan) -> Round:
 def generate(planned_run: Round, number: int, parts: slice = ALL_PARTS) -> None:
     """Make what is missing of a shard of a run or of one of its rounds."""
     store, plan = planned_run.store, planned_run.plan
-    with open_stage("whole", store, plan) as make:
-        make(number, progress=NoProgress(), stop=Stop(), parts=parts)
+    with closing(LazyDenoiser(store, plan)) as denoiser:
+        generate_shard(store, plan, number, denoiser, NoProgress(), Stop(), parts=parts)
 
 
 def stored_objects(store: Store) -> dict[str, bytes]:

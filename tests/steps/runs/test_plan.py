@@ -81,7 +81,7 @@ def test_plan_of_another_version_is_refused_before_it_is_read(tmp_path: Path) ->
     other_version = json.dumps({**content, "schema_version": 1, "job": "other"})
     assert refusal(other_version.encode()) == (
         "run/plan.json: has version 1, and this Imagekiln reads 2. "
-        "Use the Imagekiln that planned the run, or run the job again under another run_id."
+        "Use the Imagekiln that wrote it, or make it anew under another name."
     )
 
 
@@ -98,11 +98,9 @@ def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
     assert "job.defaults.steps" in refusal(content.replace(b'"steps": 30', b'"steps": 0'))
 
 
-@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "changes",
     [
-        {"run_id": ""},
         {"run_id": "../other"},
         {"run_id": "{{=sprig.repeat(9, 'a')}}"},
         {"part_images": 0},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagekiln.steps.runtime.gpus import visible_gpus
+from imagekiln.steps.runtime.machine import visible_gpus
 
 
 @pytest.mark.parametrize(

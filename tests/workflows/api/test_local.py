@@ -94,19 +94,13 @@ def test_failure_comes_without_the_errors_behind_it(job_file: Path) -> None:
     assert sum(line.startswith("Traceback") for line in lines) == 1
 
 
-def test_result_is_short_at_a_prompt_and_a_page_in_a_notebook(tmp_path: Path) -> None:
-    rows = [{"prompt": "<script>alert(1)</script>", "id": f"row-{place}"} for place in range(8)]
+def test_result_is_short_at_a_prompt(tmp_path: Path) -> None:
+    rows = [{"prompt": "a ring", "id": f"row-{place}"} for place in range(8)]
     plan = planned(tmp_path, str(tmp_path / "out"), rows)
     fill(plan, {3: not_ok(3)})
     summary = imagekiln.aggregate(plan.uri, failed_share=0.5)
     result = RunResult(plan.uri, summary, before=False)
     assert repr(result) == f"RunResult(uri={plan.uri!r}, images=8, ok=7)"
-    page = result._repr_html_()
-    assert "8 images (7 ok, 1 failed)" in page
-    assert page.count('src="data:image/jpeg;base64,') == 6
-    assert "<script" not in page
-    assert "&lt;script&gt;alert(1)" in page
-    assert f"{plan.uri}/report/index.html" in page
 
 
 def test_mistake_in_the_job_is_a_sentence(job_file: Path) -> None:

@@ -121,25 +121,6 @@ def test_generate_as_json_is_the_shard_s_statistics(job: str) -> None:
     assert json.loads(again.stdout) is None
 
 
-def test_stages_of_a_shard_are_done_one_by_one(job: str) -> None:
-    passes = ("--set", "passes={over: {kind: refine, strength: 1.0}}")
-    run = plan_run(job, *passes, "--set", "separate_passes=true")
-    too_early = kiln("generate", run, "--shard", "1", "--stage", "passes")
-    assert too_early.exit_code == 75
-    assert f"Draw it first (`imagekiln generate {run} --shard 1 --stage draw`)" in too_early.stderr
-
-    drawn = kiln("generate", run, "--shard", "1", "--stage", "draw")
-    assert re.fullmatch(r"Shard 1: drawn in .* on cpu.*; its passes are to come\.\n", drawn.stdout)
-    again = kiln("generate", run, "--shard", "1", "--stage", "draw")
-    assert again.stdout == "Nothing is left to draw.\n"
-    passed = kiln("generate", run, "--shard", "1", "--stage", "passes")
-    assert passed.stdout.startswith("Shard 1: 2 images, ")
-
-    found = parse_json(kiln("generate", run, "--shard", "0", "--format", "json"))
-    assert found == json.loads(open_store(run).read(stats_key(0)))
-    assert kiln("aggregate", run).stdout.endswith(": 6 of 6 images are ok.\n")
-
-
 def test_generate_tells_its_progress_on_stderr_and_in_argo_s_file(
     job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

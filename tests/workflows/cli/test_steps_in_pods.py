@@ -65,7 +65,6 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "canary": "0",
         "pods_here": str(shards),
         "workflows": "0",
-        "stage": "all",
         "parallelism": "3",
         "priority": "7",
         "priority_class": "nights",

@@ -35,24 +35,22 @@ def plan(images: int, pods: int, **more: str) -> Json:
     }  # fmt: skip
 
 
-def shard(number: int, *pods: Json, stage: str = "all") -> list[Json]:
+def shard(number: int, *pods: Json) -> list[Json]:
     """A shard's retry node and its pods."""
-    place_of_stage = {"all": "", "draw": "d", "passes": "p"}[stage]
     common: Json = {
         "templateName": "generate",
         "inputs": {
             "parameters": [
                 {"name": "run", "value": "s3://out/run"},
                 {"name": "shard", "value": str(number)},
-                {"name": "stage", "value": stage},
             ]
         },
     }
     children = [
-        {**common, "type": "Pod", "id": f"postcards-1-{place_of_stage}{number}{place}", **pod}
+        {**common, "type": "Pod", "id": f"postcards-1-{number}{place}", **pod}
         for place, pod in enumerate(pods)
     ]
-    parent_id = f"postcards-1-{place_of_stage}9{number}"
+    parent_id = f"postcards-1-9{number}"
     parent = {**common, "type": "Retry", "id": parent_id, "phase": "Running"}
     return [{**parent, "children": [child["id"] for child in children]}, *children]
 
@@ -384,24 +382,6 @@ def test_canary_that_ended_before_argo_read_its_progress_counts_as_the_job_says(
     with_job = parent | {"spec": {"arguments": {"parameters": [job]}}}
     status = read_status(with_job)
     assert (status.made, status.rate, status.seconds_left) == (24, None, None)
-
-
-def test_pods_and_images_are_those_of_the_stage_at_hand() -> None:
-    canary = shard(0, pod("Succeeded", "24/24"))
-    drawing = [
-        *shard(1, pod("Succeeded", "100/100"), stage="draw"),
-        *shard(2, pod("Running", "40/76"), stage="draw"),
-    ]
-    nodes = [plan(200, 3, canary="1", stage="draw"), *canary, *drawing]
-    status = read_status(workflow(*nodes))
-    assert (status.stage, status.made) == ("generate", 24 + 100 + 40)
-    assert status.pods == PodCounts(waiting=0, running=1, done=2, failed=0)
-
-    passing = shard(1, pod("Running", "10/100"), stage="passes")
-    status = read_status(workflow(*nodes, *passing))
-    assert (status.stage, status.made) == ("passes", 24 + 10)
-    assert status.pods == PodCounts(waiting=0, running=1, done=1, failed=0)
-    assert "passes; pods 1 running, 1 done; 34 of 200 images" in status_line(status)
 
 
 def test_compressed_nodes_are_read() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagekiln.steps.errors import NotDrawn, StorageRefused
+from imagekiln.steps.errors import StorageRefused
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod import outcome
 from imagekiln.workflows.pod.outcome import MAX_FAILURES
@@ -125,9 +125,6 @@ def test_workflow_without_failures_reports_none() -> None:
     assert result.stdout.splitlines()[1:] == []
 
 
-NOT_DRAWN = f"s3://bucket/run: {NotDrawn.phrase} of 2 parts of shard 3"
-
-
 def _node(name: str, template: str, message: str) -> dict[str, str]:
     """A failed node as Argo 4.1 lists it for the exit handler."""
     return {
@@ -151,25 +148,6 @@ def test_second_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() 
     failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
     result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
     assert result.stdout.splitlines()[1] == "Cause: generate of shard 13: GPU 0 fell off the bus"
-
-
-@pytest.mark.parametrize("pass_first", [False, True])
-def test_cause_is_what_kept_a_shard_from_being_drawn(pass_first: bool) -> None:
-    drawing = [
-        _node("shard(3:3)", "generate", "retryStrategy.expression evaluated to false"),
-        _node("shard(3:3)(0)", "generate", "main: Error (exit code 2): the LoRA does not fit"),
-    ]
-    passing = [
-        _node("shard(3:3)", "generate", "No more retries left"),
-        *(
-            _node(f"shard(3:3)({attempt})", "generate", f"main: Error (exit code 75): {NOT_DRAWN}")
-            for attempt in range(3)
-        ),
-    ]
-    nodes = passing + drawing if pass_first else drawing + passing
-    failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
-    result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
-    assert result.stdout.splitlines()[1] == "Cause: generate of shard 3: the LoRA does not fit"
 
 
 def test_cause_names_no_shard_where_prompts_were_not_rewritten() -> None:

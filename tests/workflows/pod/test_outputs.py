@@ -3,7 +3,6 @@
 import json
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from imagekiln.workflows.pod.outputs import (
 )
 from imagekiln.workflows.pod.run_metrics import write_figures
 from imagekiln.workflows.pod.spending_export import SpendingExport
-from imagekiln.workflows.templates.child_workflows import MAX_PODS, PodSplit, split_pods
 from tests.jobs import files
 from tests.runs import finished, planned
 
@@ -93,17 +91,6 @@ def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None
     assert summary.ok == summary.images > 0
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_plan_says_whether_passes_have_pods_of_their_own(tmp_path: Path, separate: bool) -> None:
-    passes: dict[str, Any] = {
-        "passes": {"over": {"kind": "refine", "strength": 1.0}},
-        "separate_passes": separate,
-    }
-    planned_run = planned(tmp_path, str(tmp_path / "out"), **passes)
-    write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
-    assert (tmp_path / "outputs" / "stage").read_text() == ("draw" if separate else "all")
-
-
 def test_run_with_a_long_id_has_a_label_that_kubernetes_takes(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="a" * 62 + "-" + "b" * 37)
     write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
@@ -129,13 +116,6 @@ def test_store_that_says_nothing_holds_no_pod_for_long(
     assert store is not None
     with pytest.raises(TryAgain, match="does not answer"):
         require_answer(store)
-
-
-def test_two_stages_make_a_workflow_full_with_half_the_shards() -> None:
-    half = MAX_PODS // 2
-    assert split_pods(half, stages=2) == PodSplit(half, half, 0)
-    assert split_pods(half + 1, stages=2) == PodSplit(half + 1, 0, 1)
-    assert split_pods(MAX_PODS) == PodSplit(MAX_PODS, MAX_PODS, 0)
 
 
 def test_full_disk_is_worth_another_try(tmp_path: Path) -> None:

@@ -37,8 +37,6 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
         "workflow.name": "postcards",
         '=sprig.trimAll("-.", sprig.trunc(-59, workflow.name))': "postcards",
         "inputs.parameters.number": "2",
-        "inputs.parameters.stage": "passes",
-        '=inputs.parameters.stage == "passes" ? "p" : ""': "p",
         "inputs.parameters.parallelism": "8",
         "inputs.parameters.priority": "-10",
         "inputs.parameters.job_name": "1e3",
@@ -54,7 +52,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     workflow = yaml.safe_load(text)
 
     labels = {"imagekiln.dev/part-of": "postcards"}
-    assert workflow["metadata"] == {"name": "postcards-p2", "labels": labels}
+    assert workflow["metadata"] == {"name": "postcards-2", "labels": labels}
     spec = workflow["spec"]
     assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
     parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
@@ -62,7 +60,6 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
         "run": run,
         "first": "4000",
         "count": "4000",
-        "stage": "passes",
         "job_name": "1e3",
         "run_id": "2026-11-21",
         "gpu-image": "1e3",
@@ -81,12 +78,11 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
 def test_name_of_a_child_workflow_is_one_that_argo_takes(parent: str) -> None:
     manifest = _templates()["further-one"]["resource"]["manifest"]
     values = {"workflow.name": parent, "inputs.parameters.number": "99"}
-    marked = manifest.replace('{{=inputs.parameters.stage == "passes" ? "p" : ""}}', "p")
-    filled = json.loads(fill_in(json.dumps(marked), values))
+    filled = json.loads(fill_in(json.dumps(manifest), values))
     name = re.findall(r"^  name: '?([^'\n]+)'?$", filled, re.MULTILINE)[0]
     assert re.fullmatch(OBJECT_NAME_PATTERN, name)
     assert len(name) <= MAX_CHARS
-    assert name.endswith(f"{parent[-50:]}-p99")  # what tells one night from another
+    assert name.endswith(f"{parent[-50:]}-99")  # what tells one night from another
 
 
 def test_number_of_shards_in_one_workflow_is_the_callers() -> None:

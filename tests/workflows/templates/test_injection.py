@@ -42,7 +42,7 @@ FRAGMENTS = (*HOSTILE, "{", "}", "{{", "}}", "{{=", "'", '"', "\\", "\n", "a", "
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 # What our own steps hand on, as numbers, or in the characters of a name or URI.
 OWN_INPUTS = {
-    "run", "number", "shard", "first", "count", "judge", "stage", "pods", "workflows",
+    "run", "number", "shard", "first", "count", "judge", "pods", "workflows",
     "parallelism", "priority", "priority_class", "job_name", "run_id", "rewriter", "rewriters",
 }  # fmt: skip
 

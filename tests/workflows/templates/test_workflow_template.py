@@ -325,7 +325,7 @@ def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge", "stage", "rewriter", "rewriters")
+    inputs = ("run", "shard", "judge", "rewriter", "rewriters")
     allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     for name in ("gpu", "cached-claim", "gpu-4"):
         rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
@@ -454,27 +454,6 @@ def test_nothing_else_starts_before_a_canary_is_good() -> None:
     assert tasks["canary"]["when"] == "{{tasks.plan.outputs.parameters.canary}} == 1"
     for name in ("generate", "generate-further"):
         assert tasks[name]["depends"] == "(canary.Succeeded || canary.Skipped)"
-    for name in ("pass", "pass-further"):  # nor after one that is not
-        assert "Omitted" not in tasks[name]["depends"]
     # Where it failed, its own sentence is the workflow's: nobody counts what is missing.
     assert "canary.Failed" not in tasks["aggregate"]["depends"]
     assert "(canary.Succeeded || canary.Skipped || canary.Omitted)" in tasks["aggregate"]["depends"]
-
-
-def test_passes_of_their_own_begin_once_all_is_drawn_and_only_where_the_plan_says_so() -> None:
-    (main,) = (item for item in _template("gpu")["spec"]["templates"] if item["name"] == "main")
-    tasks = {task["name"]: task for task in main["dag"]["tasks"]}
-    for name in ("pass", "pass-further"):
-        assert tasks[name]["when"] == "{{tasks.plan.outputs.parameters.stage}} == draw"
-        for drawing in ("generate", "generate-further"):
-            for result in ("Succeeded", "Failed", "Errored", "Skipped"):
-                assert f"{drawing}.{result}" in tasks[name]["depends"]
-        assert f"{name}.Skipped" in tasks["aggregate"]["depends"]
-        (stage,) = (
-            item["value"]
-            for item in tasks[name]["arguments"]["parameters"]
-            if item["name"] == "stage"
-        )
-        assert stage == "passes"
-    canary = {item["name"] for item in tasks["canary"]["arguments"]["parameters"]}
-    assert "stage" not in canary  # it does both

@@ -171,7 +171,7 @@ def test_large_images_are_not_all_copied_beside_the_report(hostile: PlanResult) 
         for place in range(4)
     ]
     marked = {"low_contrast": samples[3:]}
-    data = ReportData("run", hostile.plan, summary, None, samples, marked)
+    data = ReportData("run", hostile.plan, summary, samples, marked)
     page = Page(render_report(data))
     assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
     assert any(text.startswith("2 images open in full size;") for text in page.texts)
@@ -334,18 +334,8 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
         ),
         usage=DeviceUsage(busy=0.95, peak_memory=31_400_000_000),
     )
-    contents = ReportData(
-        "s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), []
-    )
+    contents = ReportData("s3://bucket/a run", hostile.plan, sums, [])
     return contents, render_report(contents)
-
-
-def test_what_a_run_took_outside_of_shards_is_told_apart(large: tuple[ReportData, str]) -> None:
-    price = DevicePrice("H100", spot=False, gpu_hours=1.5, per_hour=None, source="")
-    spending = Spending(UseAmounts(total=7200.0), prices=(price,))
-    section = cost_section(replace(large[0].summary, spending=spending, device_hours=2.0))
-    assert section is not None
-    assert "0.5 device-hours more went into starting" in " ".join(section.sentences)
 
 
 def test_the_time_of_a_short_run_is_given_in_seconds(large: tuple[ReportData, str]) -> None:
@@ -367,7 +357,6 @@ def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
     assert page.after("cost in the currency of the price, 2.50 per device-hour") == "2,500.00"
     assert "15 more causes" in page.texts
     assert any(text.startswith("And at least 80 more causes") for text in page.texts)
-    assert "the-one-before" in page.texts
 
 
 def test_device_usage_and_bottleneck_are_on_the_page(
@@ -512,9 +501,7 @@ def test_rounds_and_images_of_earlier_runs_are_on_the_page(hostile: PlanResult) 
     summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
     page = Page(
         render_report(
-            ReportData(
-                "run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, []
-            )
+            ReportData("run", hostile.plan, replace(summary, rounds=2, existing_images=1234), [])
         )
     )
     assert page.after("retry rounds") == "2"

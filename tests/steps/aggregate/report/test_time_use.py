@@ -111,15 +111,6 @@ def test_a_stage_that_took_nothing_has_no_line() -> None:
     assert "compile" not in result.chart.text
 
 
-def test_time_of_a_version_that_knew_fewer_stages_is_named_as_it_was() -> None:
-    result = _spent(StageSeconds(total=100.0, load=5.0, denoise=90.0))
-    assert [each.name for each in result.sequential] == [
-        "load the model",
-        "text, denoise, decode",
-        "start and end",
-    ]
-
-
 def test_a_short_run_has_no_plot_and_one_without_statistics_nothing() -> None:
     assert _spent(StageSeconds(total=MIN_PLOT_SECONDS - 1)).chart.plot is None
     assert summarize_time_use(StageSeconds(), DeviceUsage()) is None

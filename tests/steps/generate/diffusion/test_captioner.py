@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from imagekiln.steps.generate.diffusion.captioner import load_captioner
+from imagekiln.steps.generate.diffusion.transformers_models import load_captioner
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass
 from imagekiln.steps.models.facts import weights_digest

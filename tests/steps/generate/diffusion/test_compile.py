@@ -5,11 +5,9 @@ import inspect
 import logging
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +19,6 @@ import torch
 import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
-from imagekiln.steps.generate.diffusion import text_encoding
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.compile import BLOCK_CLASSES, log
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
@@ -33,7 +30,6 @@ from imagekiln.steps.generate.diffusion.patches import (
     PYTORCH_CACHE_VARIABLE,
     shared_code_folder,
 )
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
@@ -42,7 +38,6 @@ from imagekiln.steps.local import run
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import adapters, loras, models, runs
@@ -172,32 +167,6 @@ def test_the_blocks_of_every_denoiser_that_is_compiled_by_them_exist_in_diffuser
 
 
 @pytest.mark.slow
-def test_pytorch_s_own_limit_of_recompilations_does_not_count() -> None:
-    denoiser = Denoiser(_one_block(), ON)
-    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
-        _drawn(denoiser, _rows(1), 1)
-        count = denoiser.compiled_pipeline.clock.count
-        _drawn(denoiser, _rows(1, width=32), 1)
-    assert denoiser.compiled_pipeline.clock.count == 2 * count
-
-
-@pytest.mark.slow
-def test_shapes_beyond_the_most_that_are_compiled_are_drawn_plainly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(compile_module, "MAX_COMPILED_SHAPES", 1)
-    denoiser = Denoiser(_one_block(), ON)
-    _drawn(denoiser, _rows())
-    wide = _rows(width=32)
-    count = denoiser.compiled_pipeline.clock.count
-    drawn = _drawn(denoiser, wide)
-    assert all(map(np.array_equal, drawn, _drawn(Denoiser(_one_block()), wide)))
-    with torch.compiler.set_stance("fail_on_recompile"):
-        _drawn(denoiser, _rows())
-    assert denoiser.compiled_pipeline.clock.count == count
-
-
-@pytest.mark.slow
 def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     last = _rows(width=24, height=32)
     alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
@@ -299,99 +268,6 @@ def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
     assert (len(shared.asked), len(decoders)) == (3, 1)  # both sets of LoRAs decode alike
 
 
-class SlowlyShared(Shared):
-    """Takes a while to fetch and unpack code."""
-
-    @contextmanager
-    def shared(self, batch: str) -> Iterator[None]:
-        time.sleep(0.5)
-        with super().shared(batch):
-            yield
-
-
-@pytest.mark.slow
-def test_fetching_and_unpacking_code_is_no_part_of_the_first_step() -> None:
-    clock = StartClock()
-    cache = cast("CompileCache", SlowlyShared())
-    denoiser = Denoiser(_one_block(), ON, cache, start_clock=clock)
-    compile_clock = denoiser.compiled_pipeline.clock
-
-    def end_step() -> None:
-        clock.end_first_step(compile_clock.seconds, 0.0)
-
-    clock.begin_drawing()
-    started = time.perf_counter()
-    denoiser.draw(_rows(), 2, end_step)
-    elapsed = time.perf_counter() - started
-    assert clock.seconds is not None
-    assert clock.seconds.code > 0.5
-    assert clock.seconds.first_step <= elapsed - 0.5
-
-
-@pytest.mark.slow
-def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, pipe = Shared(), _one_block()
-    denoiser = Denoiser(pipe, ON, cast("CompileCache", shared))
-    decode = pipe.vae.decode
-    pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
-    with pytest.raises(ZeroDivisionError):
-        _drawn(denoiser, _rows())
-    pipe.vae.decode = decode
-    _drawn(denoiser, _rows())
-    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": _failing})
-    torch.compiler.reset()
-    _drawn(Denoiser(_one_block(), ON, cast("CompileCache", shared)), _rows())
-    # The decoder's own code is whole from the second batch on.
-    assert [shape for shape in shared.left if not shape.startswith("decoder")] == []
-    assert len([shape for shape in shared.asked if not shape.startswith("decoder")]) == 2
-
-
-@pytest.mark.slow
-def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> None:
-    pipe = _one_block()
-    denoiser = Denoiser(pipe, ON)
-    _drawn(denoiser, _rows())
-    compiled = denoiser.compiled_pipeline.clock.count
-    for network in (pipe.unet, pipe.vae.decoder):
-        network.compile(dynamic=False, backend=_failing)
-    drawn = _drawn(denoiser, _rows(guidance=1.0))  # another shape: the network sees half as many
-    assert denoiser.compiled_pipeline.clock.count > compiled
-    plain = _drawn(Denoiser(_one_block()), _rows(guidance=1.0))
-    assert all(map(np.array_equal, drawn, plain))
-
-
-@pytest.mark.slow
-def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
-    pipe = _one_block()
-    denoiser = Denoiser(pipe, ON)
-    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 2)
-    (failed,) = next(rescue.draw_batches([image_row(sampler="flow_euler")]))
-    assert failed.status == "failed"
-    decode = pipe.vae.decode
-    pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
-    (failed,) = next(rescue.draw_batches([image_row()]))
-    assert failed.error == "ZeroDivisionError: division by zero"
-    pipe.vae.decode = decode
-    compiled = denoiser.compiled_pipeline.clock.count
-    (good,) = next(rescue.draw_batches([image_row()]))
-    assert (good.status, denoiser.compiled_pipeline.mode) == ("ok", "whole")
-    assert denoiser.compiled_pipeline.clock.count > compiled
-
-
-@pytest.mark.slow
-def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails() -> None:
-    pipe = models.pipe("flux")
-    denoiser = Denoiser(pipe, ON)
-
-    def full(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("out of memory")
-
-    pipe.vae.decode = full
-    with pytest.raises(torch.OutOfMemoryError):
-        denoiser.draw(_rows(), 2, lambda: None)
-    assert denoiser.compiled_pipeline.mode == "regional"
-
-
 @pytest.mark.parametrize("speed", [SpeedSettings(), SpeedSettings(compile="off")])
 def test_a_cpu_runs_the_model_as_it_is_unless_told_otherwise(speed: SpeedSettings) -> None:
     denoiser = Denoiser(_one_block(), speed)
@@ -423,19 +299,6 @@ def test_code_that_another_user_of_the_machine_may_have_left_is_not_run(
     assert f"{folder}: is not a folder that you alone can write" in caplog.text
 
 
-def test_a_pipeline_of_no_known_family_runs_as_it_is() -> None:
-    class Unknown(type(_one_block())):  # type: ignore[misc]  # whatever diffusers gives
-        """A pipeline that stands in no table."""
-
-    plain = _one_block()
-    assert (
-        Denoiser(
-            Unknown(**plain.components, requires_safety_checker=False), ON
-        ).compiled_pipeline.mode
-        == "none"
-    )
-
-
 @pytest.mark.slow
 def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -> None:
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:6])
@@ -460,80 +323,3 @@ def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -
             for uri, row in ((compiled, one), (plain, other))
         )
         assert np.abs(drawn.astype(int) - wanted).max() <= 2
-
-
-class WatchedTexts:
-    """Encodes texts slowly outside the main thread, and knows which of them is at hand.
-
-    A text is at hand until some time after it is `released`.
-    """
-
-    def __init__(self, encode: Callable[..., object]) -> None:
-        self.released = threading.Event()
-        self.released.set()
-        self.at_hand: str | None = None
-        self.ahead: list[str] = []
-
-        @wraps(encode)
-        def watched(prompt: list[str] | None, *places: object, **names: object) -> object:
-            if prompt is None or threading.current_thread() is threading.main_thread():
-                return encode(prompt, *places, **names)
-            self.at_hand = prompt[0]
-            self.ahead.append(prompt[0])
-            assert self.released.wait(60)
-            time.sleep(0.5)
-            embeds = encode(prompt, *places, **names)
-            self.at_hand = None
-            return embeds
-
-        self.encode_prompt = watched
-
-
-@pytest.mark.slow
-def test_where_decoding_is_compiled_anew_after_memory_ran_out_no_text_is_encoded_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(text_encoding, "supports_text_prefetch", lambda _: True)
-    pipe = _one_block()
-    texts = WatchedTexts(pipe.encode_prompt)
-    pipe.encode_prompt = texts.encode_prompt
-    decode = pipe.vae.decode
-    failures = list[Exception]()
-    beside = list[str | None]()
-
-    def decode_or_fail(*args: object, **kwargs: object) -> object:
-        if failures:
-            texts.released.set()
-            raise failures.pop()
-        beside.append(texts.at_hand)
-        return decode(*args, **kwargs)
-
-    pipe.vae.decode = decode_or_fail
-    denoiser = Denoiser(pipe, ON)
-    small = _rows()
-    wide = _rows(width=32)
-
-    def draw(rows: list[ImageRow], upcoming: str) -> int:
-        """How often something was compiled."""
-        count = denoiser.compiled_pipeline.clock.count
-        settings = {"width": rows[0].parameters.width}
-        denoiser.set_upcoming([image_row(upcoming, **settings)])
-        _drawn(denoiser, rows)
-        return denoiser.compiled_pipeline.clock.count - count
-
-    assert draw(small, "beside a first batch")
-    assert draw(wide, "beside a first batch")
-    assert not draw(small, "beside a later batch")
-    assert texts.ahead == ["beside a later batch"]
-
-    failures.append(torch.OutOfMemoryError("CUDA out of memory"))
-    texts.released.clear()
-    beside.clear()
-    assert draw(small, "beside the batch that ran out")
-    assert denoiser.vae_decoder.mode == "slices"
-    assert texts.ahead[1:] == ["beside the batch that ran out"]
-    assert set(beside) == {None}
-    assert draw(wide, "beside the first in slices"), "the decoder gets single images of this size"
-    assert not draw(wide, "beside the second in slices")
-    denoiser.close()
-    assert texts.ahead[2:] == ["beside the second in slices"]

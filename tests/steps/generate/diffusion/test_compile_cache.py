@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -17,7 +16,6 @@ from torch._dynamo.utils import counters
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion import compile_cache
-from imagekiln.steps.generate.diffusion.compile import with_shared_code
 from imagekiln.steps.generate.diffusion.compile_cache import (
     CODE_CACHE_VARIABLE,
     FORMAT_HEADER,
@@ -27,18 +25,9 @@ from imagekiln.steps.generate.diffusion.compile_cache import (
     open_compile_cache,
 )
 from imagekiln.steps.generate.diffusion.kernels import (
-    DECODE_IMAGES_VARIABLE,
-    DECODE_PIXELS_VARIABLE,
     DETERMINISTIC_COMPILE_VARIABLE,
-    DETERMINISTIC_CUDNN_VARIABLE,
-    MIDDLE_ATTENTION_VARIABLE,
-    OVERLAP_BATCHES_VARIABLE,
-    REGIONAL_BLOCKS_VARIABLE,
 )
-from imagekiln.steps.generate.diffusion.patches import compile_cache_misses
-from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import compiled_code_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import families, loras, runs
@@ -144,44 +133,6 @@ def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     assert store.read(key) == spoilt_content
 
 
-def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
-    tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(str(tmp_path / "out"))
-    made = _run(_code(store))
-    (key,) = _kept(store)
-    monkeypatch.setattr(compile_cache, "MAX_OBJECT_BYTES", len(store.read(key)) - 1)
-    pod("second")
-    assert torch.equal(_run(_code(store)), made)
-    assert _hits() == 0
-    assert "is not compiled code, or damaged" in caplog.text
-    pod("third")
-    _run(_code(store, "another model"))
-    assert _kept(store) == [key]  # and none is kept that nobody would read
-
-
-class Slow:
-    """A store in which another pod keeps its code while this one compiles."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def read_prefix(self, key: str, _: int) -> bytes:
-        raise Missing(f"{key}: no such file.")
-
-    def exists(self, key: str) -> bool:
-        self._store.create(key, b"theirs")
-        return self._store.exists(key)
-
-
-@pytest.mark.usefixtures("pod")
-def test_of_pods_that_compile_at_once_only_the_first_sends_its_code(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "out"))
-    _run(_code(Slow(store)))  # type: ignore[arg-type]  # nothing more is asked for
-    (key,) = _kept(store)
-    assert store.read(key) == b"theirs"
-
-
 class Down:
     """A store that is away: for reading, or for writing."""
 
@@ -218,14 +169,6 @@ def test_a_batch_that_fails_leaves_no_code(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), _code(store).shared("4 images"):
         raise ZeroDivisionError
     assert _kept(store) == []
-
-
-def test_gc_leaves_compiled_code_alone(tmp_path: Path) -> None:
-    _planned(tmp_path, "run")
-    store = open_store(str(tmp_path / "out"))
-    store.create(compiled_code_key("0f"), b"code")
-    gc(store.uri, older_than=0, remove=True)
-    assert store.read(compiled_code_key("0f")) == b"code"
 
 
 def _fine_tune(tmp_path: Path, seed: int) -> Path:
@@ -362,41 +305,6 @@ def test_code_comes_from_the_output_only_where_job_and_machine_both_say_so(
     assert len(_kept(model_cache)) == 1
 
 
-class Counting:
-    """A store that counts how often an object is read whose key exists."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.reads = 0
-
-    def read_prefix(self, key: str, most: int) -> bytes:
-        content = self._store.read_prefix(key, most)
-        self.reads += 1
-        return content
-
-
-def test_code_that_was_read_ahead_is_used_and_not_read_again(tmp_path: Path, pod: Pod) -> None:
-    store = open_store(str(tmp_path / "out"))
-    made = _run(_code(store))
-    pod("second")
-    counting = Counting(store)
-    code = _code(counting)  # type: ignore[arg-type]  # nothing more is asked for
-    code.prefetch("4 images")
-    assert torch.equal(_run(code), made)
-    assert _hits() > 0
-    assert counting.reads == 1
-
-
-@pytest.mark.usefixtures("pod")
-def test_a_cache_that_cannot_be_written_is_tried_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    code = _code(Down(open_store(str(tmp_path / "out")), reads=True))  # type: ignore[arg-type]
-    _run(code)
-    _run(code, "8 images", side=8)
-    assert caplog.text.count("Compiled code is not kept.") == 1
-
-
 class Empty:
     """A store without objects that records the keys that were looked for."""
 
@@ -450,132 +358,3 @@ def test_after_an_upgrade_code_is_compiled_and_kept_anew(
             lambda name: "99.0" if name == library else version(name),
         )
     assert not before & _looked_for(planned, empty)
-
-
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        (REGIONAL_BLOCKS_VARIABLE, "1"),
-        (DETERMINISTIC_COMPILE_VARIABLE, "0"),
-        (DETERMINISTIC_CUDNN_VARIABLE, "0"),
-        (DECODE_PIXELS_VARIABLE, "4096"),
-        (DECODE_IMAGES_VARIABLE, "2"),
-        (MIDDLE_ATTENTION_VARIABLE, "matmul"),
-        (OVERLAP_BATCHES_VARIABLE, "1"),
-    ],
-)
-def test_each_choice_of_kernels_has_code_of_its_own(
-    variable: str, value: str, tmp_path: Path, empty: Empty, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned = _planned(tmp_path, "run")
-    before = _looked_for(planned, empty)
-    monkeypatch.setenv(variable, value)
-    assert not before & _looked_for(planned, empty)
-
-
-class Model:
-    """A denoiser and a decoder, which decodes chunks of one shape whatever the batch."""
-
-    def __init__(self, code: CompileCache) -> None:
-        self._code = code
-        self._denoise = torch.compile(torch.nn.Linear(4, 4), dynamic=False)
-        decoder = torch.compile(torch.nn.Linear(4, 8), dynamic=False)
-        self._decode = with_shared_code(decoder, code)
-
-    @torch.no_grad()
-    def draw(self, images: int) -> None:
-        """Draw the first batch of a size."""
-        with self._code.shared(f"{images} images"):
-            latents = self._denoise(torch.ones(images, 4))
-            for chunk in latents.split(2):
-                self._decode(chunk)
-
-
-@pytest.mark.slow
-def test_a_pod_that_begins_with_the_second_shape_of_another_compiles_nothing(
-    tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(str(tmp_path / "out"))
-    model = Model(_code(store))
-    model.draw(2)
-    model.draw(4)
-    assert len(_kept(store)) == 3  # two batches and one decoder
-    for images in (4, 2):
-        pod(f"begins with {images}")
-        before = compile_cache_misses()
-        Model(_code(store)).draw(images)
-        assert compile_cache_misses() == before
-    assert len(_kept(store)) == 3
-    assert "had to be compiled" not in caplog.text
-
-
-@torch.no_grad()
-def _run_several(code: CompileCache, count: int) -> None:
-    """Run networks of different widths in one block."""
-    with code.shared("4 images"):
-        for side in range(4, 4 + count):
-            torch.compile(torch.nn.Linear(side, side), dynamic=False)(torch.ones(2, side))
-
-
-def test_code_that_does_not_suffice_is_completed_beside_it_with_a_sentence(
-    tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(str(tmp_path / "out"))
-    _run_several(_code(store), 1)
-    (first,) = _kept(store)
-    content = store.read(first)
-
-    pod("second")
-    _run_several(_code(store), 2)
-    assert f"{store.uri_of(first)}: was loaded, but " in caplog.text
-    assert len(_kept(store)) == 2
-    assert store.read(first) == content
-
-    pod("third")
-    caplog.clear()
-    before = compile_cache_misses()
-    _run_several(_code(store), 2)
-    assert compile_cache_misses() == before
-    assert "had to be compiled" not in caplog.text
-
-    pod("fourth")
-    _run_several(_code(store), 3)
-    assert "had to be compiled here all the same." in caplog.text
-    assert len(_kept(store)) == 2
-
-
-def test_code_is_not_serialized_where_another_pod_keeps_it(
-    tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(str(tmp_path / "out"))
-    _run(_code(store))
-    pod("second")
-    serialized: list[str] = []
-    monkeypatch.setattr(
-        torch.compiler, "save_cache_artifacts", lambda: serialized.append("artifacts")
-    )
-    _run(_code(store))
-    assert serialized == []
-
-
-def test_code_is_not_serialized_for_a_folder_that_is_read_only(
-    tmp_path: Path,
-    pod: Pod,
-    model_cache: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pod("first")
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(torch.compiler, "save_cache_artifacts", lambda: 1 / 0)
-    _compile(_planned(tmp_path, "run"))
-    assert f"{model_cache.uri}: cannot be written. Compiled code is not kept." in caplog.text
-    assert _kept(model_cache) == []
-
-
-def test_folder_for_code_that_cannot_be_asked_about_ends_no_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CODE_CACHE_VARIABLE, str(tmp_path / ("long" * 100)))
-    assert _open(_planned(tmp_path, "run")) is not None

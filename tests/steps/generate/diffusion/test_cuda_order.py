@@ -3,14 +3,12 @@
 import gc
 import time
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.generate.diffusion.device import record_event, side_stream
+from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.generate.diffusion.kernels import OVERLAP_BATCHES_VARIABLE
 from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.profiling import Spans
@@ -66,17 +64,6 @@ def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_start_copy(
     assert cuda.races == []
 
 
-def test_pixels_that_are_encoded_hold_no_memory_that_only_the_device_can_free(cuda: Cuda) -> None:
-    images = cuda.on_device(torch.rand(2, 3, 4, 4))
-    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
-    assert shot.done_event is not None
-    shot.done_event.synchronize()
-    pixels = shot.read_rgb()
-    assert pixels.tolist() == shot.rgb.tolist()
-    assert not np.shares_memory(pixels, shot.rgb.numpy())
-    assert cuda.races == []
-
-
 def test_texts_are_used_once_they_are_encoded(cuda: Cuda) -> None:
     encoded = list[str]()
 
@@ -107,21 +94,6 @@ def test_texts_that_the_cache_drops_outlive_the_batches_that_read_them(cuda: Cud
     assert cuda.races == []
 
 
-def test_texts_are_complete_even_where_their_memory_cannot_be_kept_for_the_batches(
-    cuda: Cuda,
-) -> None:
-    """A tensor on the CPU, should a family's encoder return one, knows no streams."""
-    cache = TextCache(lambda _: (torch.ones(1), cuda.on_device(torch.ones(1))))
-    prefetcher = TextPrefetcher(CUDA, lambda _: None)
-    prefetcher.start([TextRequest(cache, "a", None)])
-    prefetcher.wait()
-    assert cache.uncached(["a"]) == []
-    value = cache.get("a")[1].sum()
-    torch.cuda.synchronize()
-    assert value.item() == 1
-    assert "sum reads what another stream may yet be computing" not in cuda.races
-
-
 def test_times_of_the_device_are_read_once_its_events_have_come(cuda: Cuda) -> None:
     spans = Spans(CUDA)
     with spans.span("whole"), spans.span("text"):
@@ -133,72 +105,6 @@ def test_times_of_the_device_are_read_once_its_events_have_come(cuda: Cuda) -> N
     times = spans.times()
     assert (times.busy, times.text, times.copy) == (0.001, 0.001, 0.001)
     assert cuda.races == []
-
-
-def _reads_before_the_copy_is_done(cuda: Cuda) -> None:
-    images = cuda.on_device(torch.rand(2, 3, 4, 4))
-    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
-    shot.rgb.numpy()
-    torch.cuda.synchronize()
-
-
-def _copies_before_the_batch_is_drawn(cuda: Cuda) -> None:
-    images = cuda.on_device(torch.rand(2, 3, 4, 4))
-    with torch.cuda.stream(cuda.new_stream()):  # type: ignore[arg-type]  # the stand-in's
-        torch.empty(2, 3, 4, 4, pin_memory=True).copy_(images, non_blocking=True)
-    torch.cuda.synchronize()
-
-
-def _waits_for_an_event_of_the_wrong_stream(cuda: Cuda) -> None:
-    stream = cuda.new_stream()
-    with torch.cuda.stream(stream):  # type: ignore[arg-type]  # the stand-in's
-        copy = torch.empty(2, pin_memory=True)
-        copy.copy_(cuda.on_device(torch.ones(2)), non_blocking=True)
-    record_event().synchronize()
-    copy.tolist()
-
-
-def _frees_pixels_that_are_being_start_copy(cuda: Cuda) -> None:
-    images = cuda.on_device(torch.rand(2))
-    stream = cuda.new_stream()
-    stream.wait_stream(cuda.current_stream())
-    with torch.cuda.stream(stream):  # type: ignore[arg-type]  # the stand-in's
-        torch.empty(2, pin_memory=True).copy_(images, non_blocking=True)
-    del images
-
-
-def _uses_a_text_that_is_being_encoded(cuda: Cuda) -> None:
-    with torch.cuda.stream(cuda.new_stream()):  # type: ignore[arg-type]  # the stand-in's
-        embeds = cuda.on_device(torch.ones(2))
-    embeds.record_stream(cuda.current_stream())  # type: ignore[arg-type]  # the stand-in's
-    embeds.sum()
-
-
-def _forgets_a_text_that_a_batch_reads(cuda: Cuda) -> None:
-    stream = cuda.new_stream()
-    with torch.cuda.stream(stream):  # type: ignore[arg-type]  # the stand-in's
-        embeds = cuda.on_device(torch.ones(2))
-    stream.synchronize()
-    embeds.sum()
-    del embeds
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        _reads_before_the_copy_is_done,
-        _copies_before_the_batch_is_drawn,
-        _waits_for_an_event_of_the_wrong_stream,
-        _frees_pixels_that_are_being_start_copy,
-        _uses_a_text_that_is_being_encoded,
-        _forgets_a_text_that_a_batch_reads,
-    ],
-)
-def test_stand_in_notices_each_mistake_that_these_tests_are_to_find(
-    mistake: Callable[[Cuda], None], cuda: Cuda
-) -> None:
-    partial(mistake, cuda)()
-    assert len(cuda.races) == 1
 
 
 def test_steps_of_a_stream_of_their_own_are_complete_where_they_are_read_and_stay_until_then(

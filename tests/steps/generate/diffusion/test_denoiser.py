@@ -3,8 +3,6 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +10,13 @@ import pytest
 import torch
 import transformers
 
-from imagekiln.steps.generate.diffusion import denoiser
-from imagekiln.steps.generate.diffusion.compile import code_shape
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser, safety_flags
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
-from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.samplers import SCHEDULERS
-from imagekiln.steps.models.families import family_of
-from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
-from imagekiln.steps.storage import open_store
-from tests import families, models, runs
+from tests import models
 from tests.models import Kind
 from tests.runs import image_row
 
@@ -111,13 +104,6 @@ def test_images_are_those_of_diffusers_own_call(kind: Kind) -> None:
     assert not np.array_equal(drawn[0], drawn[3])  # the same prompt from another seed
 
 
-@pytest.mark.parametrize("kind", ["shapes", "sdxl"])
-def test_encoding_texts_one_by_one_changes_no_colour_by_more_than_its_rounding(kind: Kind) -> None:
-    rows = _rows(kind)
-    pairs = zip(_ours(kind, rows), _diffusers(kind, rows, exact=False), strict=True)
-    assert all(np.abs(ours.astype(int) - theirs).max() <= 1 for ours, theirs in pairs)
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("guidance", [1.5, 7.5])
 @pytest.mark.parametrize("kind", ["shapes", "sdxl", "sd3"])
@@ -194,26 +180,11 @@ def test_a_batch_that_is_not_full_gives_the_bytes_of_a_full_one(kind: Kind) -> N
     assert _equal(_ours(kind, rows[:3]), _ours(kind, rows)[:3])
 
 
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_the_denoiser_always_gets_a_batch_of_the_full_size(count: int) -> None:
-    pipe, seen = models.pipe("sd"), list[int]()
-    pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    Denoiser(pipe).draw(_rows("sd")[:count], 4, lambda: None)
-    assert seen == [8, 8]  # two steps, each with and without the prompt
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("sampler", ["ddpm", "dpmpp_2m_sde", "euler_a", "lcm"])
 def test_noise_drawn_at_each_step_is_an_image_s_own(sampler: str) -> None:
     rows = _rows("sd", sampler=sampler, steps=4)
     assert np.array_equal(_ours("sd", rows[2:3])[0], _ours("sd", rows)[2])
-
-
-def test_sizes_other_than_the_model_s_are_drawn() -> None:
-    rows = _rows("sd", width=32, height=24)
-    drawn = _ours("sd", rows)
-    assert {image.shape for image in drawn} == {(24, 32, 3)}
-    assert _equal(drawn, _diffusers("sd", rows))
 
 
 def test_an_image_of_another_size_than_asked_fails() -> None:
@@ -223,13 +194,6 @@ def test_an_image_of_another_size_than_asked_fails() -> None:
         ValueError, match="the model drew 24 x 32 pixels, which is the nearest size that it knows"
     ):
         Denoiser(pipe).draw(_rows("sd"), 4, lambda: None)
-
-
-def test_images_come_in_the_order_of_their_rows_and_know_their_places() -> None:
-    rows = [image_row(place=place) for place in (7, 3, 5)]
-    assert [
-        each.index_in_part for each in Denoiser(models.pipe("sd")).draw(rows, 4, lambda: None)
-    ] == [7, 3, 5]
 
 
 @pytest.mark.quick_cases(3)
@@ -293,17 +257,6 @@ def test_the_safety_checker_marks_only_its_own_image() -> None:
     )
 
 
-def test_padding_is_not_what_the_safety_checker_marks() -> None:
-    pipe = models.pipe("sd")
-    pipe.register_modules(safety_checker=Refusing(-1.0), feature_extractor=_clip_input())
-    found = Denoiser(pipe).draw(_rows("sd")[:3], 4, lambda: None)
-    assert [(each.index_in_part, each.status) for each in found] == [
-        (0, "filtered"),
-        (1, "filtered"),
-        (2, "filtered"),
-    ]
-
-
 class Refusing(torch.nn.Module):
     """A safety checker that refuses bright images, and blackens them as diffusers' own does."""
 
@@ -353,74 +306,3 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
     assert [each.status for each in found] == ["ok", "failed", "ok", "ok"]
     assert found[1].error == "IndexError: a token out of range"
     assert all(np.array_equal(_rgb(found[place]), whole[place]) for place in (0, 2, 3))
-
-
-def test_colours_are_rounded_as_diffusers_rounds_them() -> None:
-    values = torch.linspace(-0.1, 1.1, 3 * 64 * 64).reshape(1, 3, 64, 64)
-    clamped = values.clamp(0, 1).permute(0, 2, 3, 1).numpy()
-    assert np.array_equal(to_uint8(values).numpy(), (clamped * 255).round().astype("uint8"))
-
-
-def test_bfloat16_models_draw_finite_images() -> None:
-    drawn = Denoiser(models.pipe("sdxl").to(torch.bfloat16)).draw(_rows("sdxl"), 4, lambda: None)
-    assert all(_rgb(each).std() > 1 for each in drawn)
-
-
-@pytest.mark.parametrize("name", ["nsfw_content_detected", "nsfw_detected"])
-def test_what_a_safety_checker_refused_is_known_by_either_name(name: str) -> None:
-    assert safety_flags(SimpleNamespace(images=[], **{name: [False, True]}), 2) == [False, True]
-    assert safety_flags(SimpleNamespace(images=[], **{name: None}), 2) == [False, False]
-
-
-def test_without_a_safety_checker_nothing_is_refused() -> None:
-    assert safety_flags(SimpleNamespace(images=[]), 2) == [False, False]
-
-
-class Shelf:
-    """Keeps no code, and records the batches whose code is read ahead."""
-
-    def __init__(self) -> None:
-        self.prefetched: list[str] = []
-
-    def prefetch(self, batch: str) -> None:
-        self.prefetched.append(batch)
-
-
-@pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """The compiled code of every model that is loaded from now on."""
-    shelf = Shelf()
-    monkeypatch.setattr(denoiser, "open_compile_cache", lambda *_: shelf)
-    return shelf
-
-
-def _load(tmp_path: Path, *, code: bool = True, **speed: object) -> None:
-    run_id = "-".join(map(str, speed.values())) or "plain"
-    planned = runs.planned(
-        tmp_path,
-        str(tmp_path / "out"),
-        run_id=run_id,
-        model={"id": str(families.folder("sd")), "dtype": "float32"},
-        defaults={"width": 24, "height": 32, "steps": 7, "sampler": "ddim"},
-        batch={"images": 4},
-        speed=speed,
-    )
-    load_denoiser(planned.plan, open_store(planned.uri), code=code)
-
-
-def test_the_code_of_the_job_s_own_size_is_read_while_the_model_loads(
-    tmp_path: Path, shelf: Shelf
-) -> None:
-    _load(tmp_path, compile="on")
-    shape = batch_shape(image_row(width=24, height=32, guidance=5.0))
-    expected = code_shape(family_of("StableDiffusionPipeline"), shape, 4)
-    assert shelf.prefetched == [expected]
-
-
-def test_no_code_is_read_to_reproduce_nor_where_nothing_is_compiled(
-    tmp_path: Path, shelf: Shelf
-) -> None:
-    _load(tmp_path, code=False, compile="on")
-    _load(tmp_path, compile="off")
-    _load(tmp_path, compile="auto")  # on a CPU
-    assert shelf.prefetched == []

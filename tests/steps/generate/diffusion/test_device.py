@@ -6,22 +6,12 @@ import torch
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
-    describe_device,
-    device_memory,
-    free_memory,
     is_device_lost,
     is_out_of_memory,
-    peak_bytes,
-    reset_peak,
-    synchronized_time,
 )
 from tests.devices import remove_gpu
 
 THERE = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-
-
-def test_cpu_is_the_cpu_even_beside_a_gpu() -> None:
-    assert choose_device("cpu").type == "cpu"
 
 
 def test_auto_takes_the_best_device_there_is() -> None:
@@ -50,20 +40,6 @@ def test_a_device_that_pytorch_is_built_without_is_a_mistake_with_a_remedy(
     assert choose_device("auto").type == "cpu"
 
 
-def test_a_gpu_of_rocm_that_is_missing_may_be_there_at_the_next_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    remove_gpu(monkeypatch)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(torch.version, "hip", "7.1")
-    with pytest.raises(TryAgain, match="'cuda' is not there"):
-        choose_device("cuda")
-
-
-def test_the_cpu_is_called_cpu() -> None:
-    assert describe_device(torch.device("cpu")) == "cpu"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -81,33 +57,6 @@ def test_memory_that_ran_out_is_known_as_such_and_is_no_lost_device(error: Excep
     assert not is_device_lost(error)
 
 
-def test_the_allocator_of_the_cpu_is_understood() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    assert is_out_of_memory(caught.value)
-
-
-def test_a_prompt_that_speaks_of_memory_is_no_lack_of_it() -> None:
-    assert not is_out_of_memory(ValueError("a robot that is out of memory"))
-
-
 def test_an_error_of_the_device_itself_loses_it() -> None:
     assert is_device_lost(torch.AcceleratorError("CUDA error: device-side assert triggered"))
     assert not is_device_lost(RuntimeError("shapes cannot be multiplied"))
-
-
-def test_freeing_memory_works_on_every_device() -> None:
-    free_memory()
-    assert torch.empty(1).device.type == "cpu"
-
-
-CPU = torch.device("cpu")
-
-
-def test_the_clock_goes_on() -> None:
-    assert synchronized_time(CPU) <= synchronized_time(CPU)
-
-
-def test_a_device_that_shares_the_machines_memory_tells_of_none() -> None:
-    reset_peak(CPU)
-    assert (device_memory(CPU), peak_bytes(CPU)) == (None, None)

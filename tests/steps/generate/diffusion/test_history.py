@@ -3,7 +3,6 @@
 These are the quick cases; `tests/slow/test_history.py` has every family and every pair.
 """
 
-from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,6 @@ from tests.runs import image_row
 pytestmark = [
     pytest.mark.filterwarnings(each) for each in (models.DIFFUSERS_WARNS, models.FLUX_WARNS)
 ]
-
-
-def test_a_history_has_each_variant_directly_after_each_other_and_itself_once() -> None:
-    sequence = histories.sequence_of_all_pairs("abcde")
-    assert sorted(pairwise(sequence)) == sorted(product("abcde", repeat=2))
 
 
 def test_an_image_has_the_same_bytes_after_any_sampler_as_alone(tmp_path: Path) -> None:
@@ -65,16 +59,6 @@ def test_an_image_has_the_same_bytes_after_batches_that_ran_out_of_memory_as_alo
     }
     changed = histories.changed_by_history(model, variants, interrupted=True, all_pairs=False)
     assert changed == []
-
-
-@pytest.mark.slow
-def test_the_first_image_from_an_image_and_odd_steps_change_no_later_image(tmp_path: Path) -> None:
-    """Stable Diffusion's pipelines rewrite settings of the scheduler that they are made with."""
-    model = histories.plan_model(tmp_path, "sd with dpmpp_sde")
-    wanted = {"default from text", "default in odd steps", "ddpm from text", "pndm within a mask"}
-    variants = histories.sampler_and_image_variants(model, ("default", "ddpm", "pndm"))
-    chosen = {name: row for name, row in variants.items() if name in wanted}
-    assert histories.changed_in_new_denoisers(model, chosen) == []
 
 
 @pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")

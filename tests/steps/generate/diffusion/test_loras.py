@@ -24,7 +24,7 @@ from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from tests import families, loras, models, runs
+from tests import loras, models, runs
 from tests.drawing import pixels_of
 from tests.models import DIFFUSERS_WARNS, SIDE, Kind, Untyped
 from tests.runs import image_row
@@ -113,16 +113,6 @@ def test_an_image_depends_on_neither_its_place_nor_the_loras_before_it(
         assert np.array_equal(pixels_of(denoiser, rows[::-1], size)[-1], first[wanted])
 
 
-@pytest.mark.slow
-def test_what_a_lora_is_called_changes_no_pixel() -> None:
-    first, other = (models.pipe("sd") for _ in range(2))
-    files = [loras.folder("sd", 1), loras.folder("sd", 2), loras.folder("sd", 3)]
-    one = Denoiser(first, loras=_layers(first, a=files[0], b=files[1], c=files[2]))
-    two = Denoiser(other, loras=_layers(other, c=files[0], b=files[1], a=files[2]))
-    row, same = _rows(1, "a:0.7,b:-0.3,c:1.1"), _rows(1, "a:1.1,b:-0.3,c:0.7")
-    assert np.array_equal(pixels_of(one, row, 2)[0], pixels_of(two, same, 2)[0])
-
-
 def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> None:
     pipe = models.pipe("sd")
     denoiser, calls, counts = _denoiser("sd", pipe), list[object](), []
@@ -140,47 +130,6 @@ def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> N
         pixels_of(denoiser, _rows(1, wanted), 2)
         counts.append(bool(calls))
     assert counts == [True, False, True, False, True, False, False]
-
-
-def test_a_loras_dropout_is_off() -> None:
-    pipe = models.pipe("sd")
-    denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1, dropout=0.5)))
-    once, again = (pixels_of(denoiser, _rows(1, "style:1"), 1)[0] for _ in range(2))
-    assert np.array_equal(once, again)
-
-
-@pytest.mark.slow
-def test_a_lora_is_loaded_once_however_often_it_is_switched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pipe = models.pipe("sd")
-    layers, loaded = (
-        _layers(pipe, style=loras.folder("sd", 1, text=True), detail=loras.folder("sd", 2)),
-        [],
-    )
-    load = pipe.load_lora_weights
-
-    def counted(*args: object, **asked: object) -> None:
-        loaded.append(args)
-        load(*args, **asked)
-
-    monkeypatch.setattr(pipe, "load_lora_weights", counted)
-    sizes = set()
-    for turn in range(50):
-        for wanted in (None, "style:0.8", f"detail:{turn / 10 + 1}", BOTH):
-            layers.activate(wanted, texts=True)
-            layers.activate(wanted, texts=False)
-        parts = (pipe.unet, pipe.text_encoder)
-        sizes.add(
-            sum(
-                1
-                for part in parts
-                for module in part.modules()
-                for _ in (module, *module._forward_hooks)
-            )
-        )
-    assert len(sizes) == 1
-    assert len(loaded) == 2
 
 
 def _settings(kind: Kind) -> dict[str, object]:
@@ -307,25 +256,3 @@ def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() 
         counts.append(len(graphs))
         graphs.clear()
     assert counts == [1, 1, 0, 1, 0, 0, 0]
-
-
-def test_a_pipeline_that_loads_no_loras_says_so() -> None:
-    pipe = families.pipe("pixart-sigma")
-    denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1)))
-    with pytest.raises(BadInput, match=r"model\.loras: PixArtSigmaPipeline supports no LoRA"):
-        pixels_of(denoiser, _rows(1, "style:1"), 1)
-
-
-def test_loras_that_could_not_be_activated_are_active_for_no_later_image() -> None:
-    pipe = models.pipe("sd")
-    denoiser = _denoiser("sd", pipe)
-    expected = pixels_of(denoiser, _rows(1, "style:0.8"), 1)
-    pipe.unet.requires_grad_ = _run_out_of_memory
-    with pytest.raises(MemoryError):
-        pixels_of(denoiser, _rows(1, BOTH), 1)
-    del pipe.unet.requires_grad_
-    assert np.array_equal(pixels_of(denoiser, _rows(1, "style:0.8"), 1), expected)
-
-
-def _run_out_of_memory(_: bool) -> None:
-    raise MemoryError

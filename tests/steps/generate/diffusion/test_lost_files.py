@@ -7,16 +7,15 @@ from typing import TypeAlias
 import pytest
 import torch
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.adapters import load_adapters
-from imagekiln.steps.generate.diffusion.captioner import load_captioner
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.scorers import load_model_scorer
-from imagekiln.steps.generate.diffusion.upscaler import load_upscaler
+from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models import hub
-from imagekiln.steps.models.hub_cache import model_folder, require_undamaged
+from imagekiln.steps.models.hub_cache import require_undamaged
 from imagekiln.steps.rewrite.language_model import load_language_model
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store
@@ -114,18 +113,3 @@ def test_file_that_is_lost_or_damaged_before_it_is_loaded_is_worth_another_try(
             with pytest.raises(TryAgain, match="was damaged in this"):
                 load()
         load()
-
-
-def test_lost_file_that_nobody_needs_does_not_hide_a_mistake_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = _upscaler(tmp_path)
-    with serving_model(scorers.clip_folder(), tmp_path, monkeypatch):
-        with pytest.raises(BadInput, match="does not load as a"):
-            load()
-        (folder,) = tmp_path.glob(f"**/{model_folder(MODEL)}/snapshots/*")
-        (folder / "notes.txt").symlink_to("../../blobs/lost")
-        with pytest.raises(TryAgain, match="was damaged in this"):
-            load()
-        with pytest.raises(BadInput, match="does not load as a"):
-            load()

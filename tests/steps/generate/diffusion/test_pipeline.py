@@ -2,37 +2,29 @@
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import diffusers
 import pytest
 import torch
-import transformers
-from sentencepiece import sentencepiece_model_pb2
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion import denoiser as denoiser_module
 from imagekiln.steps.generate.diffusion import pipeline
-from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.pipeline import (
     library_versions,
     load_pipeline,
     make_scheduler,
 )
-from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.storage import open_store
 from tests import models, runs
 from tests.devices import remove_gpu
 from tests.runs import planned
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
-WORDS = ("a", "red", "circle")
 
 
 def _plan(
@@ -72,28 +64,6 @@ def test_the_plan_s_threads_are_those_of_torch(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(("cpus", "threads"), [(3, 3), (64, 8)])
-def test_on_a_gpu_few_threads_feed_the_device(
-    cpus: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(pipeline, "available_cpus", lambda: cpus)
-    monkeypatch.setattr(pipeline, "load_pretrained", lambda *_: models.pipe("sd"))
-    before = torch.get_num_threads()
-    try:
-        load_pipeline(_plan(tmp_path, threads=None))
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_loading_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe = load_pipeline(_plan(tmp_path))
-    pipe("a", num_inference_steps=1, output_type="np")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_device_that_is_not_there_is_to_be_tried_again(
@@ -177,24 +147,6 @@ def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -
     assert {pipe.unet.dtype for pipe in pipes} == {torch.float32}
 
 
-# diffusers leaves the files open that it does not map.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("options", [LoadOptions(mmap=False), LoadOptions(direct=True)])
-def test_weights_are_the_same_however_they_get_to_the_device(
-    options: LoadOptions, tmp_path: Path
-) -> None:
-    plan = _plan(tmp_path, dtype="bfloat16", device="cpu")
-    plain = load_pipeline(plan)
-    other = load_pipeline(plan, Startup.begin(plan, options=options))
-    for name in ("unet", "vae", "text_encoder"):
-        loaded = getattr(other, name)
-        assert not loaded.training
-        weights = loaded.state_dict()
-        for key, weight in getattr(plain, name).state_dict().items():
-            assert weight.dtype == weights[key].dtype
-            assert torch.equal(weight, weights[key])
-
-
 def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
     plan = _plan(tmp_path)
     startup = Startup.begin(plan)
@@ -206,35 +158,6 @@ def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
     assert seconds.load > 0
     assert seconds.hash > 0
     assert seconds.total >= seconds.load + seconds.device + seconds.hash_wait
-
-
-def test_waits_for_device_and_compiled_code_are_in_their_phases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = list[str]()
-
-    def choose_slowly(name: str) -> torch.device:
-        order.append("device")
-        time.sleep(0.3)
-        return torch.device(name)
-
-    def open_slowly(*_: object) -> None:
-        order.append("code")
-        time.sleep(0.4)
-
-    monkeypatch.setattr(pipeline, "choose_device", choose_slowly)
-    monkeypatch.setattr(denoiser_module, "open_compile_cache", open_slowly)
-    run = planned(tmp_path, str(tmp_path / "out"), device="cpu", speed={"compile": "on"})
-    clock = StartClock()
-    startup = Startup.begin(run.plan, clock)
-    denoiser = load_denoiser(run.plan, open_store(run.uri), startup=startup)
-    denoiser.close()
-    clock.begin_drawing()
-    seconds = clock.end_first_step(0.0, 0.0)
-    assert seconds is not None
-    assert order == ["device", "code"]
-    assert seconds.device >= 0.3
-    assert seconds.code >= 0.4
 
 
 def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
@@ -269,34 +192,6 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
         match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Choose one that",
     ):
         load_pipeline(plan)
-
-
-def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -> None:
-    # As PixArt and CogView3 come.
-    pieces = (
-        ("<pad>", "CONTROL"),
-        ("</s>", "CONTROL"),
-        ("<unk>", "UNKNOWN"),
-        *[(f"▁{word}", "NORMAL") for word in WORDS],
-    )
-    spiece = sentencepiece_model_pb2.ModelProto(
-        pieces=[{"piece": piece, "type": kind, "score": -1.0} for piece, kind in pieces],
-        trainer_spec={"model_type": "UNIGRAM", "unk_id": 2},
-    )
-    (tmp_path / "spiece.model").write_bytes(spiece.SerializeToString())
-    settings = {
-        "tokenizer_class": "T5Tokenizer",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-        "extra_ids": 0,
-    }
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert transformers.T5TokenizerFast.from_pretrained(tmp_path)("a red circle").input_ids == [
-        3,
-        4,
-        5,
-        1,
-    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
 from imagekiln.steps.models.families import family_of
-from tests import families, models, plain
+from tests import families, models
 from tests.runs import image_row
 
 
@@ -36,13 +36,6 @@ def test_noise_is_drawn_in_float32_and_then_cast() -> None:
     assert torch.equal(rounded, exact.to(torch.bfloat16))
 
 
-def test_noise_has_the_size_of_the_image() -> None:
-    latents = _tensor(
-        PipelineInputs(models.pipe("sd")).noise_kwargs([image_row(width=48, height=32)]), "latents"
-    )
-    assert latents.shape == (1, 4, 16, 24)
-
-
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])
 def test_families_known_to_be_equal_get_embeddings_for_both_texts(kind: models.Kind) -> None:
     told = PipelineInputs(models.pipe(kind)).text_kwargs(
@@ -60,16 +53,6 @@ def test_without_guidance_no_negative_prompt_is_encoded() -> None:
     )
     assert set(told) == {"prompt_embeds", "negative_prompt"}
     assert told["negative_prompt"] is None
-
-
-def test_families_without_embeddings_get_the_text_itself() -> None:
-    told = PipelineInputs(plain.pipe("bria"))
-    rows = [image_row("a"), image_row("b", 1, negative_prompt="c")]
-    assert told.text_kwargs(rows) == {"prompt": ["a", "b"], "negative_prompt": ["", "c"]}
-    assert told.text_kwargs(rows[:1]) == {
-        "prompt": ["a"]
-    }  # some pipelines take an empty negative prompt for one
-    assert set(told.noise_kwargs(rows)) == {"generator"}
 
 
 def test_only_families_that_neighbours_may_change_are_drawn_one_by_one() -> None:
@@ -96,9 +79,3 @@ def test_a_pipeline_that_is_not_known_is_drawn_by_the_plain_path_one_by_one() ->
         "num_inference_steps",
         "guidance_scale",
     }
-
-
-def test_an_argument_that_the_pipeline_does_not_take_is_known() -> None:
-    told = PipelineInputs(models.pipe("sd"))
-    assert told.accepts("callback_on_step_end")
-    assert not told.accepts("true_cfg_scale")

@@ -36,27 +36,6 @@ def test_text_denoising_decoding_and_copying_are_told_apart(kind: str) -> None:
     assert denoiser.pop_times().busy == 0, "what was told is not told again"
 
 
-def test_slow_parts_are_told_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = models.pipe("sd")
-    decode = pipe.vae.decode
-    clock = [0.0]
-    monkeypatch.setattr(
-        "imagekiln.steps.generate.diffusion.profiling.time.perf_counter", lambda: clock[0]
-    )
-
-    def slow(*places: object, **names: object) -> object:
-        clock[0] += 5.0
-        return decode(*places, **names)
-
-    pipe.vae.decode = slow
-    pipe.unet.register_forward_pre_hook(lambda *_: clock.__setitem__(0, clock[0] + 1.0))
-    pipe.text_encoder.register_forward_pre_hook(lambda *_: clock.__setitem__(0, clock[0] + 0.25))
-    denoiser = Denoiser(pipe)
-    denoiser.draw(ROWS, 4, lambda: None)
-    taken = denoiser.pop_times()
-    assert (taken.text, taken.denoise, taken.decode, taken.busy) == (1.5, 2.0, 5.0, 8.5)
-
-
 def test_a_pipeline_is_left_as_it_was() -> None:
     pipe = plain.pipe("bria")  # which encodes texts in its own call
     parts = (pipe, pipe.transformer, pipe.vae)
@@ -120,18 +99,6 @@ def test_the_whole_less_text_and_decoding_is_denoising(clock: FakeClock) -> None
     with spans.span("copy"):
         clock.advance(0.5)
     assert spans.times() == DeviceTimes(text=1.0, denoise=3.0, decode=4.0, copy=0.5, busy=8.0)
-
-
-def test_a_span_that_fails_counts_nothing() -> None:
-    spans = Spans(CPU)
-    with pytest.raises(LookupError), spans.span("whole"):
-        raise LookupError
-    assert spans.times() == DeviceTimes()
-
-
-def test_what_batches_took_adds_up() -> None:
-    one = DeviceTimes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
-    assert one + one + DeviceTimes() == DeviceTimes(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
 
 
 def test_compiling_is_left_out_of_what_was_done_meanwhile(clock: FakeClock) -> None:

@@ -72,7 +72,3 @@ def test_planning_accepts_the_samplers_that_run_with_a_models_scheduler(
     fit = fitting_samplers(tmp_path)
     assert fit.scheduler == name
     assert fit.samplers == tuple(sampler for sampler in SAMPLERS if _runs(own, sampler))
-
-
-def test_any_sampler_may_fit_an_unknown_scheduler(tmp_path: Path) -> None:
-    assert fitting_samplers(tmp_path).samplers == SAMPLERS

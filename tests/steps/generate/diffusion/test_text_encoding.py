@@ -1,11 +1,7 @@
 """Texts, embedded once each."""
 
-import gc
-import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import wraps
 from pathlib import Path
@@ -15,30 +11,24 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion import text_encoding
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.text_encoding import (
-    PromptEmbeds,
     TextCache,
     TextPrefetcher,
     TextRequest,
     stack_embeds,
     synchronized,
 )
-from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import DrawnImage
-from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runtime.progress import NoProgress
-from imagekiln.steps.runtime.signals import Stop, stop_on_signals
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests import models
-from tests.kills import plan_run
 from tests.models import Kind
-from tests.processes import Begun, Child, command
 from tests.runs import image_row, planned
 from tests.threads import threads
 
@@ -70,15 +60,6 @@ def test_a_text_is_encoded_once() -> None:
     assert encoder.asked == ["a", "bb"]
 
 
-def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_encoding, "MAX_CACHED_TEXTS", 2)
-    encoder = Encoder()
-    cache = TextCache(encoder)
-    for text in ("a", "bb", "a", "ccc", "a", "bb"):
-        cache.get(text)
-    assert encoder.asked == ["a", "bb", "ccc", "bb"]
-
-
 @pytest.mark.parametrize(
     ("limit", "asked"), [(64, ["a", "bb"]), (63, ["a", "bb", "a"]), (1, ["a", "bb", "a"])]
 )
@@ -91,11 +72,6 @@ def test_no_more_is_remembered_than_the_device_has_room_for(
     for text in ("a", "bb", "a"):
         cache.get(text)
     assert encoder.asked == asked
-
-
-def test_texts_of_a_batch_are_filled_up_with_zeros() -> None:
-    (filled,) = stack_embeds([(torch.ones(1, 2, 1),), (torch.ones(1, 3, 1),)], 4)
-    assert filled[..., 0].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
 
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -215,23 +191,6 @@ def test_a_cpu_has_no_thread_for_it() -> None:
     assert "next" not in {text for text, _ in asked}
 
 
-@pytest.mark.usefixtures("helps")
-def test_what_texts_took_is_told_but_for_those_that_fail() -> None:
-    def encode(text: str) -> tuple[torch.Tensor, ...]:
-        if text == "bad":
-            raise ValueError
-        return (torch.zeros(1),)
-
-    told: list[float] = []
-    cache = TextCache(encode)
-    ahead = TextPrefetcher(CPU, told.append)
-    ahead.start([TextRequest(cache, text, None) for text in ("a", "bad", "b")])
-    ahead.wait()
-    ahead.close()
-    assert len(told) == 2
-    assert cache.uncached(["a", "bad", "b", "bad"]) == ["bad"]
-
-
 class WatchedEncoder:
     """Encodes texts in threads that it remembers. The text "slow" waits until it is released."""
 
@@ -270,46 +229,6 @@ def test_all_texts_are_encoded_in_one_thread_that_ends_when_closed() -> None:
     assert not threads() - before
 
 
-def test_a_denoiser_has_no_thread_before_it_has_texts_to_encode_ahead() -> None:
-    before = threads()
-    denoiser, _ = _denoiser("sd")
-    denoiser.draw([image_row("now")], 1, lambda: None)
-    assert not threads() - before
-    denoiser.close()
-
-
-@pytest.mark.usefixtures("helps")
-def test_closing_waits_for_the_text_at_hand_and_drops_the_others() -> None:
-    encoder = WatchedEncoder()
-    cache = TextCache(encoder)
-    before = threads()
-    ahead = TextPrefetcher(CPU, lambda _: None)
-    ahead.start(_requests(cache, "slow", "next", "last"))
-    assert encoder.begun.wait(60)
-    with ThreadPoolExecutor(1) as other:
-        closed = other.submit(ahead.close)
-        assert not closed.done()
-        encoder.released.set()
-        closed.result()
-    assert encoder.texts == ["slow"]
-    assert not threads() - before
-
-
-@pytest.mark.usefixtures("helps")
-def test_a_prefetcher_that_nobody_closes_leaves_no_thread_behind() -> None:
-    encoder = WatchedEncoder()
-    cache = TextCache(encoder)
-    ahead = TextPrefetcher(CPU, lambda _: None)
-    ahead.start(_requests(cache, "a"))
-    ahead.wait()
-    (thread,) = encoder.threads
-    assert not thread.daemon, "the interpreter would end while it runs"
-    del ahead
-    gc.collect()
-    thread.join(60)
-    assert not thread.is_alive()
-
-
 class Queue:
     """A stream of a device, which remembers how often it was waited for."""
 
@@ -326,39 +245,3 @@ def test_a_text_that_is_queued_on_the_device_is_waited_for_even_after_an_error()
     with pytest.raises(LookupError), synchronized(stream):
         raise LookupError
     assert stream.waits == 2
-
-
-def encode_until_terminated(begun: Begun, uri: str) -> None:
-    """Make a shard whose thread for texts is at one of them until SIGTERM comes."""
-    text_encoding.supports_text_prefetch = lambda device: True  # noqa: ARG005
-    get = TextCache.get
-    with stop_on_signals() as stop:
-
-        def wait_for_stop(self: TextCache, text: str, loras: str | None = None) -> PromptEmbeds:
-            if threading.current_thread() is not threading.main_thread():
-                begun()
-                while stop.requested_at is None:
-                    time.sleep(0.01)
-            return get(self, text, loras)
-
-        TextCache.get = wait_for_stop  # type: ignore[method-assign]  # in a process of its own
-        try:
-            generate(uri, 0, stop=stop)
-        except TryAgain as error:
-            sys.exit(error.exit_code)
-
-
-@pytest.mark.slow
-def test_sigterm_while_a_text_is_encoded_ends_the_process_with_the_exit_code_for_trying_again(
-    tmp_path: Path,
-) -> None:
-    run = plan_run(tmp_path, str(tmp_path / "out"), 24)
-    child = Child(encode_until_terminated, run.uri)
-    child.wait_until_begun()
-    child.terminate()
-    assert child.join() == 75
-    store = open_store(run.uri)
-    parts = read_shard(store, run.plan, 0)
-    assert len(missing_parts(store, parts)) == len(parts) - 1
-    assert Child(command, "generate", run.uri, "--shard", "0").join() == 0
-    assert not missing_parts(store, parts)

@@ -1,9 +1,6 @@
 """Pixels on their way from a device whose events come when a test lets them."""
 
-import gc
-import weakref
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from threading import Event as Flag
 
 import numpy as np
@@ -18,7 +15,6 @@ from imagekiln.steps.generate.diffusion.transfer import (
     count_pending,
     to_uint8,
 )
-from imagekiln.steps.runs.image import DrawnImage
 from tests.runs import picture
 
 
@@ -45,10 +41,6 @@ def test_how_many_pictures_there_are_is_known_before_they_are_drawn() -> None:
     assert count_pending(drawing) == 2
 
 
-def test_pictures_that_are_there_are_not_unfinished() -> None:
-    assert count_pending([picture(0)]) == 0
-
-
 def test_to_look_at_a_picture_waits_for_the_device() -> None:
     device = Device()
     drawing = _drawing(device)
@@ -71,27 +63,6 @@ def test_what_goes_wrong_on_the_device_meanwhile_is_to_be_tried_again(fault: Exc
     for _ in range(2):  # whoever asks, and however often
         with pytest.raises(TryAgain, match=f"the device failed .{fault}.. Run the shard again"):
             list(drawing)
-
-
-def test_nothing_of_the_device_is_kept_once_pictures_are_there() -> None:
-    class Memory:
-        """Stands for a batch's tensors."""
-
-    def read(held: Memory) -> list[DrawnImage]:
-        assert memory() is held
-        return [picture(0)]
-
-    held = Memory()
-    memory = weakref.ref(held)
-    device = Device()
-    device.over.set()
-    drawing = PendingBatch(1, device, partial(read, held))
-    del held
-    gc.collect()
-    assert memory() is not None
-    assert drawing[0].index_in_part == 0
-    gc.collect()
-    assert memory() is None
 
 
 def test_pixels_are_rounded_and_ordered_on_the_device() -> None:

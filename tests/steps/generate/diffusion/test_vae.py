@@ -17,13 +17,12 @@ from imagekiln.steps.generate.diffusion.vae import (
     PlannedSize,
     VaeDecoder,
     decode_chunk_size,
-    pad_images,
 )
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.storage import open_store
-from tests import families, models, plain
+from tests import models, plain
 from tests.drawing import bytes_of
 from tests.runs import image_row, planned
 
@@ -59,24 +58,6 @@ def _drawn(denoiser: Denoiser) -> list[models.Untyped]:
     return [picture.rgb for picture in denoiser.draw(_rows(), 4, lambda: None)]
 
 
-@pytest.mark.parametrize("room", [LATENTS**2, LATENTS**2 // 4])
-def test_decoding_whole_is_tried_anew_when_asked(room: int) -> None:
-    pipe = _pipe(room)
-    denoiser = Denoiser(pipe)
-    _drawn(denoiser)
-    denoiser.vae_decoder.reset()
-    vae = pipe.vae
-    assert (denoiser.vae_decoder.mode, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
-    _drawn(denoiser)
-    assert denoiser.vae_decoder.mode != "whole"
-
-
-def test_a_way_that_was_asked_for_stays() -> None:
-    asked = Denoiser(_pipe(), SpeedSettings(vae="slices"))
-    asked.vae_decoder.reset()
-    assert asked.vae_decoder.mode == "slices"
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("room", "way"),
@@ -109,25 +90,12 @@ def test_memory_decides_how_a_batch_is_decoded_and_the_batch_stays_whole(
         )
 
 
-def test_tiles_draw_an_image_whoever_its_neighbours_are() -> None:
-    denoiser = Denoiser(_pipe(LATENTS**2 // 4))
-    drawn = _drawn(denoiser)
-    (alone,) = denoiser.draw(_rows()[3:], 4, lambda: None)
-    assert alone.rgb is not None
-    assert np.array_equal(alone.rgb, drawn[3])
-
-
 def test_what_fits_in_no_way_halves_the_batch() -> None:
     denoiser = Denoiser(_pipe(room=1))
     rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
     with pytest.raises(Exception, match="not even one image fits"):
         next(rescue.draw_batches(_rows()))
     assert rescue.batch_size(_rows()[0]) == 1
-
-
-def test_whole_is_whole_though_memory_runs_out() -> None:
-    with pytest.raises(torch.OutOfMemoryError):
-        _drawn(Denoiser(_pipe(LATENTS**2), SpeedSettings(vae="whole")))
 
 
 @pytest.mark.parametrize(
@@ -146,15 +114,6 @@ def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
         BadInput, match=r"speed\.vae is 'tiles', which this model's VAE does not know\. Write auto"
     ):
         VaeDecoder(plain.pipe("amused"), "tiles")
-
-
-def test_errors_other_than_memory_are_the_image_s_own() -> None:
-    pipe = models.pipe("sd")
-    pipe.vae.decode = lambda *_, **__: 1 / 0
-    denoiser = Denoiser(pipe)
-    with pytest.raises(ZeroDivisionError):
-        _drawn(denoiser)
-    assert denoiser.vae_decoder.mode == "whole"
 
 
 @pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
@@ -221,26 +180,6 @@ def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size_up_to_the_pla
     assert torch.allclose(images, _decoded(vae, latents), atol=1e-5)
 
 
-@pytest.mark.parametrize("padding", [float("nan"), 1e30, 0.0])
-def test_what_fills_up_a_chunk_changes_no_image(padding: float) -> None:
-    pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto", _planned(8))
-    latents = _noise(3)
-    alone = _decoded(pipe.vae, latents)
-    filled = torch.full((5, *latents.shape[1:]), padding)
-    assert torch.equal(_decoded(pipe.vae, torch.cat([latents, filled]))[:3], alone)
-
-
-def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
-    pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto", _planned(CHOICES.decode_images))
-    shapes = set[torch.Size]()
-    pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: shapes.add(inputs[0].shape))
-    for count in (1, 3, 8, 11):
-        assert len(_decoded(pipe.vae, _noise(count))) == count
-    assert shapes == {torch.Size((CHOICES.decode_images, 4, LATENTS, LATENTS))}
-
-
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("batch_size", "count", "chunks"),
@@ -278,23 +217,6 @@ def test_loaded_for_a_run_a_model_decodes_halved_batches_as_planned(
     assert sizes == [4, 4, 4]
 
 
-def test_images_come_in_either_form_that_a_vae_returns() -> None:
-    pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto")
-    with torch.no_grad():
-        named = pipe.vae.decode(_noise(9)).sample
-    assert torch.equal(named, _decoded(pipe.vae, _noise(9)))
-
-
-def test_a_family_drawn_one_image_at_a_time_decodes_no_padding() -> None:
-    pipe = families.pipe("z-image")
-    VaeDecoder(pipe, "auto")
-    sizes = list[int]()
-    pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    assert len(_decoded(pipe.vae, _noise(1, channels=pipe.vae.config.latent_channels))) == 1
-    assert sizes == [1]
-
-
 @pytest.mark.parametrize(
     ("side", "size"), [(2048, 1), (1024, 1), (768, 1), (512, 4), (256, 8), (64, 8)]
 )
@@ -313,15 +235,6 @@ def test_no_tensor_has_more_elements_than_32_bits_can_index(
     size = decode_chunk_size(channels, height, width, 64, choices)
     assert size * channels * height * width < MAX_TENSOR_ELEMENTS
     assert size == 64 or 2 * size * channels * height * width >= MAX_TENSOR_ELEMENTS
-
-
-@pytest.mark.parametrize(("count", "padded"), [(1, 4), (4, 4), (5, 8)])
-def test_latents_are_padded_by_the_last_one(count: int, padded: int) -> None:
-    latents = _noise(count)
-    result = pad_images(latents, 4)
-    assert len(result) == padded
-    assert torch.equal(result[:count], latents)
-    assert all(torch.equal(each, latents[-1]) for each in result[count:])
 
 
 def test_attention_by_matrix_products_changes_no_color_by_more_than_its_rounding(

@@ -3,7 +3,6 @@
 import hashlib
 import io
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +15,17 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.runs.image import ImageRow, image_rows
-from imagekiln.steps.runs.keys import input_image_key, manifest_key, shard_key
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.keys import input_image_key, manifest_key
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import families, models
 from tests.pictures import half, noise
-from tests.runs import DRAWABLE, UNDRAWABLE, image_row, job, write_prompts
+from tests.runs import image_row, job, write_prompts
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -108,17 +104,6 @@ def test_an_image_within_a_mask_has_the_same_bytes_in_every_slot(
     assert np.array_equal(whole[2], _drawn(pipe, store, rows[2:3], 4)[0])
 
 
-def test_images_from_text_are_the_same_after_images_from_pictures(tmp_path: Path) -> None:
-    store, pipe = open_store(str(tmp_path)), _pipe("sd")
-    plain = [image_row(prompt, place) for place, prompt in enumerate(PROMPTS)]
-    denoiser = Denoiser(pipe, adapters=LoadedAdapters(ImagePrefetcher(store)))
-    before = denoiser.draw(plain, 4, lambda: None)
-    denoiser.draw(_rows("sd", store), 4, lambda: None)
-    denoiser.draw(_rows("sd", store, mask=True), 4, lambda: None)
-    after = denoiser.draw(plain, 4, lambda: None)
-    assert all(np.array_equal(one.rgb, other.rgb) for one, other in zip(before, after, strict=True))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])
 def test_images_from_pictures_are_those_of_diffusers_own_call(tmp_path: Path, kind: str) -> None:
     import diffusers
@@ -177,38 +162,6 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
     )
     again = reproduce(done.uri, picked["image_id"], tmp_path / "again.png")
     assert again.equal == "bytes"
-
-
-@pytest.mark.slow
-def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [{"prompt": "a", "source_image": noise(1), **DRAWABLE},
-            {"prompt": "b", "source_image": noise(2), **UNDRAWABLE}]  # fmt: skip
-    asked = job(
-        write_prompts(tmp_path / "p.parquet", rows),
-        str(tmp_path / "out"),
-        defaults={"steps": 4, "guidance": 3.0, "seed": 7},
-        limits={"failed_share": 0.5},
-    )
-    done = run(asked)
-    assert retry(done.uri).round == 0  # another try cannot mend it
-    again = retry(done.uri, include_permanent=True)
-    assert (again.round, again.images) == (1, 1)
-    error = read_table(open_store(done.uri), manifest_key(0))["error"].to_pylist()[1]
-    assert (
-        "ValueError: The combination of `original_steps x strength`" in error
-    )  # and not that a picture is missing
-    assert verify(done.uri).ok == 1
-    inside = open_store(f"{done.uri}/retry-1")
-    rows_again = read_table(inside, shard_key(0))
-    (picture,) = LazyDenoiser(inside, load_plan(inside))().draw(
-        [
-            replace(row, parameters=replace(row.parameters, sampler="default", steps=4))
-            for row in image_rows(rows_again)
-        ],
-        4,
-        lambda: None,
-    )
-    assert picture.status == "ok"
 
 
 @pytest.mark.quick_cases(1)
