@@ -22,7 +22,7 @@ DOCKERFILE = re.compile(r"docker build --file (\S+)")
 # Commands that a machine without a cluster and a GPU runs in a second.
 LOCAL = {
     "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
-    "reproduce", "diff", "gc", "schema", "manifests", "render", "preview", "simulate",
+    "reproduce", "diff", "gc", "schema", "manifests", "render", "preview",
 }  # fmt: skip
 # Processes that load torch again, a file that `tune` measures, a whole page: other tests have them.
 ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20|published\.yaml")

@@ -28,7 +28,6 @@ from imagekiln.workflows.cli import (
     maintain,
     publish,
     schedules,
-    simulate,
     steps,
 )
 from imagekiln.workflows.cli.streams import OutputLost
@@ -62,7 +61,6 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
-            simulate.simulate,
         ),
     ),
     cloup.Section(
