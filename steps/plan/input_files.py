@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from imagekiln.steps.plan.column_readers import (
 )
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import require_image_type
-from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.text_formats import MAX_COLUMNS, text_array
+from imagekiln.steps.runs.rewriting import RewrittenText
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,
@@ -39,6 +39,34 @@ from imagekiln.steps.storage.failures import (
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTexts:
+    """The texts of a job's prompts, and a hash of them. A drawn prompt has at most `most_chars`."""
+
+    texts: Mapping[str, RewrittenText]
+    sha256: str
+    appends: bool
+    most_chars: int
+
+    def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
+        """The text that is drawn for a prompt, and what became of the prompt.
+
+        A prompt without a text stays, such as that of a row that is rejected.
+        """
+        rewritten = None if prompt is None else self.texts.get(prompt)
+        if prompt is None or rewritten is None:
+            return prompt, None
+        if rewritten.end == "unread":
+            return prompt, "unread"
+        if not rewritten.text.strip():
+            return prompt, "empty"
+        text = prompt + rewritten.text if self.appends else rewritten.text
+        text = text.strip()
+        if len(text) > self.most_chars:
+            return prompt, "too_long"
+        return text, "cut" if rewritten.end == "cut" else "rewritten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +101,8 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
     """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    return combine_digests(map(_file_digest, files))
-
-
-def combine_digests(digests: Iterable[str]) -> str:
-    """One hash of those of files, in order."""
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+    digests = "".join(map(_file_digest, files))
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, ...]:
@@ -119,7 +143,17 @@ def read_footers(
 
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     metadata = read_metadata(source)
-    file = judge_footer(source, metadata, columns, carry)
+    schema = read_table_schema(source, metadata)
+    names = _match_columns(source, schema, columns, carry)
+    read_names = {*names.values(), *carry}
+    file = InputFile(
+        source=source,
+        rows=metadata.num_rows,
+        column_names=names,
+        passthrough=passthrough_schema(schema, carry, source.uri),
+        partitions=find_partitions(source, metadata, read_names),
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
+    )
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
@@ -133,23 +167,6 @@ def read_metadata(source: SourceFile) -> pq.FileMetaData:
         raise unreadable_error(source, error) from error
 
 
-def judge_footer(
-    source: SourceFile, metadata: pq.FileMetaData, columns: ColumnNames, carry: tuple[str, ...]
-) -> InputFile:
-    """What a footer says of its file. Raises BadInput where that cannot be planned."""
-    schema = read_table_schema(source, metadata)
-    names = match_columns(source, schema, columns, carry)
-    read_names = {*names.values(), *carry}
-    return InputFile(
-        source=source,
-        rows=metadata.num_rows,
-        column_names=names,
-        passthrough=passthrough_schema(schema, carry, source.uri),
-        partitions=find_partitions(source, metadata, read_names),
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
-
-
 def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schema:
     """The columns of a file and of its name. Raises BadInput where reading it is not safe."""
     _refuse_many_columns(source, metadata)
@@ -158,7 +175,10 @@ def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schem
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
     refuse_large_row_groups(metadata, source.uri)
-    return add_partition_columns(source, schema)
+    for name in source.partitions:
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, pa.string()))
+    return schema
 
 
 def find_partitions(
@@ -189,35 +209,19 @@ def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
     return schema
 
 
-def add_partition_columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
-    """The columns of a file, and those that only stand in its name."""
-    for name in source.partitions:
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, pa.string()))
-    return schema
-
-
 def _refuse_number_cells(file: InputFile) -> None:
+    """Raise BadInput if the prompts of a file whose cells are all text are all numbers."""
     name = file.column_names["prompt"]
     if name in file.partitions:
         return
-    batches = iter_file_columns(file, [name])
-    refuse_number_prompts(file.source, name, (batch.column(name) for batch in batches))
-
-
-def refuse_number_prompts(source: SourceFile, name: str, columns: Iterable[pa.Array]) -> None:
-    """Raise BadInput where the prompts of a file whose cells are all text are all numbers.
-
-    They come in batches; without any, nothing is refused.
-    """
     has_rows = False
-    for column in columns:
-        texts = read_texts(column, name).values
+    for batch in iter_file_columns(file, [name]):
+        texts = read_texts(batch.column(name), name).values
         if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
             return
         has_rows = True
     if has_rows:
-        raise _number_prompts_error(source, name, "numbers")
+        raise _number_prompts_error(file.source, name, "numbers")
 
 
 def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
@@ -227,7 +231,7 @@ def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
     )
 
 
-def match_columns(
+def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""

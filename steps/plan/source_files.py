@@ -211,20 +211,6 @@ def _match_remote(pattern: str) -> list[str]:
     return [_uri_of(name, pattern) for name in sorted(names)]
 
 
-def first_file(uri: str) -> str:
-    """The name itself, or the first file of the folder that is named like one, as Spark's are."""
-    if not is_remote_uri(uri) or is_web_uri(uri):
-        return uri
-    filesystem, path = open_filesystem(uri)
-    try:
-        with translate_errors(uri):
-            size = filesystem.size(path)
-    except Missing:
-        size = 0
-    # s3fs finds a file without a byte in what is only the beginning of names.
-    return uri if size else next(iter(_list_remote_folder(uri)), uri)
-
-
 def _list_folder_of(uri: str) -> list[str]:
     """The files of data below a remote folder that is named like a file; none for a file."""
     return [] if is_web_uri(uri) else _list_remote_folder(uri)

@@ -85,8 +85,7 @@ class ShardStats:
     `images` and `parts` are those that the processes of this shard committed: without those that
     others made for it, and with those that they made for other shards, of which `helped_images`
     counts the latter. `repeated_images` were drawn and dropped, since another process was first.
-    `spot`: the node is one that may be reclaimed. `energy_joules` is that of the device while it
-    drew; None where it does not count it.
+    `energy_joules` is that of the device while it drew; None where it does not count it.
     """
 
     shard: Count
@@ -107,7 +106,6 @@ class ShardStats:
     ended_at: Seconds | None = None
     helped_images: Count = 0
     repeated_images: Count = 0
-    spot: bool = False
     energy_joules: Annotated[float, Field(ge=0, le=1e15)] | None = None
     schema_version: Annotated[int, Field(ge=1, le=STATS_SCHEMA_VERSION)] = STATS_SCHEMA_VERSION
 

@@ -69,14 +69,6 @@ def check_limit_range(view: ClusterView, profile: Profile) -> Finding:
     return ok("The pods and their containers are within the LimitRange.")
 
 
-def pods_at_once(
-    view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
-) -> int:
-    """How many pods of generate the quotas admit at once, `parallelism` at most."""
-    room = _room_by_resource(_pod_quotas(view, priorities), profile)
-    return min(parallelism, *room.values()) if room else parallelism
-
-
 def _pod_quotas(view: ClusterView, priorities: Sequence[str]) -> list[Json]:
     return [each for each in view.list_objects(QUOTAS) if _applies_to_pods(each, priorities)]
 

@@ -73,12 +73,6 @@ def _install_advice(resource: str) -> str:
             'Partition GPUs by MIG with the strategy "mixed": run the commands at the top of '
             "cluster/gpus/mig.yaml, which `imagekiln manifests cluster` writes."
         )
-    if resource.endswith(".shared"):
-        return (
-            "Share GPUs through the device plugin: run the commands at the top of "
-            "cluster/gpus/time-slicing.yaml (or mps.yaml), which `imagekiln manifests cluster` "
-            "writes."
-        )
     if resource.startswith("nvidia.com/"):
         return GPU_OPERATOR_ADVICE
     return f"Install the device plugin that advertises {resource}."
