@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,6 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.batch_rows import (
-    PARQUET_OPTIONS,
-    iter_batches,
-    refuse_large_row_groups,
-)
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -28,7 +23,7 @@ from imagekiln.steps.plan.column_readers import (
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import require_image_type
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
-from imagekiln.steps.plan.text_formats import MAX_COLUMNS, text_array
+from imagekiln.steps.plan.text_formats import text_array
 from imagekiln.steps.runs.rewriting import RewrittenText
 from imagekiln.steps.storage.failures import (
     error_reason,
@@ -38,7 +33,17 @@ from imagekiln.steps.storage.failures import (
 
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
-UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
+# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
+PARQUET_OPTIONS = {
+    "page_checksum_verification": True,
+    "pre_buffer": False,
+    "buffer_size": 2**20,
+}
+BATCH_ROWS = 65_536
+BATCH_BYTES = 16 * 2**20
+# A file has an image that repeats once, and a batch as often as rows have it.
+IMAGE_BATCH_ROWS = 256
+UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +174,10 @@ def read_metadata(source: SourceFile) -> pq.FileMetaData:
 
 def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schema:
     """The columns of a file and of its name. Raises BadInput where reading it is not safe."""
-    _refuse_many_columns(source, metadata)
     try:
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
-    refuse_large_row_groups(metadata, source.uri)
     for name in source.partitions:
         if name not in schema.names:
             schema = schema.append(pa.field(name, pa.string()))
@@ -288,14 +291,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _refuse_many_columns(source: SourceFile, metadata: pq.FileMetaData) -> None:
-    if metadata.num_columns > MAX_COLUMNS:
-        raise BadInput(
-            f"{source.uri}: has {metadata.num_columns} columns, more than {MAX_COLUMNS}. "
-            "Remove some."
-        )
-
-
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     """Explain an input file that cannot be read: storage failed, or the file is damaged."""
     uri = source.uri
@@ -303,12 +298,7 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
         return failure
     if problem := describe_text(source):
         return BadInput(f"{uri}: {problem}")
-    reason = error_reason(error)
-    if isinstance(error, MemoryError):
-        return BadInput(
-            f"{uri}: needs more memory than there is ({reason}). Write it in smaller row groups."
-        )
-    return BadInput(f"{uri}: is no whole Parquet file ({reason}). Write it again.")
+    return BadInput(f"{uri}: is no whole Parquet file ({error_reason(error)}). Write it again.")
 
 
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -319,10 +309,26 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            for batch in iter_batches(file.source.path, parquet, columns):
+            for batch in _iter_batches(parquet, columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error
+
+
+def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Every row of these columns. Raises what reading a damaged file raises."""
+    most = BATCH_ROWS
+    if any(_may_be_image(parquet.schema_arrow.field(name).type) for name in columns):
+        most = IMAGE_BATCH_ROWS
+    groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
+    rows = [
+        BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size)) for group in groups
+    ]
+    yield from parquet.iter_batches(max(1, min([most, *rows])), columns=[*columns])
+
+
+def _may_be_image(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) or pa.types.is_binary(kind))
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

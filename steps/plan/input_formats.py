@@ -36,10 +36,9 @@ REFUSED_MAGIC = {
     b"PK\x03\x04": "is a zip archive or an Excel workbook. Unpack it, or save it as CSV.",
 }
 SAMPLE_BYTES = 4096
-MAX_BATCH_BYTES = 4 * 2**30
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "jsonl"}
-ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError)
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError)
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
@@ -161,11 +160,11 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
             file.seek(0)
             if is_stream:
                 stream = pa.ipc.open_stream(file)
-                yield Rows(stream.schema, _check_batches(stream, where))
+                yield Rows(stream.schema, _slice_batches(stream))
             else:
                 reader = pa.ipc.open_file(file)
                 batches = map(reader.get_batch, range(reader.num_record_batches))
-                yield Rows(reader.schema, _check_batches(batches, where))
+                yield Rows(reader.schema, _slice_batches(batches))
     except ARROW_ERRORS as error:
         if is_storage_error(error):
             raise
@@ -175,22 +174,7 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
         ) from error
 
 
-def _check_batches(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
-    """The batches in pieces, checked to hold no offset that points outside them."""
+def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        size = batch.get_total_buffer_size()  # `nbytes` follows offsets, which may lead anywhere
-        if size > MAX_BATCH_BYTES:
-            raise BadInput(f"{where}: has a batch of {size} bytes. Write smaller record batches.")
-        for column in batch.columns:
-            _validate(column)
         for first in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(first, BATCH_ROWS)
-
-
-def _validate(column: pa.Array) -> None:
-    """Raise ArrowInvalid for a damaged column; text that is no UTF-8 costs only its rows later."""
-    if pa.types.is_string(column.type):
-        column = column.view(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.view(pa.large_binary())
-    column.validate(full=True)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_filesystem, open_object
 from imagekiln.steps.storage.local import open_file
@@ -55,13 +55,8 @@ class SourceFile:
         for folder in PurePosixPath(self.uri).parts[:-1]:
             name, equals_sign, value = folder.partition("=")
             if equals_sign and name:
-                pairs[unquote(name)] = None if value == NULL_PARTITION else _decode_value(value)
+                pairs[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
         return pairs
-
-
-def _decode_value(value: str) -> str:
-    """The text that a folder's name stands for, of which bytes that are no UTF-8 stay bytes."""
-    return unquote(value, errors="surrogateescape")
 
 
 def suffix_of(uri: str) -> str:
@@ -107,11 +102,6 @@ def _expand_local(pattern: str) -> list[str]:
             names = [path]
         else:
             names = _match_local(path, pattern)
-    for name in names:
-        if not name.isprintable():
-            raise BadInput(
-                f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
-            )
     return names
 
 
@@ -264,24 +254,9 @@ def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
 
 
 def _download(uri: str, path: Path) -> SourceFile:
-    """Copy a file; once more where the copy is perhaps not what the store has. Raises TryAgain."""
-    digest, is_certain = _copy(uri, path)
-    if not is_certain:
-        again, is_certain = _copy(uri, path)
-        if not is_certain and again != digest:
-            raise TryAgain(
-                f"{uri}: the store gives other bytes at each reading. Run the command again."
-            )
-        digest = again
-    return SourceFile(uri, path, digest)
-
-
-def _copy(uri: str, path: Path) -> tuple[str, bool]:
-    """Copy a file, and return its hash; and whether nothing says that this is not its content."""
     # Many web servers know no ranges, and do not say so: one request, for all of it.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     digest = hashlib.sha256()
-    md5 = hashlib.md5(usedforsecurity=False)
     with (
         translate_errors(uri),
         open_object(uri, block_bytes) as source,
@@ -289,10 +264,8 @@ def _copy(uri: str, path: Path) -> tuple[str, bool]:
     ):
         for chunk in _read_chunks(source):
             digest.update(chunk)
-            md5.update(chunk)
             copy.write(chunk)
-        expected = getattr(source, "md5", "")
-    return digest.hexdigest(), expected in ("", md5.hexdigest())
+    return SourceFile(uri, path, digest.hexdigest())
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
@@ -31,9 +30,6 @@ def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
         assert yaml.safe_load(text)["kind"] == "Kustomization"
     elif "prompts" in yaml.safe_load(text):
         assert validate_job(yaml.safe_load(text)).name
-    elif "prices" in yaml.safe_load(text):
-        (tmp_path / "prices.yaml").write_text(text)
-        assert read_price_file(str(tmp_path / "prices.yaml")).prices
     else:
         (tmp_path / "own.yaml").write_text(text)
         assert load_profile(str(tmp_path / "own.yaml")).name == "own"

@@ -338,16 +338,6 @@ def test_a_store_that_forbids_removal_stops_no_pass(
     assert drawn_keys(run) == []
 
 
-def test_a_disk_needs_room_for_what_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.plan.space.find_free_bytes", lambda _: SIDE**2)
-    settings = {"passes": {"words": WORDS}, "encoding": {"kind": "webp"}}
-    make_plan(job_with(tmp_path / "at-once", **settings))
-    with pytest.raises(BadInput, match=r"the images take about .* free"):
-        make_plan(job_with(tmp_path / "apart", separate_passes=True, **settings))
-
-
 def table_changed(path: Path, **columns: object) -> None:
     """Replace values of the first row, and leave hash and version as they were."""
     table = pq.read_table(path)

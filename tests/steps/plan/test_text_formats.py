@@ -1,7 +1,6 @@
 """CSV, TSV and JSON Lines are read like the same rows in Parquet, and their mistakes have lines."""
 
 import json
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,14 +79,6 @@ def test_hostile_text_goes_through_every_format_unchanged(tmp_path: Path) -> Non
         folder.mkdir()
         rows = _planned(folder, name, content, limits={"prompt_chars": 2_000_000})
         assert rows["prompt"].to_pylist() == columns["prompt"]
-
-
-def test_nul_bytes_and_long_fields_are_text_like_any_other(tmp_path: Path) -> None:
-    long = "x" * 300_000
-    rows = _planned(
-        tmp_path, "p.csv", f"prompt,n\na\0b,1\n{long},2\n", limits={"prompt_chars": 10**6}
-    )
-    assert rows["prompt"].to_pylist() == ["a\0b", long]
 
 
 def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) -> None:
@@ -282,22 +273,6 @@ def test_malformed_file_is_refused_with_its_line(tmp_path: Path, name: str) -> N
     assert _refused(tmp_path, file, content) == message
 
 
-def test_line_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
-    name = tmp_path / "p.jsonl"
-    with name.open("wb") as file:
-        file.truncate(40 * 2**20)  # of zeros, none of which ends the line
-    with pytest.raises(BadInput, match=r"p\.jsonl: line 1 is longer than 16777216 characters"):
-        plan(tmp_path, prompts=str(name))
-
-
-def test_row_of_fields_without_end_is_refused_before_it_fills_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_formats, "MAX_RECORD_CHARS", 1000)
-    message = _refused(tmp_path, "p.csv", "prompt,x\na,b\n" + '"a\n",' * 500)
-    assert message.startswith("p.csv: line 203 belongs to a row of more than 1000 characters.")
-
-
 def _read_nested(path: Path, depth: int) -> str:
     """A value of so many lists as it is read, or the sentence that refuses it."""
     path.write_text(f'{{"prompt": "a", "n": {"[" * depth}{"]" * depth}}}')
@@ -311,54 +286,11 @@ def _read_nested(path: Path, depth: int) -> str:
     return str(batch["n"][0])
 
 
-def test_values_that_nest_as_deep_as_can_be_read_end_in_text_or_a_sentence(tmp_path: Path) -> None:
-    for depth in range(700, 1000):
-        read = _read_nested(tmp_path / "p.jsonl", depth)
-        assert "nested too deeply" in read or read == "[" * depth + "]" * depth
-
-
 def test_integers_that_no_float_has_stay_as_they_are(tmp_path: Path) -> None:
     lines = '{"prompt": "a", "seed": 9007199254740993, "n": 9007199254740993}\n{"prompt": "b", '
     rows = _planned(tmp_path, "p.jsonl", lines + '"seed": 1.0, "n": 0.5}\n', carry=["n"])
     assert rows["seed"].to_pylist() == [9007199254740993, 1]
     assert rows["n"].to_pylist() == ["9007199254740993", "0.5"]
-
-
-@pytest.mark.slow
-def test_wide_rows_come_in_short_batches(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("prompt" + "," * 999 + "\n" + ("a" + "," * 999 + "\n") * 5000)
-    with text_formats.open_delimited(tmp_path / "p.csv", "p.csv", ",") as rows:
-        assert max(batch.num_rows for batch in rows.batches) < 4200
-    lines = [{f"c{n}": 1 for n in range(1000)}, *[{"prompt": "a"}] * 5000]
-    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    kinds: text_formats.JsonKinds = {}
-    text_formats.scan_json_lines(tmp_path / "p.jsonl", "p.jsonl", frozenset(), kinds)
-    with text_formats.open_json_lines(tmp_path / "p.jsonl", "p.jsonl", kinds) as rows:
-        assert max(batch.num_rows for batch in rows.batches) < 4200
-
-
-@pytest.mark.slow
-def test_long_lines_of_json_come_in_short_batches_whatever_is_long_in_them(tmp_path: Path) -> None:
-    nested = {"prompt": "a", "n": [0] * 2**19}
-    named = {"prompt": "a", "n" * 2**20: 0}
-    path = tmp_path / "p.jsonl"
-    path.write_text(f"{json.dumps(nested)}\n" * 25 + f"{json.dumps(named)}\n" * 25)
-    kinds: text_formats.JsonKinds = {}
-    text_formats.scan_json_lines(path, "p.jsonl", frozenset(), kinds)
-    with text_formats.open_json_lines(path, "p.jsonl", kinds) as rows:
-        assert max(batch.num_rows for batch in rows.batches) <= 16
-
-
-def test_quoted_field_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
-    content = 'prompt,seed\na,1\n"b,2\n' + "c,3\n" * 5_000_000
-    message = _refused(tmp_path, "p.csv", content)
-    assert re.match(r"p\.csv: line 3 has a quotation mark that is not closed, or a field", message)
-
-
-def test_names_without_end_are_refused(tmp_path: Path) -> None:
-    content = "".join(f'{{"prompt": "a", "k{n}": 1}}\n' for n in range(10_001))
-    message = _refused(tmp_path, "p.jsonl", content)
-    assert message.startswith("p.jsonl: line 10000 brings the columns to more than 10000.")
 
 
 def test_content_is_what_names_the_run(tmp_path: Path) -> None:

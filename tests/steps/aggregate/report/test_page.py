@@ -341,7 +341,7 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
 
 
 def test_what_a_run_took_outside_of_shards_is_told_apart(large: tuple[ReportData, str]) -> None:
-    price = DevicePrice("H100", spot=False, gpu_hours=1.5, per_hour=None, source="")
+    price = DevicePrice("H100", gpu_hours=1.5, per_hour=None, source="")
     spending = Spending(UseAmounts(total=7200.0), prices=(price,))
     section = cost_section(replace(large[0].summary, spending=spending, device_hours=2.0))
     assert section is not None
@@ -349,7 +349,7 @@ def test_what_a_run_took_outside_of_shards_is_told_apart(large: tuple[ReportData
 
 
 def test_the_time_of_a_short_run_is_given_in_seconds(large: tuple[ReportData, str]) -> None:
-    price = DevicePrice("cpu", spot=False, gpu_hours=9 / 3600, per_hour=None, source="")
+    price = DevicePrice("cpu", gpu_hours=9 / 3600, per_hour=None, source="")
     section = cost_section(
         replace(large[0].summary, spending=Spending(UseAmounts(total=9.0), prices=(price,)))
     )
