@@ -12,7 +12,6 @@ from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
-    check_artifact_store,
     check_artifacts,
     check_gpus,
     check_images,
@@ -89,17 +88,15 @@ def _argo_checks(view: ClusterView, server: ApiConnection | None) -> Checks:
 def _namespace_checks(
     view: ClusterView, job: Job, profile: Profile, server: ApiConnection | None
 ) -> Checks:
-    parallelism = job.cluster.parallelism
-    priorities = check_profile.job_priority_classes(job, profile)
     yield check_access.check_namespace_exists(view, profile)
     yield check_access.check_user_rights(view, by_server=server is not None)
     yield check_access.check_service_accounts(view)
     yield check_access.check_pod_rights(view)
     yield check_access.check_store_credentials(view, job.output)
     yield check_profile.check_template(view, job, profile)
-    yield check_quota.check_resource_quota(view, profile, parallelism, priorities)
+    yield check_quota.check_resource_quota(view, profile, job.cluster.parallelism)
     yield check_quota.check_limit_range(view, profile)
-    for name in priorities:
+    for name in check_profile.job_priority_classes(job, profile):
         yield check_profile.check_priority_class(view, name)
 
 
@@ -123,7 +120,7 @@ def _artifact_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
         repository = check_artifacts.check_artifact_repository(view)
         yield repository
         if repository.verdict != "wrong":
-            yield check_artifact_store.check_artifact_store(view, job, profile)
+            yield check_artifacts.check_artifact_store(view, job, profile)
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:

@@ -199,8 +199,8 @@ def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str
     done = kiln("estimate", job, "--set", "shard.seconds_per_image=1000000")
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
-        "On a cluster: Profile gpu stops a workflow after 7 days. Set `days: 36` in a profile of "
-        "your own, or `cluster.parallelism: 11` where the quota allows it."
+        "On a cluster, profile gpu stops a workflow after 7 days. Set more `days` in a profile of "
+        "your own, or a larger cluster.parallelism."
     ]
 
 

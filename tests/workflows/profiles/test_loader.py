@@ -123,10 +123,6 @@ def test_name_of_a_profile_file_that_cannot_name_objects_is_refused(tmp_path: Pa
             "several slices in one pod",
         ),
         (
-            "description: x\ngpu: {resource: nvidia.com/gpu.shared, count: 2}\n",
-            "several shares in one pod",
-        ),
-        (
             "description: x\ncache: {claim: a, host_path: /b}\n",
             "needs one of claim, host_path and image",
         ),
