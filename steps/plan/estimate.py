@@ -179,28 +179,6 @@ def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
     return pixels * BYTES_PER_PIXEL[job.encoding.kind]
 
 
-def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
-    """The bytes of the images of a draft that are stored, as far as they can be estimated."""
-    pixels = 0
-    for group in draft.catalog.groups:
-        width, height = draft.sizes.final((group.width, group.height))
-        pixels += group.images * width * height
-    if job.keep is not None and job.keep.losers == "drop":
-        pixels //= job.candidates
-    if is_lossless(job.encoding) and job.encoding.kind != "png":
-        return pixels * LOSSLESS_BYTES_PER_PIXEL
-    return pixels * BYTES_PER_PIXEL[job.encoding.kind]
-
-
-def _terms_with(job: Job, price_per_hour: float | None, prices: str | None) -> Terms:
-    """The terms of the job, with one price or another table in place of its own."""
-    if price_per_hour is not None:
-        return terms_of(job.model_copy(update={"price_per_hour": price_per_hour}))
-    if prices is not None:
-        return terms_of(job.model_copy(update={"price_per_hour": None, "prices": prices}))
-    return terms_of(job)
-
-
 def _add_time(
     counted: Estimate, time: RunTime | None, gpus: int, price: Price | None, terms: Terms
 ) -> Estimate:

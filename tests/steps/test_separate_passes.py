@@ -24,7 +24,6 @@ from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, ImageRow, PassedImages
@@ -39,7 +38,6 @@ from tests import nights
 from tests.faults import failing
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.interleaving import Process, interleaving
-from tests.models import SIDE
 from tests.runs import PROMPTS, job, write_prompts
 
 BIG: dict[str, object] = {"kind": "upscale", "id": str(upscaler_folder())}
@@ -445,13 +443,3 @@ def test_pixels_of_forgotten_images_do_not_stay(tmp_path: Path, drawn_run: Path)
         forget(str(run), ForgetSelection(ids=("row-0",)), remove=True)
         assert drawn_keys(run) == []
     assert verify(str(run)).images == len(nights.PROMPTS[:5])
-
-
-def test_estimates_name_the_space_of_pixels_that_wait(tmp_path: Path) -> None:
-    passes = {"passes": {"detail": DETAIL}}
-    plain, waiting, chosen = (
-        estimate(job_with(tmp_path, **passes, **settings)).drawn_gigabytes
-        for settings in ({}, {"separate_passes": True}, {"separate_passes": True, **BEST})
-    )
-    assert plain is None
-    assert waiting == chosen == pytest.approx(6 * SIDE * SIDE * 3 / 1e9)  # winners alone wait
