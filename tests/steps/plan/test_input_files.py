@@ -1,7 +1,6 @@
 """Input files are found, hashed and read, whatever wrote them."""
 
 import errno
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -434,13 +433,6 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
 def contents(sources: tuple[SourceFile, ...]) -> list[bytes]:
     """What planning will contents."""
     return [source.path.read_bytes() for source in sources]
-
-
-def test_named_file_is_found_with_the_hash_of_its_content(source_folder: str, spool: Path) -> None:
-    (sources,) = gather_sources((f"{source_folder}/a.parquet",), spool)
-    assert sources.uri == f"{source_folder}/a.parquet"
-    assert sources.sha256 == hashlib.sha256(b"first").hexdigest()
-    assert contents((sources,)) == [b"first"]
 
 
 def test_pattern_finds_files_in_the_order_of_their_names(source_folder: str, spool: Path) -> None:
