@@ -30,7 +30,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index bench-scores bench-tail lint types docs format install lock upgrade licenses audit wheel \
+	bench-plan bench-aggregate bench-index bench-scores bench-scale bench-tail lint types docs format install lock upgrade licenses audit wheel \
 	sbom release clean FORCE
 
 help: ## List the targets
@@ -91,6 +91,9 @@ bench-export: $(VENV)/dev build/linked ## Benchmark: exporting, images per secon
 
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
+
+bench-scale: $(VENV)/dev build/linked ## Benchmark: 1 to 100 million images played through, hours, cost and first limits
+	@$(BIN)/python -m tests.bench.scale
 
 bench-tail: $(VENV)/dev build/linked ## Benchmark: the end of a run with one slow process, with help by the others and without
 	@$(BIN)/python -m tests.bench.tail

@@ -34,7 +34,6 @@ from imagekiln.steps.imaging.input_images import (
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.limits import JobLimits
-from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.job.reader import read_job, validate_job
 from imagekiln.steps.job.tuning_file import parse_tuning_file
 from imagekiln.steps.plan.input_files import read_input_files
@@ -57,7 +56,7 @@ MAX_ROWS = 300_000
 CASES_PER_PLAN = 50  # of which one is planned to its end
 MAX_SENTENCE_CHARS = 2100
 SUFFIXES = {
-    **dict.fromkeys(("job", "prices", "tuning", "recipe"), "yaml"),
+    **dict.fromkeys(("job", "tuning", "recipe"), "yaml"),
     **dict.fromkeys(("template", "wildcards"), "txt"),
     "image": "png",
 }
@@ -205,11 +204,6 @@ def _read_job(path: Path, _: int) -> str:
     return "accepted"
 
 
-def _read_prices(path: Path, _: int) -> str:
-    read_price_file(str(path))
-    return "accepted"
-
-
 def _read_tuning(path: Path, _: int) -> str:
     parse_tuning_file(path.read_bytes(), str(path))
     return "accepted"
@@ -232,7 +226,6 @@ def _inspect_image(path: Path, _: int) -> str:
 READERS: dict[str, Callable[[Path, int], str]] = {
     **dict.fromkeys(EXPECTED, _read_prompts),
     "job": _read_job,
-    "prices": _read_prices,
     "tuning": _read_tuning,
     "image": _inspect_image,
     "recipe": _read_job,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan.template_count import count_prompts, load_recipes
+from imagekiln.steps.plan.template_recipes import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
 from tests.jobs import SHAPES
 

@@ -171,7 +171,7 @@ def _job_values() -> dict[str, object]:
         "encoding": {"kind": "jpeg", "quality": 90},
         "gates": {"checks": [{"name": "x", "entry": "a:b"}]},
         "limits": {"rejected_share": 0.5},
-        "prices": [{"gpu": "L4", "per_hour": 0.7}],
+        "price_per_hour": {"L4": 0.7},
         "cluster": {"namespace": "imagekiln", "parallelism": 4},
     }
 
@@ -296,7 +296,6 @@ MAKERS: dict[str, Callable[[random.Random], bytes]] = {
     "tsv": lambda dice: _delimited(dice, "\t"),
     "jsonl": _json_lines,
     "job": _yaml_of(_job_values()),
-    "prices": _yaml_of({"prices": [{"gpu": "NVIDIA L4", "per_hour": 0.7, "spot": True}] * 2}),
     "tuning": _yaml_of({"version": 1, "entries": [entry().model_dump(mode="json")]}),
     "image": _image,
     "recipe": _yaml_of(_recipe_values()),
@@ -304,7 +303,7 @@ MAKERS: dict[str, Callable[[random.Random], bytes]] = {
     "wildcards": _wildcards,
 }
 TEMPLATES = {"template", "wildcards"}
-TEXTS = {"csv", "tsv", "jsonl", "job", "prices", "tuning", "recipe", *TEMPLATES}
+TEXTS = {"csv", "tsv", "jsonl", "job", "tuning", "recipe", *TEMPLATES}
 
 
 # Mutations.

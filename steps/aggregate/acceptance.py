@@ -39,24 +39,16 @@ def resolve_policy(
 
 
 def _current_policy(run: Run) -> AcceptancePolicy:
-    """The policy by the terms of the run, and what it was accepted with if it is, or was, finished.
-
-    The price of its summary counts only where the terms have none: it is an earlier one.
-    """
+    """The policy by the terms of the run, and what it was accepted with if it ever was."""
     job = run.plan.job
     terms = read_terms(run.store, job)
     failed_share = job.limits.failed_share if terms.failed_share is None else terms.failed_share
     if run.is_finished or run.is_suspended:
         summary = _readable_summary(run)
         if summary is not None:
-            price = summary.price_per_hour if terms.all_prices.is_empty else terms.price_per_hour
-            return AcceptancePolicy(
-                max(failed_share, summary.failed_share),
-                summary.accepted,
-                price,
-                terms.prices,
-            )
-    return AcceptancePolicy(failed_share, (), terms.price_per_hour, terms.prices)
+            failed_share = max(failed_share, summary.failed_share)
+            return AcceptancePolicy(failed_share, summary.accepted, terms.price_per_hour)
+    return AcceptancePolicy(failed_share, (), terms.price_per_hour)
 
 
 def _readable_summary(run: Run) -> Summary | None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.job.prices import Prices
+from imagekiln.steps.job.prices import PricePerHour, find_price
 from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.stats import (
     ShardStats,
@@ -51,7 +51,6 @@ class DevicePrice:
     """
 
     device: str
-    spot: bool
     gpu_hours: float
     per_hour: float | None
     source: str
@@ -89,7 +88,7 @@ class Spending:
 
 
 def summarize_spending(
-    stats: Sequence[ShardStats], spent: Spent, prices: Prices, *, drawn: int, ok: int
+    stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None, *, drawn: int, ok: int
 ) -> Spending:
     """What was spent, by the account of the run and the statistics of its shards.
 
@@ -172,22 +171,21 @@ def _share_not_ok(drawn: int, ok: int) -> float:
 
 
 def _device_prices(
-    stats: Sequence[ShardStats], spent: Spent, prices: Prices
+    stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None
 ) -> tuple[DevicePrice, ...]:
     """The price of each kind of device; of unknown ones where no shard left statistics."""
-    hours: dict[tuple[str, bool], float] = defaultdict(float)
+    hours: dict[str, float] = defaultdict(float)
     for shard in stats:
-        hours[shard.device, shard.spot] += shard.seconds.total / SECONDS_PER_HOUR
+        hours[shard.device] += shard.seconds.total / SECONDS_PER_HOUR
     if not hours and spent.seconds:
-        hours["", False] = spent.gpu_hours
+        hours[""] = spent.gpu_hours
 
     used = []
-    for (device, spot), gpu_hours in sorted(hours.items()):
-        price = prices.find(device or None, spot=spot)
+    for device, gpu_hours in sorted(hours.items()):
+        price = find_price(prices, device or None)
         used.append(
             DevicePrice(
                 device=device,
-                spot=spot,
                 gpu_hours=gpu_hours,
                 per_hour=None if price is None else price.per_hour,
                 source="" if price is None else price.source,

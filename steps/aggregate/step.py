@@ -35,7 +35,7 @@ from imagekiln.steps.aggregate.summary import (
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
 from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
-from imagekiln.steps.job.prices import resolve_prices
+from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
@@ -57,36 +57,33 @@ def aggregate(
     uri: str,
     failed_share: float | None = None,
     accept: Sequence[str] = (),
-    price: float | None = None,
-    prices: str | None = None,
+    price: PricePerHour | None = None,
 ) -> Summary:
     """Account for every planned image of the run at `uri`, which may also name one of its rounds.
 
     `failed_share` replaces the job's, `accept` names gates whose limit does not count, and `price`
-    is that of a device for an hour, `prices` the path or URI of a table of them: they are the run's
-    until the job is submitted again. What a finished run was accepted with remains accepted.
+    is that of a device for an hour, or a table of them: it is the run's until the job is submitted
+    again. What a finished run was accepted with remains accepted.
 
     Raises Incomplete where images are missing, also those of the round that `uri` names, where too
     many are not ok, or where a gate found too many; BadInput on damage; TryAgain where storage
     fails. The manifest, summary and report are written even when it raises Incomplete. A run that
     was finished remains so where it raises anything else before all that changes is made.
     """
-    return aggregate_run(open_run(uri), failed_share, accept, price, prices)
+    return aggregate_run(open_run(uri), failed_share, accept, price)
 
 
 def aggregate_run(
     run: Run,
     failed_share: float | None = None,
     accept: Sequence[str] = (),
-    price: float | None = None,
-    prices: str | None = None,
+    price: PricePerHour | None = None,
 ) -> Summary:
     """Account for every planned image of an open run: see `aggregate`."""
     job = run.plan.job
     check_gate_names(job, accept)
-    new_prices = resolve_prices(price, prices)
-    if not new_prices.is_empty:
-        replace_prices(run.store, new_prices)
+    if price is not None:
+        replace_prices(run.store, price)
     run = replace(run, store=TurnStore(run.store))
     policy = resolve_policy(run, failed_share, accept)
     reconciler = RunReconciler(run.store, run.plan)

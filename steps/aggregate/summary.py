@@ -19,7 +19,7 @@ from imagekiln.steps.aggregate.throughput import (
     summarize_usage,
 )
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.prices import GpuPrice, Prices
+from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.models.passes import NO_PASSES, PassSizes
 from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.drawn_sizes import sum_work
@@ -187,13 +187,12 @@ class Summary:
 class AcceptancePolicy:
     """What a person accepts: a share of images that are not ok, and gates over their limit.
 
-    `price_per_hour` is the price of a device; where it is None, `prices` has one for each kind.
+    `price_per_hour` is the price of a device, or of each kind.
     """
 
     failed_share: float
     accepted_gates: tuple[str, ...]
-    price_per_hour: float | None
-    prices: tuple[GpuPrice, ...] = ()
+    price_per_hour: PricePerHour | None
 
 
 SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
@@ -265,10 +264,11 @@ class SummaryBuilder:
         statuses = self._counts.statuses
         made = plan.counts.images - statuses[MISSING_STATUS]
         marks = self._counts.marks + self._marks_of_run
+        price = policy.price_per_hour
         spending = summarize_spending(
             all_stats,
             spent,
-            Prices(policy.price_per_hour, policy.prices),
+            price,
             drawn=max(generated, made),
             ok=statuses["ok"] + statuses[OUTSCORED_STATUS] + statuses[FORGOTTEN_STATUS],
         )
@@ -295,7 +295,7 @@ class SummaryBuilder:
             distributions=self._distributions.build(),
             throughput=summarize_throughput(len(plan.shards), all_stats),
             rounds=rounds,
-            price_per_hour=policy.price_per_hour,
+            price_per_hour=None if isinstance(price, dict) else price,
             usage=summarize_usage(all_stats),
             elapsed_seconds=elapsed_seconds(all_stats),
             started_at=first_start(all_stats),

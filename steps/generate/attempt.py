@@ -30,7 +30,6 @@ from imagekiln.steps.generate.stages import (
     score_batches,
     split_into_batches,
 )
-from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.forgotten import read_forgotten, read_left_out
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
@@ -307,7 +306,6 @@ def shard_stats(
         start=None if startup is None else startup.clock.seconds,
         started_at=ended_at - load_seconds - run.seconds,
         ended_at=ended_at,
-        spot=is_spot_node(),
         repeated_images=attempt.abandoned_images + count_images(dropped),
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.job.prices import is_spot_node
+from imagekiln.steps.job.prices import find_price
 from imagekiln.steps.runs.account import (
     MAX_TRIES,
     NOTHING,
@@ -105,7 +105,7 @@ class Meter:
         self._began = 0.0
         self._loaded: float | None = None
         self._last_commit = 0.0
-        self._price = terms.all_prices.find(None, spot=is_spot_node())
+        self._price = find_price(terms.price_per_hour, None)
         self._entered = NOTHING  # of this attempt, in the account
         self._total = NOTHING  # of the run, when it was last entered
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class Meter:
 
     def note_price(self, name: str) -> None:
         """The device has this name, by which it has a price."""
-        self._price = self._terms.all_prices.find(name, spot=is_spot_node())
+        self._price = find_price(self._terms.price_per_hour, name)
 
     def note_draw(self) -> None:
         """Images were drawn, so the model is loaded."""

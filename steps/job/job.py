@@ -35,7 +35,7 @@ from imagekiln.steps.job.passes import (
     alters_pixels,
     check_passes,
 )
-from imagekiln.steps.job.prices import GpuPrice, is_price
+from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.job.samplers import Sampler
@@ -223,14 +223,10 @@ class Job(Settings):
         exclude_if=lambda passes: not passes,
         description="What is done to each image before it is stored, in this order.",
     )
-    price_per_hour: Number | None = Field(
-        default=None, ge=0, description="The price of a device per hour, for the report."
-    )
-    # Left out of what is written where they are not set, so that run ids are those of before.
-    prices: Location | Annotated[tuple[GpuPrice, ...], Field(min_length=1)] | None = Field(
+    price_per_hour: PricePerHour | None = Field(
         default=None,
-        exclude_if=lambda prices: prices is None,
-        description="A price for each GPU model: the path or URI of a table, or its entries.",
+        description="The price of a device per hour: a number, or one for each name of a GPU in "
+        "nvidia-smi or in the node label nvidia.com/gpu.product.",
     )
     budget: BudgetSettings = Field(
         default=BudgetSettings(),
@@ -262,16 +258,6 @@ class Job(Settings):
                 raise ValueError(f'lists "{column}" twice; remove one of them')
         return columns
 
-    @field_validator("prices", mode="before")
-    @classmethod
-    def _refuse_single_price(cls, prices: object) -> object:
-        if is_price(prices):
-            raise ValueError(
-                f"is {prices}, not a table; write price_per_hour: {prices} for one price for all "
-                "GPUs"
-            )
-        return prices
-
     @model_validator(mode="after")
     def _require_free_columns(self) -> "Job":
         for column in REWRITE_COLUMNS:
@@ -292,9 +278,8 @@ class Job(Settings):
 
     @model_validator(mode="after")
     def _require_price_for_budget(self) -> "Job":
-        has_price = self.price_per_hour is not None or self.prices is not None
-        if self.budget.cost is not None and not has_price:
-            raise ValueError("has budget.cost and no price; set price_per_hour or prices")
+        if self.budget.cost is not None and self.price_per_hour is None:
+            raise ValueError("has budget.cost and no price; set price_per_hour")
         return self
 
     @model_validator(mode="after")
@@ -368,5 +353,5 @@ class Job(Settings):
 
     def without_cluster(self) -> "Job":
         """The job as a plan holds it: the same wherever it runs, and whatever it may cost."""
-        outside = {"cluster": ClusterSettings(), "prices": None, "budget": BudgetSettings()}
+        outside = {"cluster": ClusterSettings(), "budget": BudgetSettings()}
         return self.model_copy(update=outside)

@@ -22,7 +22,7 @@ from imagekiln.steps.job.passes import (
     alters_pixels,
 )
 from imagekiln.steps.models.component_files import Config
-from imagekiln.steps.models.facts import MIN_SIZE_MULTIPLE, ModelFacts, weights_digest
+from imagekiln.steps.models.facts import ModelFacts, weights_digest
 from imagekiln.steps.models.families import variants_of
 from imagekiln.steps.models.transformers_files import require_model
 
@@ -33,7 +33,6 @@ FILE_SETTINGS: dict[str, IncEx | bool] = {
     "revision": True,
     "model": {"id": True, "revision": True, "config": True, "variant": True},
 }
-USUAL_SCALE = 2
 UPSCALER_TYPE = "swin2sr"
 ENLARGING_UPSAMPLERS = ("pixelshuffle", "pixelshuffle_aux", "pixelshuffledirect", "nearest+conv")
 # The most positions of a text, where a configuration leaves it to the class of the model.
@@ -146,17 +145,6 @@ def _scale_of(settings: RefinePass) -> float:
 def _scale_side(side: int, scale: float, multiple: int) -> int:
     multiples = math.floor(side * scale / multiple + 0.5)
     return max(1, multiples) * multiple
-
-
-def work_by_defaults(job: Job, size: Size) -> float:
-    """What an image of this size and the job's steps takes, in pixels times steps.
-
-    No model was looked at: an upscaling one is taken to enlarge by a usual factor.
-    """
-    facts = {name: PassFacts("", USUAL_SCALE) for name in job.passes}
-    sizes = PassSizes.of(job, facts, MIN_SIZE_MULTIPLE)
-    drawing = size[0] * size[1] * job.defaults.steps
-    return drawing + sizes.work(size, job.defaults.steps)
 
 
 def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:

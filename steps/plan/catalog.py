@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
-from imagekiln.steps.plan.candidates import plan_whole_groups
-from imagekiln.steps.plan.existing_images import create_existing_table
+from imagekiln.steps.plan.existing_images import create_existing_table, plan_whole_groups
 from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
 from imagekiln.steps.plan.ordering import Int64Array, SortedStream, order_by_group
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule

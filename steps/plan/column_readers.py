@@ -20,7 +20,6 @@ NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]
 MAX_EXACT_INTEGER = 2**53  # of those that a float distinguishes
 MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
 UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
-MAX_TEXT_BYTES = 2**30  # of text in one batch
 UUID_GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))  # of its digits
 # Arrow selects no rows of views, which some writers of Parquet prefer.
 PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -49,7 +48,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput on other types.
     """
-    array = _decode_dictionary(array, where)
+    array = _decode_dictionary(array)
     kind = array.type
     if isinstance(kind, pa.UuidType):
         return Cells(uuid_texts(array.storage))
@@ -65,7 +64,7 @@ def read_integers(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput on other types.
     """
-    array = _decode_dictionary(array, where)
+    array = _decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
@@ -85,7 +84,7 @@ def read_integers(array: pa.Array, where: str) -> Cells:
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
     """Read floats, integers, or their text. Raises BadInput on other types."""
-    array = _decode_dictionary(array, where)
+    array = _decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
@@ -105,9 +104,8 @@ COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
 }
 
 
-def _decode_dictionary(array: pa.Array, where: str) -> pa.Array:
+def _decode_dictionary(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
-        _refuse_large_dictionary(array, where)
         array = array.dictionary_decode()
     return array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
 
@@ -119,21 +117,6 @@ def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
         digits = None if cell is None else cell.hex()
         texts.append(digits and "-".join([digits[start:end] for start, end in UUID_GROUPS]))
     return pa.array(texts, pa.string())
-
-
-def _refuse_large_dictionary(array: pa.DictionaryArray, where: str) -> None:
-    """Raise BadInput where a small dictionary of long texts would fill memory once decoded."""
-    if not _is_text(array.dictionary.type):
-        return
-    lengths = pc.binary_length(array.dictionary)
-    longest = pc.max(lengths).as_py() or 0
-    if longest * len(array) <= MAX_TEXT_BYTES:
-        return
-    size = pc.sum(lengths.take(array.indices).cast(pa.int64())).as_py() or 0
-    if size > MAX_TEXT_BYTES:
-        raise BadInput(
-            f"{where} has {size} bytes of text in {len(array)} rows. Write shorter texts."
-        )
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -1,34 +1,38 @@
-"""What a job would make and cost, before anything runs or is written."""
+"""What a job would make and cost, and whether its budget allows that, before anything runs."""
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import Price
-from imagekiln.steps.models.passes import work_by_defaults
+from imagekiln.steps.job.output import is_lossless
+from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
-from imagekiln.steps.plan.budget import expect_run_time
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_changes import describe_named_plan
-from imagekiln.steps.plan.input_files import (
-    InputFile,
-    find_unused_columns,
-    guessed_prompt_columns,
-)
+from imagekiln.steps.plan.input_files import find_unused_columns, guessed_prompt_columns
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
-from imagekiln.steps.plan.run_time import RunTime, default_figure, run_time
-from imagekiln.steps.plan.space import estimate_bytes, find_free_bytes
+from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.runs.terms import Terms, terms_of
+from imagekiln.steps.runs.account import open_account
+from imagekiln.steps.runs.expectation import Expectation, write_expectation
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.parts_to_make import has_parts_to_make
+from imagekiln.steps.runs.plan import Plan, parse_plan
+from imagekiln.steps.runs.run_rate import find_earlier_rate
+from imagekiln.steps.runs.terms import Terms, budget_error, terms_of
 from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
+from imagekiln.steps.storage.store import Store
 
 BYTES_PER_GIGABYTE = 1e9
+# Of a photograph, at the default quality.
+BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
+LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,9 @@ class Estimate:
     from. These, GPU-hours and cost are None where there is no figure for an image.
     `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
     those of the input that are neither read nor carried. `rejection_causes` are the most frequent
-    reasons why rows are rejected. `free_gigabytes` are those of the disk of a local output.
-    `price_source` says which price was used, and `is_highest_price` that it is the highest of the
-    table, since that has none for the GPU or the GPU is not known: the cost is at most that.
+    reasons why rows are rejected. `price_source` says which price was used, and `is_highest_price`
+    that it is the highest of the table, since that has none for the GPU or the GPU is not known:
+    the cost is at most that.
     `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
     is refused for that, and `device` on which device the time was measured, or which the job sets.
     `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
@@ -71,7 +75,6 @@ class Estimate:
     price_source: str | None = None
     over_budget: str | None = None
     rejection_causes: tuple[RejectionCause, ...] = ()
-    free_gigabytes: float | None = None
     device: str | None = None
     made_prompts: str | None = None
     is_highest_price: bool = False
@@ -83,22 +86,22 @@ class Estimate:
 
 def estimate(
     job: Job,
-    price_per_gpu_hour: float | None = None,
+    price_per_hour: PricePerHour | None = None,
     gpus_per_pod: int = 1,
     *,
-    prices: str | None = None,
     gpu: str | None = None,
-    spot: bool = False,
 ) -> Estimate:
     """Work out the plan without writing it. Raises what planning raises, except for the budget.
 
-    A price goes before the job's own, and so do `prices`, the path or URI of a table. There are as
-    many pods as the job's parallelism, on GPUs of the name `gpu`, if that is known.
+    A price goes before the job's own. There are as many pods as the job's parallelism, on GPUs of
+    the name `gpu`, if that is known.
     """
-    terms = _terms_with(job, price_per_gpu_hour, prices)
+    terms = terms_of(job)
+    if price_per_hour is not None:
+        terms = replace(terms, price_per_hour=price_per_hour)
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
-        model = _resolve_model(job, scratch)
+        model = resolve_model(job)
         rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(
@@ -110,7 +113,6 @@ def estimate(
         )
         with make_draft(inputs, scratch) as draft:
             gpus = job.cluster.parallelism * gpus_per_pod
-            free = find_free_bytes(job.output)
             counted = replace(
                 _count(draft, job),
                 prompt_columns=guessed_prompt_columns(job, files),
@@ -118,36 +120,30 @@ def estimate(
                 made_prompts=files[0].made_prompts,
                 prompts_to_rewrite=rewritten.missing,
                 rejection_causes=draft.rejection_causes,
-                free_gigabytes=None if free is None else free / BYTES_PER_GIGABYTE,
                 device="cpu" if job.device == "cpu" else None,
-                planned_run=describe_named_plan(job),
+                planned_run=_describe_named_plan(job),
             )
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)
-            price = terms.all_prices.find_or_highest(device, spot=spot)
+            price = find_price_or_highest(terms.price_per_hour, device)
             return _add_time(counted, time, gpus, price, terms)
 
 
-def _resolve_model(job: Job, scratch: Path) -> ResolvedModel:
-    """The job's model. Where its hub is away, what the input says without it is reported too."""
-    try:
-        return resolve_model(job)
-    except TryAgain as error:
-        files = read_prompts(job, scratch)
-        raise TryAgain(f"{error} {_describe_input(job, files)}") from error
+def _describe_named_plan(job: Job) -> str | None:
+    """A sentence if the run that a job names is planned, so that nothing new will be.
 
-
-def _describe_input(job: Job, files: Sequence[InputFile]) -> str:
-    """What is known of a job without its model, as sentences."""
-    rows = sum(file.rows for file in files)
-    images = rows * job.defaults.images_per_prompt * job.candidates
-    known = f"Without the model: {pluralize(rows, 'row')}, by the defaults "
-    known += f"{pluralize(images, 'image')}."
-    size, figure = default_figure(job)
-    if figure is None:
-        return known
-    time = run_time(figure, images * work_by_defaults(job, size))
-    return f"{known} {time.describe(1)}"
+    None if it is not, or cannot be read here.
+    """
+    if job.run_id is None:
+        return None
+    uri = f"{job.output.rstrip('/')}/{job.run_id}"
+    with suppress(KilnError):
+        plan = parse_plan(open_store(uri).read(PLAN_KEY), uri)
+        return (
+            f"{uri}: is planned already, with {pluralize(plan.counts.images, 'image')}. The job "
+            "goes by that plan, and this is what a new one would be."
+        )
+    return None
 
 
 def _count(draft: PlanDraft, job: Job) -> Estimate:
@@ -163,20 +159,24 @@ def _count(draft: PlanDraft, job: Job) -> Estimate:
         images=counts.images,
         shards=len(shards),
         parts=sum(-(-images // part) for images in shards),
-        gigabytes=estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
+        gigabytes=_estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
         gpu_hours=None,
         cost=None,
         stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
     )
 
 
-def _terms_with(job: Job, price_per_hour: float | None, prices: str | None) -> Terms:
-    """The terms of the job, with one price or another table in place of its own."""
-    if price_per_hour is not None:
-        return terms_of(job.model_copy(update={"price_per_hour": price_per_hour}))
-    if prices is not None:
-        return terms_of(job.model_copy(update={"price_per_hour": None, "prices": prices}))
-    return terms_of(job)
+def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
+    """The bytes of the images of a draft that are stored, as far as they can be estimated."""
+    pixels = 0
+    for group in draft.catalog.groups:
+        width, height = draft.sizes.final((group.width, group.height))
+        pixels += group.images * width * height
+    if job.keep is not None and job.keep.losers == "drop":
+        pixels //= job.candidates
+    if is_lossless(job.encoding) and job.encoding.kind != "png":
+        return pixels * LOSSLESS_BYTES_PER_PIXEL
+    return pixels * BYTES_PER_PIXEL[job.encoding.kind]
 
 
 def _add_time(
@@ -204,3 +204,66 @@ def _add_time(
         device=time.device or counted.device,
         over_budget=terms.find_estimated_excess(time.gpu_hours, cost),
     )
+
+
+def expect_run_time(
+    model: ResolvedModel, draft: PlanDraft, gpu: str | None = None
+) -> RunTime | None:
+    """How long the draft takes: by earlier runs of the job, unless the job itself says so.
+
+    Runs on another GPU than `gpu`, if that is known, count only where nothing else does.
+    """
+    job = model.job
+    if job.shard.seconds_per_image is not None:
+        return draft.time
+    rate = find_earlier_rate(job, model.facts.digest, gpu)
+    if rate is None or (rate.is_other_gpu and draft.time is not None):
+        return draft.time
+    shards = len(draft.sharding.shard_images)
+    return RunTime(
+        rate.gpu_hours(draft.work, shards),
+        rate.source,
+        shards,
+        device=rate.device,
+        is_firm=rate.is_firm,
+    )
+
+
+def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str | None:
+    """Raise BadInput where the job is expected to exceed its budget.
+
+    Where the GPU is unknown, it has the highest price. An unknown time exceeds nothing. Where the
+    estimate rests on too little to refuse the job by it, by how much it exceeds the budget.
+    """
+    if time is None or not terms.budget.is_limited:
+        return None
+    price = find_price_or_highest(terms.price_per_hour, time.device)
+    cost = None if price is None else time.gpu_hours * price.per_hour
+    excess = terms.find_estimated_excess(time.gpu_hours, cost)
+    if excess is not None and time.is_firm:
+        raise BadInput(
+            f"job {job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
+            "`budget`, or ask for fewer images or steps."
+        )
+    return excess
+
+
+def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:
+    """Raise BudgetSpent where a run that lacks images has spent its budget."""
+    if not terms.budget.is_limited or store.exists(SUCCESS_KEY):
+        return
+    excess = terms.find_excess(open_account(store, plan).read())
+    if excess is not None and has_parts_to_make(store, plan, range(len(plan.shards))):
+        raise budget_error(store.uri, excess)
+
+
+def record_expectation(store: Store, time: RunTime | None, terms: Terms) -> None:
+    """Write what a new run is expected to take, where that is known.
+
+    The price is that of the GPU that the time was measured on; of the only one, if it is unknown.
+    """
+    if time is None:
+        return
+    price = find_price(terms.price_per_hour, time.device)
+    cost = None if price is None else time.gpu_hours * price.per_hour
+    write_expectation(store, Expectation(time.gpu_hours, time.source, cost))

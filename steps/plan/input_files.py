@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,6 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.batch_rows import (
-    PARQUET_OPTIONS,
-    iter_batches,
-)
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -26,9 +22,9 @@ from imagekiln.steps.plan.column_readers import (
 )
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import require_image_type
-from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
-from imagekiln.steps.plan.text_formats import MAX_COLUMNS, text_array
+from imagekiln.steps.plan.text_formats import text_array
+from imagekiln.steps.runs.rewriting import RewrittenText
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,
@@ -37,7 +33,45 @@ from imagekiln.steps.storage.failures import (
 
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
-UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
+# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
+PARQUET_OPTIONS = {
+    "page_checksum_verification": True,
+    "pre_buffer": False,
+    "buffer_size": 2**20,
+}
+BATCH_ROWS = 65_536
+BATCH_BYTES = 16 * 2**20
+# A file has an image that repeats once, and a batch as often as rows have it.
+IMAGE_BATCH_ROWS = 256
+UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTexts:
+    """The texts of a job's prompts, and a hash of them. A drawn prompt has at most `most_chars`."""
+
+    texts: Mapping[str, RewrittenText]
+    sha256: str
+    appends: bool
+    most_chars: int
+
+    def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
+        """The text that is drawn for a prompt, and what became of the prompt.
+
+        A prompt without a text stays, such as that of a row that is rejected.
+        """
+        rewritten = None if prompt is None else self.texts.get(prompt)
+        if prompt is None or rewritten is None:
+            return prompt, None
+        if rewritten.end == "unread":
+            return prompt, "unread"
+        if not rewritten.text.strip():
+            return prompt, "empty"
+        text = prompt + rewritten.text if self.appends else rewritten.text
+        text = text.strip()
+        if len(text) > self.most_chars:
+            return prompt, "too_long"
+        return text, "cut" if rewritten.end == "cut" else "rewritten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +106,8 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
     """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    return combine_digests(map(_file_digest, files))
-
-
-def combine_digests(digests: Iterable[str]) -> str:
-    """One hash of those of files, in order."""
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+    digests = "".join(map(_file_digest, files))
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, ...]:
@@ -118,7 +148,17 @@ def read_footers(
 
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     metadata = read_metadata(source)
-    file = judge_footer(source, metadata, columns, carry)
+    schema = read_table_schema(source, metadata)
+    names = _match_columns(source, schema, columns, carry)
+    read_names = {*names.values(), *carry}
+    file = InputFile(
+        source=source,
+        rows=metadata.num_rows,
+        column_names=names,
+        passthrough=passthrough_schema(schema, carry, source.uri),
+        partitions=find_partitions(source, metadata, read_names),
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
+    )
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
@@ -132,31 +172,16 @@ def read_metadata(source: SourceFile) -> pq.FileMetaData:
         raise unreadable_error(source, error) from error
 
 
-def judge_footer(
-    source: SourceFile, metadata: pq.FileMetaData, columns: ColumnNames, carry: tuple[str, ...]
-) -> InputFile:
-    """What a footer says of its file. Raises BadInput where that cannot be planned."""
-    schema = read_table_schema(source, metadata)
-    names = match_columns(source, schema, columns, carry)
-    read_names = {*names.values(), *carry}
-    return InputFile(
-        source=source,
-        rows=metadata.num_rows,
-        column_names=names,
-        passthrough=passthrough_schema(schema, carry, source.uri),
-        partitions=find_partitions(source, metadata, read_names),
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
-
-
 def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schema:
     """The columns of a file and of its name. Raises BadInput where reading it is not safe."""
-    _refuse_many_columns(source, metadata)
     try:
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
-    return add_partition_columns(source, schema)
+    for name in source.partitions:
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, pa.string()))
+    return schema
 
 
 def find_partitions(
@@ -187,35 +212,19 @@ def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
     return schema
 
 
-def add_partition_columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
-    """The columns of a file, and those that only stand in its name."""
-    for name in source.partitions:
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, pa.string()))
-    return schema
-
-
 def _refuse_number_cells(file: InputFile) -> None:
+    """Raise BadInput if the prompts of a file whose cells are all text are all numbers."""
     name = file.column_names["prompt"]
     if name in file.partitions:
         return
-    batches = iter_file_columns(file, [name])
-    refuse_number_prompts(file.source, name, (batch.column(name) for batch in batches))
-
-
-def refuse_number_prompts(source: SourceFile, name: str, columns: Iterable[pa.Array]) -> None:
-    """Raise BadInput where the prompts of a file whose cells are all text are all numbers.
-
-    They come in batches; without any, nothing is refused.
-    """
     has_rows = False
-    for column in columns:
-        texts = read_texts(column, name).values
+    for batch in iter_file_columns(file, [name]):
+        texts = read_texts(batch.column(name), name).values
         if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
             return
         has_rows = True
     if has_rows:
-        raise _number_prompts_error(source, name, "numbers")
+        raise _number_prompts_error(file.source, name, "numbers")
 
 
 def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
@@ -225,7 +234,7 @@ def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
     )
 
 
-def match_columns(
+def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
@@ -282,14 +291,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _refuse_many_columns(source: SourceFile, metadata: pq.FileMetaData) -> None:
-    if metadata.num_columns > MAX_COLUMNS:
-        raise BadInput(
-            f"{source.uri}: has {metadata.num_columns} columns, more than {MAX_COLUMNS}. "
-            "Remove some."
-        )
-
-
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     """Explain an input file that cannot be read: storage failed, or the file is damaged."""
     uri = source.uri
@@ -297,12 +298,7 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
         return failure
     if problem := describe_text(source):
         return BadInput(f"{uri}: {problem}")
-    reason = error_reason(error)
-    if isinstance(error, MemoryError):
-        return BadInput(
-            f"{uri}: needs more memory than there is ({reason}). Write it in smaller row groups."
-        )
-    return BadInput(f"{uri}: is no whole Parquet file ({reason}). Write it again.")
+    return BadInput(f"{uri}: is no whole Parquet file ({error_reason(error)}). Write it again.")
 
 
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -313,10 +309,26 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            for batch in iter_batches(file.source.path, parquet, columns):
+            for batch in _iter_batches(parquet, columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error
+
+
+def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Every row of these columns. Raises what reading a damaged file raises."""
+    most = BATCH_ROWS
+    if any(_may_be_image(parquet.schema_arrow.field(name).type) for name in columns):
+        most = IMAGE_BATCH_ROWS
+    groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
+    rows = [
+        BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size)) for group in groups
+    ]
+    yield from parquet.iter_batches(max(1, min([most, *rows])), columns=[*columns])
+
+
+def _may_be_image(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) or pa.types.is_binary(kind))
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

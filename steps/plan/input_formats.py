@@ -3,7 +3,7 @@
 A file's format follows from its first bytes, or else from the ending of its name.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,10 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.batch_rows import (
-    PARQUET_OPTIONS,
-    iter_batches,
-)
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
     BATCH_ROWS,
@@ -40,10 +36,9 @@ REFUSED_MAGIC = {
     b"PK\x03\x04": "is a zip archive or an Excel workbook. Unpack it, or save it as CSV.",
 }
 SAMPLE_BYTES = 4096
-MAX_BATCH_BYTES = 4 * 2**30
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "jsonl"}
-ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError)
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError)
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
@@ -56,10 +51,10 @@ def convert_sources(
     Text files without a byte are dropped, which Spark writes where a partition has no rows. `flat`
     are the columns whose values are not nested. Raises BadInput, TryAgain.
     """
-    formats = [(source, detect_format(source)) for source in sources]
+    formats = [(source, _detect_format(source)) for source in sources]
     filled = [(source, kind) for source, kind in formats if not _is_empty_text(source, kind)]
     if not filled:
-        raise empty_file_error(sources[0])
+        raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
 
     kinds: JsonKinds = {}  # one for all, so that all files have the same columns
     for source, kind in filled:
@@ -79,21 +74,15 @@ def convert_sources(
     return tuple(converted)
 
 
-def empty_file_error(source: SourceFile) -> BadInput:
-    """The error of an input whose first file is this, and all of whose files are empty."""
-    return BadInput(f"{source.uri}: is empty. Check `prompts`.")
-
-
-def read_schema(source: SourceFile, flat: frozenset[str] = frozenset()) -> pa.Schema:
+def read_schema(source: SourceFile) -> pa.Schema:
     """The columns of a file with their types, without those that folders in its name stand for.
 
-    Reads the head of a file, and the whole of JSON Lines, whose columns `flat` hold no nested
-    values. Raises BadInput, TryAgain.
+    Reads the head of a file, and the whole of JSON Lines. Raises BadInput, TryAgain.
     """
-    kind = detect_format(source)
+    kind = _detect_format(source)
     kinds: JsonKinds = {}
     if kind == "jsonl":
-        scan_json_lines(source.path, source.uri, flat, kinds)
+        scan_json_lines(source.path, source.uri, frozenset(), kinds)
     readers = _row_readers(kinds)
     if kind in readers:
         with readers[kind](source.path, source.uri) as rows:
@@ -106,28 +95,6 @@ def read_schema(source: SourceFile, flat: frozenset[str] = frozenset()) -> pa.Sc
         raise BadInput(f"{source.uri}: {problem}") from error
 
 
-def read_first_rows(source: SourceFile, columns: Sequence[str]) -> pa.RecordBatch | None:
-    """Rows at the start of a file, few where values are long; None where it has none.
-
-    Of Parquet, these columns alone. Reads the whole of JSON Lines for the types of its columns.
-    Raises BadInput, TryAgain.
-    """
-    kind = detect_format(source)
-    kinds: JsonKinds = {}
-    if kind == "jsonl":
-        scan_json_lines(source.path, source.uri, frozenset(), kinds)
-    readers = _row_readers(kinds)
-    try:
-        with translate_errors(source.uri):
-            if kind not in readers:
-                with pq.ParquetFile(source.path, **PARQUET_OPTIONS) as parquet:
-                    return next(iter_batches(source.path, parquet, columns), None)
-            with readers[kind](source.path, source.uri) as rows:
-                return next(rows.batches, None)
-    except (pa.ArrowException, ValueError) as error:
-        raise BadInput(f"{source.uri}: cannot be read ({error_reason(error)}).") from error
-
-
 def _row_readers(kinds: JsonKinds) -> dict[str, RowReader]:
     """What reads each format that is not Parquet."""
     return {
@@ -137,7 +104,7 @@ def _row_readers(kinds: JsonKinds) -> dict[str, RowReader]:
     }
 
 
-def detect_format(source: SourceFile) -> str:
+def _detect_format(source: SourceFile) -> str:
     """The format of a file: `parquet` also where it is unknown. Raises BadInput, TryAgain."""
     start = _read_start(source)
     if start.startswith(PARQUET_MAGIC):
@@ -193,11 +160,11 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
             file.seek(0)
             if is_stream:
                 stream = pa.ipc.open_stream(file)
-                yield Rows(stream.schema, _check_batches(stream, where))
+                yield Rows(stream.schema, _slice_batches(stream))
             else:
                 reader = pa.ipc.open_file(file)
                 batches = map(reader.get_batch, range(reader.num_record_batches))
-                yield Rows(reader.schema, _check_batches(batches, where))
+                yield Rows(reader.schema, _slice_batches(batches))
     except ARROW_ERRORS as error:
         if is_storage_error(error):
             raise
@@ -207,22 +174,7 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
         ) from error
 
 
-def _check_batches(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
-    """The batches in pieces, checked to hold no offset that points outside them."""
+def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        size = batch.get_total_buffer_size()  # `nbytes` follows offsets, which may lead anywhere
-        if size > MAX_BATCH_BYTES:
-            raise BadInput(f"{where}: has a batch of {size} bytes. Write smaller record batches.")
-        for column in batch.columns:
-            _validate(column)
         for first in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(first, BATCH_ROWS)
-
-
-def _validate(column: pa.Array) -> None:
-    """Raise ArrowInvalid for a damaged column; text that is no UTF-8 costs only its rows later."""
-    if pa.types.is_string(column.type):
-        column = column.view(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.view(pa.large_binary())
-    column.validate(full=True)

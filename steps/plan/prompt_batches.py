@@ -15,11 +15,11 @@ from imagekiln.steps.plan.column_readers import (
 )
 from imagekiln.steps.plan.input_files import (
     InputFile,
+    PromptTexts,
     iter_file_columns,
     unreadable_error,
 )
 from imagekiln.steps.plan.input_images import ImageDigests, InputImages
-from imagekiln.steps.plan.prompt_texts import PromptTexts
 from imagekiln.steps.runs.tables import COLUMN_TYPES
 
 PROMPT_INDEX = [column.name for column in PROMPT_COLUMNS].index("prompt")

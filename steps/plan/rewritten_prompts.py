@@ -4,9 +4,10 @@ Planning loads no language model. It reads the texts that are committed under th
 them made first by whoever calls it.
 """
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -14,14 +15,11 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.plan.column_readers import read_texts
-from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
-from imagekiln.steps.plan.prompt_texts import PromptTexts, gather_texts
-from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.input_files import InputFile, PromptTexts, iter_file_columns
 from imagekiln.steps.runs.plan import RewriteFacts
 from imagekiln.steps.runs.rewriting import Rewriting, RewrittenText, open_rewriting
-from imagekiln.steps.storage.local import temporary_folder
 
 MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
 # Makes all texts of these prompts; None where nobody here does.
@@ -71,7 +69,7 @@ def rewrite_input(
             "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
             "or `imagekiln submit JOB`, whose workflow does it."
         )
-    prompt_texts = gather_texts(job, settings, texts)
+    prompt_texts = _gather_texts(job, settings, texts)
     rewritten_files = _replace_prompts(files, prompt_texts)
     if not prompts:  # planning says why all rows are rejected
         return RewrittenInput(rewritten_files)
@@ -92,14 +90,6 @@ def require_texts(job: Job, rewritten: RewrittenInput) -> None:
         open_rewriting(job, job.rewrite).require_parts(rewritten.parts)
 
 
-def count_prompts_to_rewrite(job: Job) -> int:
-    """How many of the job's prompts have no text yet. Raises as reading the prompts does."""
-    if job.rewrite is None:
-        return 0
-    with temporary_folder("imagekiln-rewritten-") as folder:
-        return rewrite_for_estimate(job, read_prompts(job, Path(folder))).missing
-
-
 def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
     """The files with rewritten prompts, as far as there are any. The others stay as they are."""
     settings = job.rewrite
@@ -107,7 +97,7 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
         return RewrittenInput(files)
     prompts = collect_prompts(job, files)
     texts, _ = read_texts_of(open_rewriting(job, settings), prompts)
-    rewritten = _replace_prompts(files, gather_texts(job, settings, texts))
+    rewritten = _replace_prompts(files, _gather_texts(job, settings, texts))
     return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
 
 
@@ -142,6 +132,23 @@ def read_texts_of(
             texts.update((prompt, text) for prompt, text in pairs if prompt in own)
             parts.add(part.key)
     return texts, frozenset(parts)
+
+
+def _gather_texts(
+    job: Job, settings: RewriteSettings, texts: Mapping[str, RewrittenText]
+) -> PromptTexts:
+    """The texts with their hash, which does not depend on the order of rows."""
+    digest = hashlib.sha256()
+    for prompt in sorted(texts):
+        rewritten = texts[prompt]
+        line = json.dumps([prompt, rewritten.text, rewritten.end])
+        digest.update(line.encode())
+    return PromptTexts(
+        texts=texts,
+        sha256=digest.hexdigest(),
+        appends=settings.append,
+        most_chars=job.limits.prompt_chars,
+    )
 
 
 def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:

@@ -1,25 +1,13 @@
-"""How long a job takes: on one GPU, and on as many as it may have.
+"""How long a run takes: on one GPU, and on as many as it may have."""
 
-Exactly by its plan; before there is one, by the number of rows of its prompts.
-"""
+from dataclasses import dataclass
 
-from dataclasses import dataclass, replace
-
-from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
-from imagekiln.steps.models.passes import work_by_defaults
-from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
-from imagekiln.steps.plan.batch_sizes import tuning_source
-from imagekiln.steps.plan.row_count import count_rows
+from imagekiln.steps.models.performance import TimeFigure
 from imagekiln.steps.runtime.figures import format_device_hours, format_duration, pluralize
 
 HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
-# Where the runs before are not looked for.
-HOW_TO_KNOW = f"{HOW_TO_MEASURE}; where the job has run before, `imagekiln estimate JOB` knows"
 HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
-# The columns by which a row takes more or less time than the job's defaults.
-WORK_COLUMNS = ("width", "height", "steps", "images", "strength")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +15,21 @@ class RunTime:
     """How long generating takes, without starting pods and loading the model.
 
     `source` says where the time of an image is from, and `device` names the GPU that it was
-    measured on, if that is known. Where an earlier run was measured, loading is included.
-    `shards` is the most GPUs that can work at once; None before planning. `has_default_work` is
-    False where rows, earlier runs or passes decide how much there is to generate, and only planning
-    finds out. `images` are those of the rows that were counted without planning. `is_firm` is False
-    where the time rests on too little for a budget to refuse the job by it.
+    measured on, if that is known. If an earlier run was measured, loading is included. `shards` is
+    the most GPUs that can work at once. `is_firm` is False if the time rests on too little for a
+    budget to refuse the job by it.
     """
 
     gpu_hours: float
     source: str
+    shards: int
     is_measured: bool = True
-    shards: int | None = None
-    has_default_work: bool = True
     device: str | None = None
-    images: int | None = None
     is_firm: bool = True
 
     def usable_gpus(self, gpus: int) -> int:
         """How many of so many GPUs have work."""
-        most = gpus if self.shards is None else min(gpus, self.shards)
-        return max(1, most)
+        return max(1, min(gpus, self.shards))
 
     def hours_on(self, gpus: int) -> float:
         """The hours by the clock on so many GPUs."""
@@ -97,72 +80,7 @@ def _format_time(hours: float) -> str:
     return format_duration(hours * SECONDS_PER_HOUR) if days < 3 else f"{days:,.1f} days"
 
 
-def run_time(figure: TimeFigure, work: float, shards: int | None = None) -> RunTime:
+def run_time(figure: TimeFigure, work: float, shards: int) -> RunTime:
     """The time of so much work, in pixels times steps."""
     gpu_hours = figure.seconds_per_work * work / SECONDS_PER_HOUR
-    return RunTime(gpu_hours, figure.source, figure.is_measured, shards, device=figure.device)
-
-
-def estimate_by_rows(job: Job) -> RunTime | None:
-    """The time of a job as if all its rows had its defaults; None where no figure is known.
-
-    Nothing is read where no figure is known, else the tuning file and what counts the prompts.
-    Raises Missing, BadInput, TryAgain.
-    """
-    size, figure = default_figure(job)
-    if figure is None:
-        return None
-    counted = count_rows(job)
-    images = counted.rows * job.defaults.images_per_prompt * job.candidates
-    by_rows = run_time(figure, images * work_by_defaults(job, size))
-    names = job.columns.model_dump()
-    has_own_work = any(names[column] in counted.columns for column in WORK_COLUMNS)
-    has_default_work = not (has_own_work or job.skip_existing or job.alters_images)
-    return replace(by_rows, has_default_work=has_default_work, images=images)
-
-
-def count_images(job: Job) -> int:
-    """The images of the job's rows, as if all had its defaults.
-
-    Raises Missing, BadInput, TryAgain.
-    """
-    return count_rows(job).rows * job.defaults.images_per_prompt * job.candidates
-
-
-def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
-    """The size of an image of the job's defaults, and its time, without looking at the model."""
-    entry = None if job.shard.seconds_per_image is not None else _fastest_entry(job)
-    size = _default_size(job, entry)
-    tuned = None
-    if entry is not None:
-        work = entry.width * entry.height * entry.steps
-        tuned = TimeFigure(entry.seconds_per_image / work, tuning_source(entry))
-    return size, time_figure(job, size, tuned)
-
-
-def _default_size(job: Job, entry: TuningEntry | None) -> tuple[int, int]:
-    """The size that the job sets, or else that of the entry, or of the model in the table."""
-    side = 1  # for a time that the job itself gives for an image of any size
-    if cost := FORWARD_COSTS.get(job.model.id):
-        side = round((cost.megapixels * 1e6) ** 0.5)
-    width, height = (side, side) if entry is None else (entry.width, entry.height)
-    return job.defaults.width or width, job.defaults.height or height
-
-
-def _fastest_entry(job: Job) -> TuningEntry | None:
-    """Of the tuning file's entries for the job's model, the one with the least time for a pixel."""
-    if job.batch.tuning is None:
-        return None
-    entries = [
-        entry
-        for entry in read_tuning_file(job.batch.tuning).entries
-        if entry.model == job.model.id
-        and entry.dtype == job.model.dtype
-        and throughput_settings(entry.speed) == throughput_settings(job.speed)
-        and job.batch.gpu in (None, entry.gpu)
-    ]
-    return min(entries, key=_seconds_per_work, default=None)
-
-
-def _seconds_per_work(entry: TuningEntry) -> float:
-    return entry.seconds_per_image / (entry.width * entry.height * entry.steps)
+    return RunTime(gpu_hours, figure.source, shards, figure.is_measured, figure.device)

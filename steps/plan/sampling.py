@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.plan.candidates import candidate_group_sql
 from imagekiln.steps.plan.catalog import Catalog, ImageGroup
+from imagekiln.steps.plan.existing_images import candidate_group_sql
 from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
 
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random

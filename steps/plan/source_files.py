@@ -55,13 +55,8 @@ class SourceFile:
         for folder in PurePosixPath(self.uri).parts[:-1]:
             name, equals_sign, value = folder.partition("=")
             if equals_sign and name:
-                pairs[unquote(name)] = None if value == NULL_PARTITION else _decode_value(value)
+                pairs[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
         return pairs
-
-
-def _decode_value(value: str) -> str:
-    """The text that a folder's name stands for, of which bytes that are no UTF-8 stay bytes."""
-    return unquote(value, errors="surrogateescape")
 
 
 def suffix_of(uri: str) -> str:
@@ -107,11 +102,6 @@ def _expand_local(pattern: str) -> list[str]:
             names = [path]
         else:
             names = _match_local(path, pattern)
-    for name in names:
-        if not name.isprintable():
-            raise BadInput(
-                f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
-            )
     return names
 
 
@@ -211,20 +201,6 @@ def _match_remote(pattern: str) -> list[str]:
     return [_uri_of(name, pattern) for name in sorted(names)]
 
 
-def first_file(uri: str) -> str:
-    """The name itself, or the first file of the folder that is named like one, as Spark's are."""
-    if not is_remote_uri(uri) or is_web_uri(uri):
-        return uri
-    filesystem, path = open_filesystem(uri)
-    try:
-        with translate_errors(uri):
-            size = filesystem.size(path)
-    except Missing:
-        size = 0
-    # s3fs finds a file without a byte in what is only the beginning of names.
-    return uri if size else next(iter(_list_remote_folder(uri)), uri)
-
-
 def _list_folder_of(uri: str) -> list[str]:
     """The files of data below a remote folder that is named like a file; none for a file."""
     return [] if is_web_uri(uri) else _list_remote_folder(uri)
@@ -281,7 +257,11 @@ def _download(uri: str, path: Path) -> SourceFile:
     # Many web servers know no ranges, and do not say so: one request, for all of it.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     digest = hashlib.sha256()
-    with translate_errors(uri), open_object(uri, block_bytes) as source, path.open("wb") as copy:
+    with (
+        translate_errors(uri),
+        open_object(uri, block_bytes) as source,
+        path.open("wb") as copy,
+    ):
         for chunk in _read_chunks(source):
             digest.update(chunk)
             copy.write(chunk)

@@ -7,23 +7,21 @@ from pathlib import Path
 
 from pydantic.main import IncEx
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.limits import JobLimits
-from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
-from imagekiln.steps.plan.budget import (
+from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
+from imagekiln.steps.plan.estimate import (
     expect_run_time,
     record_expectation,
     require_budget_left,
     require_within_budget,
 )
-from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs
-from imagekiln.steps.plan.input_changes import describe_input_change
 from imagekiln.steps.plan.input_files import (
     find_unused_columns,
     guessed_prompt_columns,
@@ -37,7 +35,7 @@ from imagekiln.steps.plan.rewritten_prompts import (
     rewrite_input,
 )
 from imagekiln.steps.plan.run_time import RunTime
-from imagekiln.steps.plan.space import SpaceNeeded, estimate_bytes, require_space
+from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.plan.writing import (
     is_whole,
@@ -50,6 +48,7 @@ from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key
 from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
 from imagekiln.steps.runs.turns import TurnStore
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path, temporary_folder
@@ -61,7 +60,6 @@ WRITERS = 4
 UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "output": True,
     "price_per_hour": True,
-    "prices": True,
     "budget": True,
     "shard": {"help": True},
     "rewrite": {"batch_size": True},
@@ -77,8 +75,7 @@ class PlanResult:
     those of the input that are neither read nor carried; both are empty where a named run existed.
     `rejection_causes` is empty where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
-    are now. `space` is what the images need on the disk of the output; None for a plan that
-    existed. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
+    are now. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
     little to refuse the job. `made_prompts` says how many prompts templates made, and of what,
     `input_change` that the input of a named run has changed since.
     """
@@ -91,7 +88,6 @@ class PlanResult:
     unused_columns: tuple[str, ...] = ()
     rejection_causes: tuple[RejectionCause, ...] = ()
     moved_revisions: tuple[NamedRevision, ...] = ()
-    space: SpaceNeeded | None = None
     over_budget: str | None = None
     made_prompts: str | None = None
     input_change: str | None = None
@@ -109,9 +105,9 @@ def make_plan(
     With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
     as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
     that there is no such run. `rewriter` rewrites prompts that the job wants rewritten and that are
-    not yet; without one, BadInput says what to do. Raises BadInput where the input, the model or
-    the output is not as it must be, or the estimate exceeds the budget or the disk, BudgetSpent
-    where that is spent, TryAgain where storage fails.
+    not yet; without one, BadInput says what to do. Raises BadInput if the input, the model or the
+    output is not as it must be, or the estimate exceeds the budget, BudgetSpent if that is spent,
+    TryAgain if storage fails.
     """
     terms = terms_of(job)
     if sample_images is None:
@@ -127,7 +123,7 @@ def make_plan(
         if existing is not None and is_whole(store, existing):
             planned_model = resolve_model(job, existing.revisions)
             adopted = _adopt_plan(store, existing, job, planned_model, terms)
-            change = None if must_exist else describe_input_change(job, existing)
+            change = None if must_exist else _describe_input_change(job, existing)
             return replace(adopted, input_change=change)
     model = resolve_model(job)
     with temporary_folder("imagekiln-plan-") as folder:
@@ -169,15 +165,14 @@ def make_plan(
         store_rejected = partial(replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
-            over_budget = require_within_budget(job, time, terms, spot=is_spot_node())
-            space = require_space(job.output, estimate_bytes(draft, job))
+            over_budget = require_within_budget(job, time, terms)
             if existing is not None:
                 require_same_shards(store, existing, draft)
                 TurnStore(store)  # a removal that goes on, or was frozen, ends here
             require_texts(job, rewritten)
             plan = write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
-            record_expectation(store, time, terms, spot=is_spot_node())
+            record_expectation(store, time, terms)
             return PlanResult(
                 plan,
                 store.uri,
@@ -186,10 +181,34 @@ def make_plan(
                 prompt_columns=prompt_columns,
                 unused_columns=unused_columns,
                 rejection_causes=draft.rejection_causes,
-                space=space,
                 over_budget=over_budget,
                 made_prompts=files[0].made_prompts,
             )
+
+
+def _describe_input_change(job: Job, plan: Plan) -> str | None:
+    """A sentence if the input is not what the run was planned from, or cannot be compared.
+
+    A named run keeps its plan, whatever becomes of its input: whoever corrects rows has to learn
+    that.
+    """
+    try:
+        with temporary_folder("imagekiln-input-") as folder:
+            files = read_prompts(job, Path(folder))
+    except KilnError as error:
+        return f"The input cannot be compared with that of the plan: {error}"
+    if input_fingerprint(files) == plan.input.sha256:
+        return None
+    first, *others = job.prompt_patterns or (TEMPLATE_SETTING,)
+    names = first + (f" and {len(others)} more" if others else "")
+    rows = sum(file.rows for file in files)
+    counts = ""
+    if rows != plan.input.rows:
+        counts = f" ({pluralize(plan.input.rows, 'row')} then, {rows:,} now)"
+    return (
+        f"{names}: has changed{counts} since this run was planned. What changed is not in the run. "
+        "Set another run_id or --date to plan it."
+    )
 
 
 def is_planned(job: Job) -> bool:

@@ -22,7 +22,6 @@ from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptT
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
-    combine_digests,
     find_unused_columns,
     input_fingerprint,
     iter_file_columns,
@@ -30,14 +29,15 @@ from imagekiln.steps.plan.input_files import (
     read_input_files,
 )
 from imagekiln.steps.plan.source_files import SourceFile
-from imagekiln.steps.plan.template_count import (
+from imagekiln.steps.plan.template_recipes import (
     TEMPLATE_SETTING,
     PromptRecipes,
     Recipe,
     count_prompts,
     load_recipes,
+    read_template_table,
+    written_columns,
 )
-from imagekiln.steps.plan.template_table import read_template_table, written_columns
 from imagekiln.steps.prompts.rendering import Drawing, render
 from imagekiln.steps.runs.tables import COLUMN_TYPES
 from imagekiln.steps.storage.failures import translate_errors
@@ -79,16 +79,6 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
         made_prompts=count.description,
     )
     return (file,)
-
-
-def fingerprint_templates(job: Job, settings: PromptTemplate, folder: Path) -> str:
-    """The fingerprint of what `read_prompts` would read now, without making the prompts.
-
-    Raises BadInput, Missing, TryAgain.
-    """
-    recipes = load_recipes(settings)
-    table = read_template_table(job, settings, recipes, folder)
-    return combine_digests([_digest_prompts(recipes, table)])
 
 
 def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:

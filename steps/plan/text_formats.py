@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV and JSON Lines, read line by line in bounded memory.
+"""Rows of CSV, TSV and JSON Lines, read line by line.
 
 What is malformed is named by file and line. Bytes that are no UTF-8 stay in their cells, so that
 they cost their own rows and no others.
@@ -6,9 +6,7 @@ they cost their own rows and no others.
 
 import csv
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,9 +18,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.storage.failures import translate_errors
 
-MAX_LINE_CHARS = 16 * 2**20
-MAX_RECORD_CHARS = 2 * MAX_LINE_CHARS
-MAX_COLUMNS = 10_000
+MAX_FIELD_CHARS = 16 * 2**20
 BATCH_ROWS = 65_536
 BATCH_CHARS = 16 * 2**20
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -61,13 +57,11 @@ class JsonRow:
 @contextmanager
 def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
     """The rows of a CSV or TSV file with a header line. All cells are text, empty ones null."""
-    with _open_text(path, where) as file, _field_limit(MAX_LINE_CHARS):
+    with _open_text(path, where) as file, _field_limit(MAX_FIELD_CHARS):
         if delimiter == ",":
             _refuse_other_separators(file, where)
         records = _iter_records(file, where, delimiter)
         header = next(records, [])
-        if len(header) > MAX_COLUMNS:
-            raise BadInput(f"{where}: has more than {MAX_COLUMNS} columns. Remove some.")
         names = [_check_name(name.strip(), where) for name in header]
         schema = pa.schema([pa.field(name, pa.string()) for name in names])
         yield Rows(schema, _batch_records(records, schema))
@@ -78,7 +72,7 @@ def open_json_lines(path: Path, where: str, kinds: JsonKinds) -> Iterator[Rows]:
     """The rows of a JSON Lines file, whose values have the types that `scan_json_lines` saw."""
     schema = pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in kinds.items()])
     with _open_text(path, where) as file:
-        yield Rows(schema, _batch_objects(_iter_objects(file, where), schema, where))
+        yield Rows(schema, _batch_objects(_iter_objects(file, where), schema))
 
 
 def scan_json_lines(path: Path, where: str, flat: frozenset[str], kinds: JsonKinds) -> None:
@@ -97,11 +91,6 @@ def scan_json_lines(path: Path, where: str, flat: frozenset[str], kinds: JsonKin
                 if name not in kinds:
                     kinds[_check_name(name, where)] = set()
                 kinds[name].add(_json_kind(value))
-            if len(kinds) > MAX_COLUMNS:
-                raise BadInput(
-                    f"{where}: line {row.line} brings the columns to more than {MAX_COLUMNS}. "
-                    "Use the same names in all lines."
-                )
 
 
 def text_array(values: Sequence[str | None]) -> pa.Array:
@@ -142,17 +131,6 @@ def _field_limit(characters: int) -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _iter_lines(file: TextIO, where: str) -> Iterator[str]:
-    number = 0
-    while line := file.readline(MAX_LINE_CHARS):
-        number += 1
-        if len(line) == MAX_LINE_CHARS and not line.endswith(("\n", "\r")):
-            raise BadInput(
-                f"{where}: line {number} is longer than {MAX_LINE_CHARS} characters. Shorten it."
-            )
-        yield line
-
-
 def _check_name(name: str, where: str) -> str:
     try:
         name.encode()
@@ -166,13 +144,11 @@ def _check_name(name: str, where: str) -> str:
 
 def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[list[str]]:
     """The records of a CSV file, the header first; blank lines are skipped."""
-    lines = _RecordLines(file, where)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
     width: int | None = None
     first_line = 1
     try:
         for record in reader:
-            lines.end_record()
             if record:
                 width = width or len(record)
                 _require_width(record, width, f"{where}: line {first_line}")
@@ -182,38 +158,12 @@ def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[list[str
         raise _csv_error(where, first_line, str(error)) from error
 
 
-class _RecordLines:
-    """The lines of a CSV file, as far as one record is not longer than a line may be.
-
-    Fields in quotation marks go over any number of lines, and a record has any number of fields.
-    """
-
-    def __init__(self, file: TextIO, where: str) -> None:
-        self._lines = enumerate(_iter_lines(file, where), start=1)
-        self._where = where
-        self._chars = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for number, line in self._lines:
-            self._chars += len(line)
-            if self._chars > MAX_RECORD_CHARS:
-                raise BadInput(
-                    f"{self._where}: line {number} belongs to a row of more than "
-                    f"{MAX_RECORD_CHARS} characters. Correct the quotation marks, or shorten it."
-                )
-            yield line
-
-    def end_record(self) -> None:
-        """Say that the next line begins another record."""
-        self._chars = 0
-
-
 def _refuse_other_separators(file: TextIO, where: str) -> None:
     """Raise BadInput for a header that has no comma, but a separator that spreadsheets write.
 
     What stands in quotation marks does not count. Leaves the file at its start.
     """
-    header = QUOTED_TEXT.sub("", next(_iter_lines(file, where), ""))
+    header = QUOTED_TEXT.sub("", next(file, ""))
     file.seek(0)
     if "," in header:
         return
@@ -236,7 +186,7 @@ def _csv_error(where: str, line: int, reason: str) -> BadInput:
     if is_too_long or reason == "unexpected end of data":
         problem = "has a quotation mark that is not closed"
         if is_too_long:
-            problem += f", or a field of more than {MAX_LINE_CHARS} characters"
+            problem += f", or a field of more than {MAX_FIELD_CHARS} characters"
         return BadInput(f"{where}: line {line} {problem}. Correct the line.")
     problem = f"is malformed ({reason})"
     if "expected after" in reason:
@@ -259,15 +209,12 @@ def _count_record_chars(record: list[str]) -> int:
 
 def _iter_objects(file: TextIO, where: str) -> Iterator[JsonRow]:
     """Every object of a JSON Lines file; blank lines are skipped."""
-    for number, line in enumerate(_iter_lines(file, where), start=1):
+    for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
         try:
             values = _JSON_DECODER.decode(line)
-        except _RepeatedName as error:
-            name = cut_name(str(error))
-            raise BadInput(f"{where}: line {number} has {name!a} twice. Remove one.") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise BadInput(
                 f"{where}: line {number} is not JSON ({_json_reason(error)}). "
                 "Write one object on each line."
@@ -280,39 +227,16 @@ def _iter_objects(file: TextIO, where: str) -> Iterator[JsonRow]:
         yield JsonRow(number, len(line), values)
 
 
-class _RepeatedName(Exception):
-    """An object has two values of one name, of which a reader would drop one without a word."""
-
-
-def _unite_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    row = dict(pairs)
-    if len(row) != len(pairs):
-        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise _RepeatedName(name)
-    return row
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite_float(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"{cut_name(digits)} is beyond what a float holds")
-    return number
-
-
-_JSON_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unite_pairs, parse_float=_finite_float, parse_constant=_refuse_constant
-)
+_JSON_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _json_reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg.removesuffix(' at')} at character {error.colno}"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
     return str(error).partition(";")[0]
 
 
@@ -335,21 +259,14 @@ def _arrow_type(kinds: set[object]) -> pa.DataType:
     return pa.string()
 
 
-def _batch_objects(
-    rows: Iterator[JsonRow], schema: pa.Schema, where: str
-) -> Iterator[pa.RecordBatch]:
+def _batch_objects(rows: Iterator[JsonRow], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     cell_chars = CELL_CHARS * len(schema)
     # Values that are nested, and names, take memory too: the whole line counts.
     for batch in _take_batches(rows, lambda row: row.chars + cell_chars):
-        try:
-            arrays = [
-                _json_column([row.values.get(field.name) for row in batch], field.type)
-                for field in schema
-            ]
-        except RecursionError as error:  # what can just be read may not be written
-            raise BadInput(
-                f"{where}: a value is nested too deeply. Write it as text, or leave it out."
-            ) from error
+        arrays = [
+            _json_column([row.values.get(field.name) for row in batch], field.type)
+            for field in schema
+        ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -76,7 +76,6 @@ class ShardStats:
     `images` and `parts` are those that the processes of this shard committed: without those that
     others made for it, and with those that they made for other shards, of which `helped_images`
     counts the latter. `repeated_images` were drawn and dropped, since another process was first.
-    `spot`: the node is one that may be reclaimed.
     """
 
     shard: Count
@@ -97,7 +96,6 @@ class ShardStats:
     ended_at: Seconds | None = None
     helped_images: Count = 0
     repeated_images: Count = 0
-    spot: bool = False
 
     @property
     def images_per_second(self) -> float:

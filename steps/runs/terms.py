@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagekiln.steps.errors import BadInput, BudgetSpent, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.limits import BudgetSettings
-from imagekiln.steps.job.prices import GpuPrice, Prices, resolve_prices
+from imagekiln.steps.job.prices import PricePerHour, find_highest_price
 from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.keys import PRICES_KEY, TERMS_KEY
 from imagekiln.steps.runtime.figures import format_money, format_number
@@ -27,15 +27,9 @@ class Terms:
     Without that share, it is the one in the plan.
     """
 
-    price_per_hour: float | None = None
-    prices: tuple[GpuPrice, ...] = ()
+    price_per_hour: PricePerHour | None = None
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     failed_share: float | None = None
-
-    @property
-    def all_prices(self) -> Prices:
-        """The one price, or the table."""
-        return Prices(self.price_per_hour, self.prices)
 
     def find_excess(self, spent: Spent) -> str | None:
         """How far the budget is spent, as a clause; None where some of it is left."""
@@ -44,7 +38,8 @@ class Terms:
             return _describe_hours(spent.gpu_hours, gpu_hours)
         cost = self.budget.cost
         if cost is not None:
-            spent_cost = spent.highest_cost(self.all_prices.highest)
+            highest = find_highest_price(self.price_per_hour)
+            spent_cost = spent.highest_cost(None if highest is None else highest.per_hour)
             if spent_cost >= cost:
                 return _describe_cost(spent_cost, cost)
         return None
@@ -61,30 +56,28 @@ class Terms:
 
 
 TERMS_TYPE_ADAPTER: TypeAdapter[Terms] = TypeAdapter(Terms)
-PRICES_TYPE_ADAPTER: TypeAdapter[Prices] = TypeAdapter(Prices)
+PRICES_TYPE_ADAPTER: TypeAdapter[PricePerHour | None] = TypeAdapter(PricePerHour | None)
 T = TypeVar("T")
 
 
 def terms_of(job: Job) -> Terms:
-    """The terms of a job, its price table read. Raises BadInput, Missing, TryAgain."""
-    prices = resolve_prices(job.price_per_hour, job.prices)
-    failed_share = job.limits.failed_share
-    return Terms(job.price_per_hour, prices.table, job.budget, failed_share)
+    """The terms of a job."""
+    return Terms(job.price_per_hour, job.budget, job.limits.failed_share)
 
 
 def write_terms(store: Store, terms: Terms, planned: Job) -> None:
     """Write the terms of a run, in place of earlier ones, where its plan does not have them."""
     is_other_share = terms.failed_share != planned.limits.failed_share
     is_other_price = terms.price_per_hour != planned.price_per_hour
-    has_table_or_budget = bool(terms.prices) or terms.budget.is_limited
-    if has_table_or_budget or is_other_share or is_other_price or store.exists(TERMS_KEY):
+    has_budget = terms.budget.is_limited
+    if has_budget or is_other_share or is_other_price or store.exists(TERMS_KEY):
         content = TERMS_TYPE_ADAPTER.dump_json(terms, indent=1)
         store.replace(TERMS_KEY, content + b"\n")
     if store.exists(PRICES_KEY):
-        replace_prices(store, Prices())
+        replace_prices(store, None)
 
 
-def replace_prices(store: Store, prices: Prices) -> None:
+def replace_prices(store: Store, prices: PricePerHour | None) -> None:
     """Let the run have these prices until it is submitted again; without any, those of its job."""
     store.replace(PRICES_KEY, PRICES_TYPE_ADAPTER.dump_json(prices, indent=1) + b"\n")
 
@@ -93,9 +86,7 @@ def read_terms(store: Store, planned: Job) -> Terms:
     """The terms of the run in `store`; without any, the price of the job that was planned."""
     terms = _read(store, TERMS_KEY, TERMS_TYPE_ADAPTER) or Terms(planned.price_per_hour)
     prices = _read(store, PRICES_KEY, PRICES_TYPE_ADAPTER)
-    if prices is None or prices.is_empty:
-        return terms
-    return replace(terms, price_per_hour=prices.per_hour, prices=prices.table)
+    return terms if prices is None else replace(terms, price_per_hour=prices)
 
 
 def _read(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:

@@ -10,14 +10,12 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, BudgetSpent, Incomplete, TryAgain
 from imagekiln.steps.generate.meter import Meter, meter_attempt
 from imagekiln.steps.generate.start import generate
-from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.account import Account, Spent
-from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
 from imagekiln.steps.runs.terms import read_terms
 from imagekiln.steps.runtime.progress import Event, NoProgress
@@ -204,7 +202,7 @@ def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
         prompts,
         str(tmp_path / "out"),
         shard=shard,
-        prices=[{"gpu": "NVIDIA L4", "per_hour": 0.7}, {"gpu": "NVIDIA H100", "per_hour": 2.5}],
+        price_per_hour={"NVIDIA L4": 0.7, "NVIDIA H100": 2.5},
         budget={"cost": 4.9},
     )
     with pytest.raises(BadInput) as refused:
@@ -236,39 +234,16 @@ def test_a_rate_of_few_images_or_of_another_device_refuses_no_job(
     assert on_gpu.time is None
 
 
-def test_a_run_on_spot_nodes_is_expected_to_cost_their_price(
-    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited = job(
-        prompts,
-        str(tmp_path / "out"),
-        shard={"images": 8, "seconds_per_image": 360.0},  # two hours in all
-        prices=[
-            {"gpu": "NVIDIA H100", "per_hour": 2.5},
-            {"gpu": "NVIDIA H100", "spot": True, "per_hour": 1.0},
-        ],
-        budget={"cost": 4.9},
-    )
-    with pytest.raises(BadInput, match=r"cost 5\.00"):
-        make_plan(limited)
-
-    monkeypatch.setenv(SPOT_VARIABLE, "true")
-    expected = read_expectation(open_store(make_plan(limited).uri))
-    assert expected is not None
-    assert expected.cost == pytest.approx(2.0)
-
-
 def test_a_budget_in_money_needs_a_price(prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         job(prompts, str(tmp_path / "out"), budget={"cost": 5})
-    assert "has budget.cost and no price; set price_per_hour or prices" in str(refused.value)
+    assert "has budget.cost and no price; set price_per_hour" in str(refused.value)
 
 
 def test_neither_budget_nor_prices_change_the_run(prompts: Path, tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     plain = make_plan(job(prompts, output))
-    table = [{"gpu": "cpu", "per_hour": 1}]
-    same = make_plan(job(prompts, output, prices=table, budget={"gpu_hours": 5}))
+    same = make_plan(job(prompts, output, price_per_hour={"cpu": 1}, budget={"gpu_hours": 5}))
     assert same.uri == plain.uri
     assert same.adopted
     assert "budget" not in plain.plan.job.model_dump(mode="json")

@@ -108,17 +108,15 @@ def _progress(show: bool | None, noun: str = "images") -> Iterator["Progress"]:
 @explain_failures
 def estimate(
     job: JobSource,
-    price: float | None = None,
+    price: float | dict[str, float] | None = None,
     *,
-    prices: PathOrUri | None = None,
     date: str = "",
     timezone: str = "UTC",
 ) -> "Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
-    `price` is that of a GPU-hour, or `prices` a table of them, in place of the job's own. `date`
-    is as for `run`. Raises what `plan` raises, except where the budget is exceeded, which
-    `over_budget` says.
+    `price` is that of a GPU-hour, or a table by GPU, in place of the job's own. `date` is as for
+    `run`. Raises what `plan` raises, except where the budget is exceeded, which `over_budget` says.
 
     >>> import imagekiln
     >>> imagekiln.estimate("bundled:demo.yaml").images
@@ -126,8 +124,7 @@ def estimate(
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
 
-    table = None if prices is None else fspath(prices)
-    return estimate_job(_dated_job(job, date, timezone), price, prices=table)
+    return estimate_job(_dated_job(job, date, timezone), price)
 
 
 @explain_failures
@@ -248,19 +245,17 @@ def aggregate(
     *,
     failed_share: float | None = None,
     accept: Sequence[str] = (),
-    price: float | None = None,
-    prices: PathOrUri | None = None,
+    price: float | dict[str, float] | None = None,
 ) -> "Summary":
     """Account for every planned image; write manifest, summary, report and `_SUCCESS`.
 
     `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
-    job's own limits; `price` is that of a device-hour, `prices` a table of them. Raises Incomplete
+    job's own limits; `price` is that of a device-hour, or a table. Raises Incomplete
     where images are missing, or more are not ok than is acceptable.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
 
-    table = None if prices is None else fspath(prices)
-    return aggregate_run(fspath(run), failed_share, accept, price, table)
+    return aggregate_run(fspath(run), failed_share, accept, price)
 
 
 @explain_failures

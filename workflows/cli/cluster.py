@@ -164,7 +164,7 @@ def submit(
     require_reachable_paths(submitted_job)
     client.require_readable_date(submitted_job, date, timezone)
     argo = connect(server, context)
-    status = client.submit(submitted_job, date, timezone, argo, retry=retry, report=print_note)
+    status = client.submit(submitted_job, date, timezone, argo, retry=retry)
     print_status(status, output_format)
     if watched:
         statuses = client.watch(status.name, status.namespace, argo, report=print_silence)
@@ -367,7 +367,6 @@ def render(
     from imagekiln.steps.job.dates import parse_time_zone
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
-    from imagekiln.workflows.client.model_downloads import describe_download, list_downloads
     from imagekiln.workflows.doctor.check_images import lacks_registry
     from imagekiln.workflows.profiles.loader import load_profile
     from imagekiln.workflows.templates.render import render_manifests
@@ -386,5 +385,3 @@ def render(
             f"{' and '.join(unregistered)}: names without a registry, from which nodes cannot pull "
             "them. Push them to yours; cluster.gpu_image and cluster.cpu_image name them there."
         )
-    for download in list_downloads(rendered_job, profile, sizes=False):  # without the network
-        print_note(describe_download(rendered_job, download))

@@ -14,7 +14,6 @@ from imagekiln.workflows.cli.options import (
     format_option,
     gpus_option,
     job_options,
-    prices_option,
     settings_option,
 )
 
@@ -59,31 +58,18 @@ def init(prompts: str, to: Path, model: str) -> None:
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
-    from imagekiln.workflows.cli.starter import write_starter_job
-    from imagekiln.workflows.cli.starter_columns import read_starter_columns
+    from imagekiln.workflows.cli.starter import choose_columns, read_columns, write_starter_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
 
-    columns = read_starter_columns(prompts)
+    columns = read_columns(prompts)
     if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
     if missing_extra := describe_missing_extra(prompts):
         print_note(sanitize_line(missing_extra))
     write_starter_job(to, prompts, model, columns)
-    if columns is not None and columns.prompt_setting is not None:
-        sentence = f"No column of {prompts} looks like the prompt. Name it in {to}"
-        print_note(sanitize_line(f"{sentence}, such as {columns.prompt_setting}"))
-    if columns is not None and columns.id_example is not None:
-        example = sanitize_line(columns.id_example)
-        print_note(
-            "Prompts repeat, and rows that are alike make one image. For an image of each row, "
-            f"name a column that differs under `columns`, such as id: {example}."
-        )
-    if columns is not None and columns.carry:
-        names = sanitize_line(", ".join(columns.carry))
-        print_note(
-            f"Kept in the dataset, without effect on the images: {names}. If one of them is a "
-            "setting, such as a seed, name it under `columns`."
-        )
+    if columns is not None and "prompt" not in choose_columns(columns):
+        sentence = f"No column of {prompts} is called prompt, caption or text."
+        print_note(sanitize_line(f"{sentence} Name the one with the prompts in {to}."))
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
 
 
@@ -209,7 +195,6 @@ def preview(
     type=click.FloatRange(min=0),
     help="The price of a GPU-hour, in place of the job's own.",
 )
-@prices_option
 @format_option
 def estimate(
     job: str,
@@ -217,7 +202,6 @@ def estimate(
     date: str,
     timezone: str,
     price: float | None,
-    prices: str | None,
     output_format: str,
 ) -> None:
     """Estimate a job's images, size, hours and cost.
@@ -228,7 +212,6 @@ def estimate(
     from imagekiln.workflows.cli.plan_text import format_estimate, format_passes, format_scores
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.client.deadline import explain_lateness
     from imagekiln.workflows.pod.request import resolve_job
     from imagekiln.workflows.profiles.loader import load_profile
 
@@ -241,19 +224,18 @@ def estimate(
         estimated_job,
         price,
         profile.gpu.count,
-        prices=prices,
         gpu=profile.gpu_name,
-        spot=profile.spot,
     )
     print_result(result, output_format, format_estimate)
     if estimated_job.scores:
         print_note(format_scores(estimated_job).strip())
     if estimated_job.passes:
         print_note(format_passes(estimated_job, result.stored_size).strip())
-    if result.gpu_hours is not None and result.hours is not None:
-        late = explain_lateness(result.gpu_hours, result.hours, profile)
-        if late is not None:
-            print_note(f"On a cluster: {' '.join(late)}")
+    if result.hours is not None and result.hours > profile.days * 24:
+        print_note(
+            f"On a cluster, profile {profile.name} stops a workflow after {profile.days:g} days. "
+            "Set more `days` in a profile of your own, or a larger cluster.parallelism."
+        )
 
 
 class SizeParam(click.ParamType[tuple[int, int]]):

@@ -23,7 +23,6 @@ from imagekiln.workflows.cli import (
     maintain,
     publish,
     schedules,
-    simulate,
     steps,
 )
 from imagekiln.workflows.cli.streams import OutputLost
@@ -57,7 +56,6 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
-            simulate.simulate,
         ),
     ),
     cloup.Section(

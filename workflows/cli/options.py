@@ -80,17 +80,6 @@ def pod_job_options(command: Callable[P, None]) -> Callable[P, None]:
     return argument(settings_option(argo(device(command))))
 
 
-def prices_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user name a table of prices."""
-    option = cloup.option(
-        "--prices",
-        metavar="FILE",
-        type=PATH_OR_URI,
-        help="A table of prices by GPU, in place of the job's own: a path or URI.",
-    )
-    return option(command)
-
-
 def gpus_option(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user say how many GPUs to use."""
     option = cloup.option(

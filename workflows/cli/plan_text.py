@@ -51,21 +51,12 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
 
 
 def print_plan_warnings(result: "PlanResult") -> None:
-    """Print what may go wrong: the input is another, budget or disk may not do, checks fail."""
+    """Print what may go wrong: the input is another, the budget may not do, checks fail."""
     if result.input_change is not None:
         print_note(sanitize_line(result.input_change))
     if result.over_budget is not None:
         print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
-    print_short_space(result)
     print_untried_checks(result)
-
-
-def print_short_space(result: "PlanResult") -> None:
-    """Print a note where the output may lack the space for the images."""
-    space = result.space
-    if space is not None and space.free is not None and space.estimated > space.free:
-        size = _format_size(space.estimated, space.free)
-        print_note(f"The images may not fit: {size}.")
 
 
 def print_untried_checks(result: "PlanResult") -> None:
@@ -247,7 +238,7 @@ def format_estimate(result: "Estimate") -> str:
         "images": f"{result.images:,} ({omitted} omitted)",
         "truncated": _format_truncated(result.truncated_prompts),
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
-        "size": _format_estimated_size(result),
+        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
     }
     if result.prompts_to_rewrite:
         prompts = pluralize(result.prompts_to_rewrite, "prompt")
@@ -272,22 +263,6 @@ def _format_duplicates(duplicates: int, images: int) -> str:
 def _format_truncated(prompts: int) -> str:
     truncated = pluralize(prompts, "prompt")
     return f"{truncated}, which have more tokens than the model reads" if prompts else truncated
-
-
-def _format_estimated_size(result: "Estimate") -> str:
-    free = result.free_gigabytes
-    return _format_size(
-        result.gigabytes * BYTES_PER_GIGABYTE,
-        None if free is None else free * BYTES_PER_GIGABYTE,
-    )
-
-
-def _format_size(size: float, free: float | None) -> str:
-    """The size of the images, and the free space where they may not fit in it."""
-    sentence = f"about {format_bytes(size)}"
-    if free is None or size <= free:
-        return sentence
-    return f"{sentence}; the output has only {format_bytes(free)} free"
 
 
 def _format_causes(result: "Estimate") -> str:

@@ -6,19 +6,20 @@ import shutil
 import unicodedata
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+
+import yaml
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.failures import translate_errors
-
-if TYPE_CHECKING:
-    from imagekiln.workflows.cli.starter_columns import StarterColumns
+from imagekiln.steps.storage.uri import is_remote_uri
 
 STARTER_JOB = Path(__file__).with_name("starter_job.yaml")
 CLUSTER_MANIFESTS = Path(__file__).parent.with_name("cluster")
 MONITORING_COMPONENT = "components: [../../monitoring]\n"
 MAX_NAME_CHARS = 40
 DEFAULT_NAME = "images"
+# Names, in lower case, that say which of our columns a column is; others have our own name.
+OBVIOUS_NAMES = {"prompt": ("prompt", "caption", "text"), "id": ("id", "uid", "uuid")}
 EXAMPLE_COLUMNS = """\
 # Columns of yours that have other names, and columns to keep in the dataset:
 # columns: {prompt: caption, id: uid}
@@ -26,9 +27,7 @@ EXAMPLE_COLUMNS = """\
 """
 
 
-def write_starter_job(
-    file: Path, prompts: str, model: str, columns: "StarterColumns | None"
-) -> None:
+def write_starter_job(file: Path, prompts: str, model: str, columns: list[str] | None) -> None:
     """Write a job file with these prompts and this model. Raises BadInput where there is a file.
 
     `columns` are those of the prompts, if they can be read already.
@@ -38,7 +37,7 @@ def write_starter_job(
         "prompts": _quote(prompts),
         "output": _quote("out"),
         "model": _quote(model),
-        "columns": EXAMPLE_COLUMNS if columns is None else columns.to_yaml(),
+        "columns": EXAMPLE_COLUMNS if columns is None else _columns_yaml(columns),
     }
     text = Template(STARTER_JOB.read_text(encoding="utf-8")).substitute(values)
     try:
@@ -50,6 +49,56 @@ def write_starter_job(
         raise BadInput(
             f"{file}: cannot be written ({error.strerror}). Name another file: --to FILE."
         ) from error
+
+
+def read_columns(prompts: str) -> list[str] | None:
+    """The columns of local prompts, by their first file; None if there is none.
+
+    Raises BadInput if they cannot be read, TryAgain.
+    """
+    if is_remote_uri(prompts):
+        return None
+    # Imported only now: pyarrow is slow to import, and no other command of this module needs it.
+    from imagekiln.steps.plan.input_formats import read_schema
+    from imagekiln.steps.plan.source_files import SourceFile, expand_pattern
+
+    files = expand_pattern(prompts)
+    if not files:
+        return None
+    source = SourceFile(files[0], Path(files[0]), sha256="")
+    return [*dict.fromkeys([*read_schema(source).names, *source.partitions])]
+
+
+def choose_columns(columns: list[str]) -> dict[str, str]:
+    """The columns with the prompts and their ids, by our names, as far as their names say so."""
+    lowered = {name.lower(): name for name in reversed(columns)}
+    chosen = {}
+    for ours, names in OBVIOUS_NAMES.items():
+        theirs = next((lowered[name] for name in names if name in lowered), None)
+        if theirs is not None:
+            chosen[ours] = theirs
+    return chosen
+
+
+def _columns_yaml(columns: list[str]) -> str:
+    """The settings `columns` and `carry` as lines of a job file."""
+    chosen = choose_columns(columns)
+    others = [name for name in columns if name not in chosen.values()]
+    lines = [f"columns: {_to_flow(chosen)}"]
+    if "prompt" not in chosen:
+        example = _to_flow({"prompt": next(iter(others), "NAME"), **chosen})
+        lines = ["# Name the column that holds the prompts:", f"# columns: {example}"]
+    if others:
+        lines.append("# To keep columns in the dataset, without effect on the images:")
+        lines.append(f"# carry: {_to_flow(others)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _to_flow(value: object) -> str:
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
+    )
+    return text.strip()
 
 
 def job_name(prompts: str) -> str:

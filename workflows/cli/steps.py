@@ -12,7 +12,6 @@ from imagekiln.workflows.cli.options import (
     examples,
     format_option,
     pod_job_options,
-    prices_option,
     run_argument,
 )
 
@@ -273,7 +272,6 @@ def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> N
     type=click.FloatRange(min=0),
     help="The price of a device-hour, in place of the job's own.",
 )
-@prices_option
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -286,7 +284,6 @@ def aggregate(
     failed_share: float | None,
     accept: tuple[str, ...],
     price: float | None,
-    prices: str | None,
     outputs: str | None,
     output_format: str,
 ) -> None:
@@ -310,7 +307,7 @@ def aggregate(
     export = SpendingExport.begin(run, os.environ) if outputs else None
     is_counted = False
     try:
-        summary = aggregate_run(run, failed_share, accept, price, prices)
+        summary = aggregate_run(run, failed_share, accept, price)
         is_counted = True
     except Incomplete:
         is_counted = True

@@ -12,12 +12,11 @@ from functools import partial
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job.dates import fill_date, parse_moment, parse_time_zone, require_date
+from imagekiln.steps.job.dates import parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.failures import AlreadyExists
-from imagekiln.workflows.client.model_downloads import check_downloads
 from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
@@ -39,7 +38,6 @@ from imagekiln.workflows.client.stopping import require_not_stopping
 from imagekiln.workflows.client.waits import explain_wait, needs_events
 from imagekiln.workflows.objects import Json, object_identity
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import build_workflow
 from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
@@ -67,7 +65,6 @@ def submit(
     argo: ArgoApi | None = None,
     *,
     retry: bool = False,
-    report: Callable[[str], None] = lambda _: None,
     schedule: Json | None = None,
 ) -> WorkflowStatus:
     """Start the job, after registering its template if there is none.
@@ -76,14 +73,11 @@ def submit(
     second call gives its status; if it has failed, the second call resubmits it; while it is being
     stopped, the second call is refused. So it is while a schedule's workflow does the same work, or
     one that another version of Imagekiln has named otherwise. With `retry`, a new workflow makes
-    again what ended failed, blank or missing in the job's run, one at a time. `report` is called
-    with what is rewritten first, with how long the job takes, and with what its pods download again
-    and again. The workflow joins `schedule`, whose runs do not overlap, and is refused while one of
-    them is running.
+    again what ended failed, blank or missing in the job's run, one at a time. The workflow joins
+    `schedule`, whose runs do not overlap, and is refused while one of them is running.
 
-    Raises BadInput, also where the job cannot end within the profile's `days`, where a model does
-    not fit on the disk of a pod, and where the registered template is of another profile or
-    version, and TryAgain.
+    Raises BadInput, also if the registered template is of another profile or version, and
+    TryAgain.
     """
     require_readable_date(job, date, timezone)
     argo = argo or connect()
@@ -94,20 +88,6 @@ def submit(
         return workflow if schedule is None else join_schedule(workflow, schedule)
 
     workflow = build()
-    if not retry:
-        # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
-        from imagekiln.steps.plan.input_changes import find_input_change
-        from imagekiln.workflows.client.deadline import check_deadline
-        from imagekiln.workflows.client.rewrites import describe_rewriting
-
-        dated_job = fill_date(job, date, timezone)
-        if rewriting := describe_rewriting(dated_job):
-            report(rewriting)
-        report(check_deadline(dated_job, profile))
-        if change := find_input_change(dated_job):
-            report(change)
-        report_downloads(job, profile, report)
-
     is_new = register_template(job, argo)
     if not retry:
         twin = find_running_twin(workflow, argo)
@@ -119,12 +99,6 @@ def submit(
 
     require_no_running_twin(workflow, argo)
     return await_template(partial(start_retry, build, argo), is_new)
-
-
-def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:
-    """Say what the job's pods download without a cache. Raises BadInput if their disk is small."""
-    for sentence in check_downloads(job, profile):
-        report(sentence)
 
 
 def register_template(job: Job, argo: ArgoApi) -> bool:

@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import islice, takewhile
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.dates import needs_date, parse_moment, parse_time_zone
+from imagekiln.steps.job.dates import parse_moment, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runtime.figures import format_time
 from imagekiln.workflows.client.api import ArgoApi
@@ -17,7 +17,6 @@ from imagekiln.workflows.client.client import (
     OWN_LABEL,
     await_template,
     register_template,
-    report_downloads,
     submit,
 )
 from imagekiln.workflows.client.connect import connect
@@ -56,21 +55,13 @@ def schedule(
     """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
 
     A second call changes the schedule, which stays suspended where it is. `report` is called with
-    how long the job takes, unless its prompts depend on the date, with what its pods download again
-    and again, with days on which clocks change at the schedule's time, and with the times that it
-    had, where they change. Raises BadInput where the job cannot end within the profile's `days`, or
-    its model does not fit on a pod's disk.
+    days on which clocks change at the schedule's time, and with the times that it had, if they
+    change.
     """
     argo = argo or connect()
     timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
-    if not needs_date(job):
-        # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
-        from imagekiln.workflows.client.deadline import check_deadline
-
-        report(check_deadline(job, profile))
-    report_downloads(job, profile, report)
     if changes := describe_clock_changes((cron,), timezone, datetime.now(UTC)):
         report(changes)
 

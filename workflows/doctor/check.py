@@ -6,8 +6,6 @@ from functools import wraps
 from typing import Literal, ParamSpec
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.storage.failures import error_reason
-from imagekiln.workflows.objects import UNREADABLE
 
 P = ParamSpec("P")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
@@ -58,10 +56,7 @@ def unknown(says: str, remedy: str) -> Finding:
 
 
 def doctor_check(name: str) -> Callable[[Callable[P, Finding]], Callable[P, DoctorCheck]]:
-    """Name a check function's findings. What cannot be read is unknown, never wrong.
-
-    Neither what the user may not read, nor an object that has not the fields of its kind.
-    """
+    """Name a check function's findings. What the user may not read is unknown, never wrong."""
 
     def decorate(find: Callable[P, Finding]) -> Callable[P, DoctorCheck]:
         @wraps(find)
@@ -70,13 +65,6 @@ def doctor_check(name: str) -> Callable[[Callable[P, Finding]], Callable[P, Doct
                 finding = find(*args, **kwargs)
             except Unreadable as error:
                 finding = unknown(error.says, error.remedy)
-            except UNREADABLE as error:
-                finding = unknown(
-                    "This check can make nothing of what it reads "
-                    f"({type(error).__name__}: {error_reason(error)}).",
-                    "Look for an object that is not as Kubernetes writes it, and for the program "
-                    "that does: `kubectl get KIND -o yaml`.",
-                )
             return DoctorCheck(name, finding.verdict, finding.says, finding.remedy)
 
         return check

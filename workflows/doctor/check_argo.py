@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.client.api import ARGO_KINDS
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import count_noun
 from imagekiln.workflows.objects import (
     Json,
     get_list,
@@ -195,8 +195,8 @@ def _format_age(workflow: Json) -> str:
     seconds = int(_age(workflow).total_seconds())
     for noun, length in AGE_UNITS.items():
         if seconds >= length:
-            return count_noun(seconds // length, noun)
-    return count_noun(seconds, "second")
+            return pluralize(seconds // length, noun)
+    return pluralize(seconds, "second")
 
 
 def _argo_versions(view: ClusterView, server: ApiConnection | None) -> Iterator[tuple[str, str]]:

@@ -3,11 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.gpu_fit import fit_generate, gpu_nodes_check_name
-from imagekiln.workflows.doctor.kube_fields import count_noun
-from imagekiln.workflows.doctor.node_fit import MAX_LISTED, Node, list_nodes
+from imagekiln.workflows.doctor.node_fit import (
+    MAX_LISTED,
+    Node,
+    fit_generate,
+    gpu_nodes_check_name,
+    list_nodes,
+)
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings, object_namespace
 from imagekiln.workflows.profiles.profile import Profile
 
@@ -57,7 +62,7 @@ def check_gpu_claim(view: ClusterView, name: str) -> Finding:
     devices = _devices_by_driver(view)
     if not devices.total():
         return wrong("No driver publishes a device: no ResourceSlice has one.", INSTALL_DRA_DRIVER)
-    counts = [f"{count_noun(devices[driver], 'device')} of {driver}" for driver in sorted(devices)]
+    counts = [f"{pluralize(devices[driver], 'device')} of {driver}" for driver in sorted(devices)]
     return ok(f"{name} asks for {', '.join(classes)}; the cluster has {', '.join(counts)}.")
 
 
@@ -79,7 +84,7 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
         return _old_driver(image, old)
 
     unlabeled = len(nodes) - len(versions)
-    note = f" ({count_noun(unlabeled, 'node')} without that label)" if unlabeled else ""
+    note = f" ({pluralize(unlabeled, 'node')} without that label)" if unlabeled else ""
     distinct = ", ".join(sorted(set(versions.values())))
     return ok(f"Driver {distinct}{note}; CUDA 13 needs {MIN_DRIVER_CUDA_13} or later.")
 

@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_argo import OWN_PODS, PODS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.gpu_fit import fit_generate, gpu_nodes_check_name
-from imagekiln.workflows.doctor.kube_fields import count_noun
-from imagekiln.workflows.doctor.node_fit import Node, fit_pod, list_nodes
+from imagekiln.workflows.doctor.node_fit import (
+    Node,
+    fit_generate,
+    fit_pod,
+    gpu_nodes_check_name,
+    list_nodes,
+)
 from imagekiln.workflows.objects import get_mapping, get_mappings, object_name
 from imagekiln.workflows.profiles.profile import Profile
 
@@ -65,7 +70,7 @@ def _check_image(view: ClusterView, image: str, nodes: Sequence[Node], nodes_che
     full_name = full_image_name(image)
     having = sum(full_name in node.images for node in nodes)
     if having:
-        return ok(f"{image} is on {having} of {count_noun(len(nodes), 'node')}.")
+        return ok(f"{image} is on {having} of {pluralize(len(nodes), 'node')}.")
     says = f"No node has pulled {image} yet."
     if lacks_registry(image):
         return unknown(

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.gpu_fit import fit_generate
-from imagekiln.workflows.doctor.kube_fields import count_noun
-from imagekiln.workflows.doctor.node_fit import Node, fit_pod, list_nodes
+from imagekiln.workflows.doctor.node_fit import Node, fit_generate, fit_pod, list_nodes
 from imagekiln.workflows.doctor.pod_requests import pod_resources
 from imagekiln.workflows.profiles.profile import PodSettings, Profile
 
@@ -30,7 +29,7 @@ def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     resource = profile.gpu.resource
     total = sum(int(node.allocatable_amount(resource)) for node in fit.nodes)
     return ok(
-        f"{count_noun(len(fit.nodes), 'node')} with {total} {resource}"
+        f"{pluralize(len(fit.nodes), 'node')} with {total} {resource}"
         f"{_format_products(fit.nodes)}."
         f"{_sharing_warning(fit.nodes, resource)}{_retry_warning(fit.nodes, profile)}"
     )
@@ -42,7 +41,7 @@ def check_claim_nodes(view: ClusterView, profile: Profile) -> Finding:
     fit = fit_generate(list_nodes(view), profile)
     if not fit.nodes:
         return _no_node(fit.reason, fit.remedy, profile.generate)
-    return ok(f"{count_noun(len(fit.nodes), 'node')} for pods that claim a GPU.")
+    return ok(f"{pluralize(len(fit.nodes), 'node')} for pods that claim a GPU.")
 
 
 @doctor_check("cpu-nodes")
@@ -52,7 +51,7 @@ def check_cpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     nodes = list_nodes(view)
     fit = fit_pod(nodes, pod, pod_resources(pod).requests)
     if fit.nodes:
-        return ok(f"{count_noun(len(fit.nodes), 'node')} for plan and aggregate.")
+        return ok(f"{pluralize(len(fit.nodes), 'node')} for plan and aggregate.")
 
     remedy = fit.remedy
     fits_without_size = fit_pod(nodes, pod, {})
@@ -92,7 +91,7 @@ def _sharing_warning(nodes: Sequence[Node], resource: str) -> str:
     if resource != WHOLE_GPU or not shared:
         return ""
     return (
-        f" But on {count_noun(len(shared), 'node')}, {shared[0]} pods share each GPU and its "
+        f" But on {pluralize(len(shared), 'node')}, {shared[0]} pods share each GPU and its "
         f"memory ({REPLICAS_LABEL} is {shared[0]})."
     )
 

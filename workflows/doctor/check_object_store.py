@@ -8,20 +8,20 @@ from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
-from imagekiln.steps.plan.input_header import UnknownHeader, check_header
-from imagekiln.steps.plan.source_files import expand_pattern, first_file
-from imagekiln.steps.plan.template_count import load_recipes
+from imagekiln.steps.plan.source_files import expand_pattern
+from imagekiln.steps.plan.template_recipes import load_recipes
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.filesystem import open_object
 from imagekiln.steps.storage.store import Store, require_conditional_writes
-from imagekiln.steps.storage.uri import is_remote_uri
+from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 from imagekiln.workflows.client.failures import PLAINTEXT_ERROR
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
-DATED_PROMPTS = "Which prompts there are depends on the date."
 # Doctor reads no value of a Secret, so it cannot try the key that pods have.
 WHOSE_CREDENTIALS = "with this machine's credentials"
 PLAINTEXT_ADVICE = "The store does not use TLS: write http:// in AWS_ENDPOINT_URL."
@@ -61,38 +61,38 @@ def check_output(job: Job) -> Finding:
 
 @doctor_check("prompts")
 def check_prompts(job: Job) -> Finding:
-    """The first file that each of the job's patterns matches has the columns that the job reads."""
-    if isinstance(job.prompts, PromptTemplate):
-        return _check_templates(job, job.prompts)
-    undated = [pattern for pattern in job.prompt_patterns if not DATE_PLACEHOLDER.search(pattern)]
-    gaps: list[str] = []
-    are_judged = True
-    try:
-        for pattern in undated:
-            try:
-                are_judged &= _check_first_file(job, pattern)
-            except UnknownHeader as error:  # a later pattern may be wrong
-                gaps.append(str(error))
-    except KilnError as error:
-        return storage_finding(error)
-    if len(undated) < len(job.prompt_patterns):
+    """There are prompts, and the first file that each of the job's patterns matches can be read."""
+    if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
         return unknown(
-            DATED_PROMPTS,
+            "Which prompts there are depends on the date.",
             "Check one date: `imagekiln doctor JOB --date 2026-11-21`.",
         )
-    if gaps:
-        remedy = "Check them where all prompts can be read: `imagekiln estimate JOB`."
-        return unknown(gaps[0], remedy)
-    columns = "the job's columns" if are_judged else "columns of the names that the job reads"
-    return ok(
-        f"{', '.join(undated)} can be read {WHOSE_CREDENTIALS}, and the first file has {columns}."
-    )
+    if isinstance(job.prompts, PromptTemplate):
+        return _check_templates(job.prompts)
+    try:
+        for pattern in job.prompt_patterns:
+            _read_first_file(pattern)
+    except KilnError as error:
+        return storage_finding(error)
+    return ok(f"{', '.join(job.prompt_patterns)} can be read {WHOSE_CREDENTIALS}.")
 
 
-def _check_templates(job: Job, settings: PromptTemplate) -> Finding:
+def _read_first_file(pattern: str) -> None:
+    uris = expand_pattern(pattern)
+    if not uris:
+        raise Missing(f"{pattern}: no such file or bucket.")
+    try:
+        with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
+            file.read(1)
+    except Missing:
+        with suppress(BadInput):  # a folder may be named like a file, as Spark's are
+            expand_pattern(f"{uris[0]}/")
+            return
+        raise
+
+
+def _check_templates(settings: PromptTemplate) -> Finding:
     """The templates and their wildcard files can be read, and there is a table."""
-    if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
-        return unknown(DATED_PROMPTS, "Check one date: `imagekiln doctor JOB --date 2026-11-21`.")
     try:
         count = load_recipes(settings).combinations
         absent = [name for name in settings.table_patterns if not expand_pattern(name)]
@@ -141,16 +141,6 @@ def _require_bucket(store: Store, key: str) -> None:
     except StorageRefused as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
-
-
-def _check_first_file(job: Job, pattern: str) -> bool:
-    """Raise what planning would raise for the pattern's first file, as `check_header` does."""
-    uris = expand_pattern(pattern)
-    if not uris:
-        raise Missing(f"{pattern}: no such file or bucket.")
-    first = first_file(uris[0])
-    only_file = len(job.prompt_patterns) == 1 and uris == [first]
-    return check_header(job, first, only_file=only_file)
 
 
 def storage_finding(error: KilnError) -> Finding:

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import count_noun, format_amount, get_quantities
 from imagekiln.workflows.doctor.pod_requests import (
     PodResources,
     argo_container_resources,
+    format_amount,
+    get_quantities,
     main_container_resources,
     resources_by_step,
 )
@@ -24,11 +26,9 @@ POD_SCOPES = ("Terminating", "NotBestEffort")
 
 
 @doctor_check("quota")
-def check_resource_quota(
-    view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
-) -> Finding:
+def check_resource_quota(view: ClusterView, profile: Profile, parallelism: int) -> Finding:
     """Every quota has room for each pod. Room for fewer than `parallelism` at once is enough."""
-    quotas = _pod_quotas(view, priorities)
+    quotas = [quota for quota in view.list_objects(QUOTAS) if _counts_pods(quota)]
     if not quotas:
         return ok("The namespace has no quota for these pods.")
 
@@ -69,38 +69,10 @@ def check_limit_range(view: ClusterView, profile: Profile) -> Finding:
     return ok("The pods and their containers are within the LimitRange.")
 
 
-def pods_at_once(
-    view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
-) -> int:
-    """How many pods of generate the quotas admit at once, `parallelism` at most."""
-    room = _room_by_resource(_pod_quotas(view, priorities), profile)
-    return min(parallelism, *room.values()) if room else parallelism
-
-
-def _pod_quotas(view: ClusterView, priorities: Sequence[str]) -> list[Json]:
-    return [each for each in view.list_objects(QUOTAS) if _applies_to_pods(each, priorities)]
-
-
-def _applies_to_pods(quota: Json, priorities: Sequence[str]) -> bool:
-    """Whether a quota counts our pods: it may be restricted to scopes or priority classes."""
-    if any(scope not in POD_SCOPES for scope in get_list(quota, "spec", "scopes")):
-        return False
-    expressions = get_mappings(quota, "spec", "scopeSelector", "matchExpressions")
-    return all(_matches_scope(expression, priorities) for expression in expressions)
-
-
-def _matches_scope(expression: Json, priorities: Sequence[str]) -> bool:
-    if expression.get("scopeName") != "PriorityClass":
-        return expression.get("scopeName") in POD_SCOPES
-    values = get_list(expression, "values")
-    is_listed = any(priority in values for priority in priorities)
-    matches_by_operator = {
-        "In": is_listed,
-        "NotIn": not is_listed,
-        "Exists": bool(priorities),
-        "DoesNotExist": not priorities,
-    }
-    return matches_by_operator[str(expression.get("operator"))]
+def _counts_pods(quota: Json) -> bool:
+    """Whether a quota certainly counts our pods: those of some priority classes may not."""
+    has_own_scope = all(scope in POD_SCOPES for scope in get_list(quota, "spec", "scopes"))
+    return has_own_scope and not get_mapping(quota, "spec", "scopeSelector")
 
 
 def _impossible_pods(quota: Json, profile: Profile) -> Iterator[str]:
@@ -121,9 +93,9 @@ def _room_for_pods(quotas: Sequence[Json], profile: Profile, parallelism: int) -
     room = _room_by_resource(quotas, profile)
     tightest = min(room, key=room.__getitem__, default=None)
     if tightest is None or room[tightest] >= parallelism:
-        return ok(f"Room for {count_noun(parallelism, 'GPU pod')} at once.")
+        return ok(f"Room for {pluralize(parallelism, 'GPU pod')} at once.")
     return ok(
-        f"Room for {count_noun(room[tightest], 'GPU pod')} at once, limited by {tightest}; "
+        f"Room for {pluralize(room[tightest], 'GPU pod')} at once, limited by {tightest}; "
         f"the job's parallelism is {parallelism}."
     )
 

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.model_downloads import list_downloads
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
-    check_artifact_store,
     check_artifacts,
-    check_downloads,
     check_gpus,
     check_images,
     check_nodes,
     check_object_store,
     check_profile,
     check_quota,
-    check_time,
 )
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.cluster_view import ClusterView
@@ -61,16 +57,12 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield from _namespace_checks(view, job, profile, server)
     yield from _profile_checks(view, profile)
     yield from _artifact_checks(view, job, profile)
-    yield from _download_checks(job, profile)
     yield from _node_checks(view, job, profile)
     yield from _storage_checks(job)
-    priorities = check_profile.job_priority_classes(job, profile)
-    yield check_time.check_run_time(view, job, profile, priorities)
 
 
 def diagnose_without_cluster(job: Job, reason: BadInput) -> Checks:
     """Make the checks that need no cluster, for want of one, as the last of them says."""
-    yield from _download_checks(job, load_profile(job.cluster.profile))
     yield from _storage_checks(job)
     says, remedy = check_object_store.split_remedy(reason)
     yield DoctorCheck("kubernetes", "wrong", says, remedy)
@@ -96,17 +88,15 @@ def _argo_checks(view: ClusterView, server: ApiConnection | None) -> Checks:
 def _namespace_checks(
     view: ClusterView, job: Job, profile: Profile, server: ApiConnection | None
 ) -> Checks:
-    parallelism = job.cluster.parallelism
-    priorities = check_profile.job_priority_classes(job, profile)
     yield check_access.check_namespace_exists(view, profile)
     yield check_access.check_user_rights(view, by_server=server is not None)
     yield check_access.check_service_accounts(view)
     yield check_access.check_pod_rights(view)
     yield check_access.check_store_credentials(view, job.output)
     yield check_profile.check_template(view, job, profile)
-    yield check_quota.check_resource_quota(view, profile, parallelism, priorities)
+    yield check_quota.check_resource_quota(view, profile, job.cluster.parallelism)
     yield check_quota.check_limit_range(view, profile)
-    for name in priorities:
+    for name in check_profile.job_priority_classes(job, profile):
         yield check_profile.check_priority_class(view, name)
 
 
@@ -130,13 +120,7 @@ def _artifact_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
         repository = check_artifacts.check_artifact_repository(view)
         yield repository
         if repository.verdict != "wrong":
-            yield check_artifact_store.check_artifact_store(view, job, profile)
-
-
-def _download_checks(job: Job, profile: Profile) -> Checks:
-    for download in list_downloads(job, profile):
-        yield check_downloads.check_cache_of_downloads(job, profile, download)
-        yield check_downloads.check_disk(job, profile, download)
+            yield check_artifacts.check_artifact_store(view, job, profile)
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import cast
 
-from imagekiln.workflows.doctor.kube_fields import get_quantities
+from imagekiln.workflows.objects import get_mapping
 from imagekiln.workflows.profiles.profile import Gpu, PodSettings, Profile
 from imagekiln.workflows.templates.pod import POD_OVERHEAD_GIB
 from imagekiln.workflows.templates.security import ARGO_RESOURCES
 
+BYTE_RESOURCES = ("memory", "storage")  # how their names end: limits.memory, ephemeral-storage
 ResourceAmounts = Mapping[str, Decimal]
 MIB = 2**20
 
@@ -63,3 +65,24 @@ def _add_amounts(one: ResourceAmounts, other: ResourceAmounts) -> dict[str, Deci
         resource: one.get(resource, zero) + other.get(resource, zero)
         for resource in {**one, **other}
     }
+
+
+def get_quantities(value: object, *keys: str) -> dict[str, Decimal]:
+    """The mapping of quantities at a path of keys, such as 250m or 4Gi, as numbers."""
+    mapping = get_mapping(value, *keys)
+    return {key: parse_amount(item) for key, item in mapping.items()}
+
+
+def parse_amount(text: object) -> Decimal:
+    """A Kubernetes quantity, such as 250m or 4Gi, as a number."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    return cast("Decimal", parse_quantity(text))
+
+
+def format_amount(resource: str, value: Decimal) -> str:
+    """An amount of a resource for people: bytes in GiB."""
+    if resource.endswith(BYTE_RESOURCES):
+        gib = float(value / 2**30)
+        return f"{gib:g} GiB"
+    return f"{float(value):g}"

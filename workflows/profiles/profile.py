@@ -9,7 +9,6 @@ from imagekiln.steps.job.fields import ImageReference, ObjectName, Settings
 Amount = Annotated[float, Field(gt=0)]
 MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
 GPU_LABEL = "nvidia.com/gpu.product"  # of nodes, by GPU feature discovery
-SHARED_SUFFIX = ".shared"  # its end, where a GPU is time-sliced or shared by MPS
 
 
 class NodeLabel(Settings):
@@ -90,11 +89,6 @@ class Gpu(Settings):
             raise ValueError(
                 "asks for several slices in one pod, whose workers would find one; set count: 1"
             )
-        # They may all be of one GPU: the plugin refuses the pod.
-        if self.count > 1 and self.resource.endswith(SHARED_SUFFIX):
-            raise ValueError(
-                "asks for several shares in one pod, which is no more of a GPU; set count: 1"
-            )
         return self
 
 
@@ -173,9 +167,6 @@ class Profile(Settings):
     cache: ModelCache | None = None
     retries: Retries = Retries()
     sharing: GpuSharing = GpuSharing()
-    spot: bool = Field(
-        default=False, description="Its nodes are spot nodes, by which a price table is read."
-    )
     queue: KueueQueue | None = None
     parallelism: int = Field(
         default=16, ge=1, description="The most pods at once, where the submission sets no limit."

@@ -29,7 +29,6 @@ OOM_EXPRESSION = (
     '(get(get($env, "lastRetry") ?? {}, "message") ?? "OOMKilled") contains "OOMKilled"'
 )
 MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
-SECONDS_PER_UNIT = {"s": 1, "m": 60}  # of Argo's durations
 # By the step's exit code, as text. 2 and 3: another attempt is useless. 75 asks for one. 137 and
 # 143 are signals: out of memory, or stopped before the step could report it. -1: the pod is gone
 # (its node lost, evicted, deleted) or was never admitted. These are retried up to the limit.
@@ -76,14 +75,6 @@ def _backoff(limit: int) -> m.Backoff:
     if limit > MAX_EXPONENTIAL_RETRIES:
         return m.Backoff(duration="1m", factor=m.IntOrString(1))
     return m.Backoff(duration="15s", factor=m.IntOrString(2))
-
-
-def retry_wait(limit: int, retry: int) -> float:
-    """The seconds that Argo waits before the first, second... retry of at most `limit`."""
-    backoff = _backoff(limit)
-    number, unit = str(backoff.duration)[:-1], str(backoff.duration)[-1]
-    factor = 1 if backoff.factor is None else int(backoff.factor.root)
-    return float(number) * SECONDS_PER_UNIT[unit] * float(factor) ** (retry - 1)
 
 
 def memory_expression(base: int, maximum: int | None) -> str:

@@ -8,7 +8,6 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
@@ -116,7 +115,7 @@ def plan_step(profile: Profile) -> Container:
         "plan",
         [*arguments, "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
-        env=_job_environment() | _price_environment(profile),
+        env=_job_environment(),
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
     )
@@ -163,11 +162,7 @@ def generate_step(profile: Profile) -> Container:
 
 
 def _generate_environment(profile: Profile) -> dict[str, str]:
-    return (
-        _offline_environment(profile.cache)
-        | _price_environment(profile)
-        | _metrics_environment(profile)
-    )
+    return _offline_environment(profile.cache) | _metrics_environment(profile)
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -252,11 +247,6 @@ def _job_environment() -> dict[str, str]:
     # Not encoded: a schedule's is itself a variable that Argo resolves later.
     environment["IMAGEKILN_LOGICAL_DATE"] = "{{workflow.parameters.logical-date}}"
     return environment
-
-
-def _price_environment(profile: Profile) -> dict[str, str]:
-    """By which prices GPUs are counted: of the budget before a run, and of the run."""
-    return {SPOT_VARIABLE: "true"} if profile.spot else {}
 
 
 def _metrics_environment(profile: Profile) -> dict[str, str]:

@@ -12,7 +12,6 @@ from hera.workflows import models as m
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc, needs_date
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.job.scores import AestheticScore
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.pass_models import iter_pass_jobs, pass_setting
@@ -43,7 +42,7 @@ def job_parameter(job: Job) -> str:
 
     Raises BadInput where no pod could be started with it.
     """
-    values = inline_prices(job).model_dump(mode="json", exclude_defaults=True)
+    values = job.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, width=2**31)
     if "{{" in text or "}}" in text:
         # JSON is YAML too. One value a line, its own braces never meet; those in texts are escaped.
@@ -52,16 +51,9 @@ def job_parameter(job: Job) -> str:
         raise BadInput(
             f"job {job.name}: has {len(text.encode()):,} bytes, and no pod starts with more than "
             f"{MAX_JOB_BYTES:,}. Move what is long into files: choices of templates into "
-            "`prompts.wildcards`, values of a sweep into columns of the table, prices into a URI."
+            "`prompts.wildcards`, values of a sweep into columns of the table."
         )
     return text
-
-
-def inline_prices(job: Job) -> Job:
-    """The job with the entries of a price table on this machine, which no pod can read."""
-    if not isinstance(job.prices, str) or is_remote_uri(job.prices):
-        return job
-    return job.model_copy(update={"prices": read_price_file(job.prices).prices})
 
 
 def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
@@ -85,7 +77,6 @@ def build_workflow(
     With `retry`, it is the first, second... that makes the next round of the job's run.
     """
     require_reachable_paths(job)
-    job = inline_prices(job)
     dates = {"logical-date": date, "timezone": timezone} if date else {}
     suffix = f"-r{retry}" if retry else ""
     title = " ".join(filter(None, (job.name, date, "retry" if retry else "")))

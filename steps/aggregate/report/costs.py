@@ -96,7 +96,7 @@ def _image_sentence(summary: Summary) -> Iterator[str]:
 
 
 def _price_sentence(price: DevicePrice) -> str:
-    device = f"{price.device or 'An unknown device'}{', spot' if price.spot else ''}"
+    device = price.device or "An unknown device"
     hours = format_device_hours(price.gpu_hours)
     if price.per_hour is None:
         return f"{device}: {hours}, without a price."

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from imagekiln.steps.aggregate.spending import summarize_spending
-from imagekiln.steps.job.prices import GpuPrice, Prices
 from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
@@ -13,7 +12,7 @@ from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 SECONDS = StageSeconds(total=660, load=60, text=20, denoise=500, decode=20)
 STATS = ShardStats(0, 1, 100, 10, 4, "H100", SECONDS)
 SPENT = Spent(seconds=680, useful=680, loading=80, attempts=1, ended=1)
-PRICES = Prices(3.6)
+PRICES = 3.6
 
 
 def test_the_uses_add_up_to_all_that_was_spent() -> None:
@@ -79,7 +78,7 @@ def test_images_that_another_process_committed_first_are_repeated() -> None:
 
 
 def test_each_kind_of_device_has_its_price() -> None:
-    table = Prices(table=(GpuPrice(gpu="H100", per_hour=3), GpuPrice(gpu="L4", per_hour=1)))
+    table = {"H100": 3.0, "L4": 1.0}
     stats = [STATS, replace(STATS, shard=1, device="L4")]
     result = summarize_spending(stats, NOTHING, table, drawn=200, ok=200)
     assert [(price.device, price.per_hour) for price in result.prices] == [("H100", 3), ("L4", 1)]
@@ -87,7 +86,7 @@ def test_each_kind_of_device_has_its_price() -> None:
 
 
 def test_the_cost_is_unknown_where_a_device_has_no_price() -> None:
-    table = Prices(table=(GpuPrice(gpu="L4", per_hour=1),))
+    table = {"L4": 1.0}
     result = summarize_spending([STATS], SPENT, table, drawn=100, ok=100)
     assert result.cost is None
     assert result.prices[0].per_hour is None

@@ -267,6 +267,6 @@ def test_the_latest_price_counts_of_a_finished_run_too(tmp_path: Path) -> None:
     assert aggregate(uri).price_per_hour == 3.0
     assert aggregate(uri, price=3.5).price_per_hour == 3.5
 
-    table = [{"gpu": "cpu", "per_hour": 4.0}]
-    planned(tmp_path, output, PROMPTS[:4], prices=table)
+    table = {"cpu": 4.0}
+    planned(tmp_path, output, PROMPTS[:4], price_per_hour=table)
     assert aggregate(uri).price_per_hour is None  # by the table

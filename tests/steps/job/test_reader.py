@@ -75,7 +75,7 @@ def test_every_mistake_is_reported_at_its_own_line() -> None:
         "job.yaml:10: unknown is not a setting; the settings are name, prompts, rewrite, output, "
         "model, columns, carry, defaults, format, card, encoding, metadata, c2pa, shard, part, "
         "batch, device, threads, speed, limits, gates, scores, keep, passes, "
-        "price_per_hour, prices, budget, run_id, skip_existing, "
+        "price_per_hour, budget, run_id, skip_existing, "
         "unconditional_writes, cluster.",
     ]
 
@@ -232,7 +232,7 @@ def test_file_of_any_length_is_refused_before_it_fills_memory() -> None:
     ],
 )
 def test_credentials_in_a_location_are_refused_and_not_repeated(uri: str) -> None:
-    for setting in ("prompts", "output", "prices", "batch.tuning", "model.id", "model.config"):
+    for setting in ("prompts", "output", "batch.tuning", "model.id", "model.config"):
         message = _message(JOB, f"{setting}={uri}")
         assert message.startswith(f"--set {setting}: {setting} contains credentials, which plans, ")
         assert "word" not in message

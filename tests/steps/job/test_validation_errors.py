@@ -45,16 +45,6 @@ def test_gpu_means_cuda() -> None:
     assert _message(device="gpu") == 'device is "gpu"; write "cuda".'
 
 
-def test_one_price_for_all_gpus_is_called_by_its_name() -> None:
-    assert _message(price=3) == "price is not a setting; write price_per_hour."
-    assert _message(price="a.yaml") == "price is not a setting; write prices."
-    for price in (3, "3.5"):
-        assert _message(prices=price) == (
-            f"prices is {price}, not a table; write price_per_hour: {price} for one price for all "
-            "GPUs."
-        )
-
-
 def test_all_choices_are_listed_where_none_is_near() -> None:
     assert _message(format="zip") == 'format is "zip"; write one of parquet, webdataset, files.'
 

@@ -11,7 +11,6 @@ from huggingface_hub.utils._fixes import WeakFileLock
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.download_size import download_bytes, language_model_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
     ask_hub,
@@ -347,46 +346,6 @@ def test_lost_network_behind_an_error_of_diffusers_is_worth_another_try() -> Non
 
     with pytest.raises(TryAgain, match="the hub could not be reached"):
         ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
-
-
-def test_size_of_a_download_is_that_of_the_weights_that_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "repository")
-    plain = sum(path.stat().st_size for path in folder.glob("*/*.safetensors"))
-    (folder / "all-in-one.safetensors").write_bytes(b"a" * 1000)
-    (folder / "unet" / "diffusion_pytorch_model.fp16.safetensors").write_bytes(b"b" * 10)
-    (folder / "vae_1_0").mkdir()
-    (folder / "vae_1_0" / "diffusion_pytorch_model.safetensors").write_bytes(b"c" * 100)
-    unet = (folder / "unet" / "diffusion_pytorch_model.safetensors").stat().st_size
-
-    model = ModelSettings(id=MODEL, revision=REVISION)
-    with serving_model(folder, tmp_path, monkeypatch):
-        assert download_bytes(model) == plain
-        of_variant = model.model_copy(update={"variant": "fp16"})
-        assert download_bytes(of_variant) == plain - unet + 10
-
-
-def test_size_of_a_language_model_is_that_of_its_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "repository"
-    (folder / "other").mkdir(parents=True)
-    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
-        (folder / name).write_bytes(b"a" * 500)
-    (folder / "other" / "model.safetensors").write_bytes(b"b")
-    (folder / "pytorch_model.bin").write_bytes(b"c")
-    with serving_model(folder, tmp_path, monkeypatch):
-        assert language_model_bytes(ModelSettings(id=MODEL, revision=REVISION)) == 1000
-
-
-def test_size_of_a_download_is_unknown_where_the_hub_does_not_answer(
-    server: Hub, waits: list[float]
-) -> None:
-    server.first_answers.append((503, {}))
-    assert download_bytes(ModelSettings(id=MODEL, revision=REVISION)) is None
-    assert download_bytes(ModelSettings(id="bundled:shapes")) is None
-    assert waits == []
 
 
 def test_whoever_waits_for_a_lock_file_says_so(

@@ -1,7 +1,7 @@
 """Columns of every Arrow type, read or carried."""
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
@@ -13,7 +13,6 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.column_readers import Cells, read_integers, read_numbers, read_texts
-from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from tests.jobs import image_rows, plan, rejected, write
 from tests.runs import fill
 
@@ -21,30 +20,11 @@ Reader = Callable[[pa.Array, str], Cells]
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
 INTEGER_TYPES = [
     pa.int8(),
-    pa.int16(),
-    pa.int32(),
     pa.int64(),
-    pa.uint8(),
-    pa.uint16(),
-    pa.uint32(),
     pa.uint64(),
 ]
-FLOAT_TYPES = [pa.float16(), pa.float32(), pa.float64()]
-OTHER_TYPES = [
-    pa.bool_(),
-    pa.binary(),
-    pa.large_binary(),
-    pa.binary_view(),
-    pa.binary(4),
-    pa.decimal128(9, 2),
-    pa.decimal256(50, 0),
-    pa.date32(),
-    pa.timestamp("us"),
-    pa.duration("s"),
-    pa.list_(pa.string()),
-    pa.struct([("a", pa.int64())]),
-    pa.map_(pa.string(), pa.int64()),
-]
+FLOAT_TYPES = [pa.float32(), pa.float64()]
+OTHER_TYPES = [pa.bool_(), pa.binary(), pa.timestamp("us"), pa.list_(pa.string())]
 
 
 def _values(cells: Cells) -> list[object]:
@@ -227,21 +207,6 @@ def test_bytes_that_are_no_utf8_cost_their_own_cell_only(kind: pa.DataType) -> N
     assert _marked(cells) == [False, True, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("reader", "array"),
-    [
-        (read_texts, pa.array(["x", "a", None, "b"])),
-        (read_integers, pa.array(["x", "1", None, "y"])),
-        (read_integers, pa.array([0.5, 1.0, None, 0.5])),
-        (read_numbers, pa.array(["x", "1.5", None, "y"])),
-    ],
-)
-def test_part_of_a_longer_array_reads_as_if_it_were_whole(reader: Reader, array: pa.Array) -> None:
-    part = array.slice(1, 2)
-    cells, whole = reader(part, "it"), reader(pa.array(part.to_pylist(), array.type), "it")
-    assert (_values(cells), _marked(cells)) == (_values(whole), _marked(whole))
-
-
 def test_first_wrong_cell_of_a_row_stays_marked() -> None:
     wrong = read_integers(pa.array(["x", "1", "y"]), "it").mark_invalid(
         pa.array(["seed", "seed", None]), "width"
@@ -252,24 +217,14 @@ def test_first_wrong_cell_of_a_row_stays_marked() -> None:
 AT = datetime(2026, 7, 1, 3, 4, 5, 678_901, tzinfo=UTC)
 KINDS = [
     (pa.bool_(), True),
-    (pa.int8(), -7),
     (pa.uint64(), 2**64 - 1),
     (pa.float32(), 0.5),
-    (pa.float64(), float("inf")),
-    (pa.string(), "it's\0"),
     (pa.large_string(), "x"),
     (pa.binary(), b"\xff\0"),
-    (pa.large_binary(), b"\xff"),
-    (pa.binary(4), b"1234"),
     (pa.decimal128(20, 3), Decimal("1.250")),
     (pa.date32(), date(2026, 7, 1)),
-    (pa.time64("us"), time(3, 4, 5)),
-    (pa.timestamp("ms"), datetime(2026, 7, 1, 3)),  # noqa: DTZ001
-    (pa.timestamp("us", "UTC"), AT),
     (pa.timestamp("us", "Europe/Berlin"), AT),
     (pa.list_(pa.string()), ["a", None]),
-    (pa.large_list(pa.int32()), [1]),
-    (pa.list_(pa.float32(), 2), [0.5, 1.5]),
     (pa.struct([("a", pa.int64()), ("b c", pa.list_(pa.string()))]), {"a": 1, "b c": ["x"]}),
     (pa.map_(pa.string(), pa.int64()), [("k", 1)]),
     (pa.null(), None),
@@ -327,15 +282,7 @@ def test_carried_extension_type_is_kept_as_it_is_stored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pa.float16(),
-        pa.decimal256(60, 2),
-        pa.duration("us"),
-        pa.list_view(pa.int32()),
-        pa.list_(pa.float16()),
-        pa.struct([("a", pa.duration("s"))]),
-        pa.struct([("", pa.int32())]),
-    ],
+    [pa.duration("us"), pa.list_(pa.float16()), pa.struct([("", pa.int32())])],
     ids=str,
 )
 def test_type_that_cannot_be_carried_is_refused_in_a_sentence(
@@ -347,44 +294,10 @@ def test_type_that_cannot_be_carried_is_refused_in_a_sentence(
         plan(tmp_path, {"prompt": ["a"], "x": pa.nulls(1, kind)}, carry=["x"])
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([2**60], pa.timestamp("ms", "UTC")),
-        pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())),
-    ],
-    ids=["a time beyond years", "a key twice"],
-)
-def test_value_that_cannot_be_carried_is_refused_in_a_sentence(
-    tmp_path: Path, values: pa.Array
-) -> None:
-    with pytest.raises(BadInput, match=r"Correct the value, or do not carry the column\.$"):
-        plan(tmp_path, {"prompt": ["a"], "x": values}, carry=["x"])
-
-
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "name",
-    [
-        "a b",
-        'a"b',
-        "it's",
-        "a;b",
-        "'); DROP TABLE images; --",
-        "a.b",
-        "two\nlines",
-        "ROW",
-        "rule",
-        "wrong",
-        "carry_0",
-        "carry_1",
-        "content",
-        "*",
-        "{x}",
-        "1",
-        "s\u00e4mpler",
-        "x" * 500,
-    ],
+    ["it's", "'); DROP TABLE images; --", "two\nlines", "carry_0", "s\u00e4mpler"],
     ids=repr,
 )
 def test_carried_column_may_have_any_other_name(tmp_path: Path, name: str) -> None:
@@ -393,7 +306,7 @@ def test_carried_column_may_have_any_other_name(tmp_path: Path, name: str) -> No
     assert (rows["first"].to_pylist(), rows[name].to_pylist()) == ([1, 2], [3, 4])
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_COLUMNS), "Status", "PROMPT", "Image_ID"])
+@pytest.mark.parametrize("name", ["status", "PROMPT", "Image_ID"])
 def test_name_of_a_column_of_the_dataset_cannot_be_carried(tmp_path: Path, name: str) -> None:
     columns = {"text": ["a"], name: ["b"]}
     with pytest.raises(BadInput) as caught:
@@ -428,20 +341,6 @@ def test_column_to_carry_must_have_one_type_in_all_files(tmp_path: Path) -> None
         plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", carry=["x"])
 
 
-def test_column_that_may_lack_values_in_one_file_only_is_no_other_type(tmp_path: Path) -> None:
-    for place, nullable in enumerate([True, False]):
-        schema = pa.schema(
-            [pa.field("prompt", pa.string()), pa.field("x", pa.int64(), nullable=nullable)]
-        )
-        write(
-            tmp_path / f"in/{place}.parquet",
-            pa.table({"prompt": [f"p{place}"], "x": [1]}, schema=schema),
-        )
-    assert image_rows(plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", carry=["x"]))[
-        "x"
-    ].to_pylist() == [1, 1]
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
 def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
     tmp_path: Path, kind: pa.DataType
@@ -459,15 +358,6 @@ def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
     assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (1, "x", "is not valid UTF-8")
     ]
-
-
-def test_deeper_bytes_that_are_no_utf8_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    inner = pa.array([b"x", b"\xff"], pa.binary()).view(pa.string())
-    with pytest.raises(
-        BadInput,
-        match=r"column 'x' has text that is not valid UTF-8\. Correct it, or do not carry it\.$",
-    ):
-        plan(tmp_path, {"prompt": ["a"], "x": pa.ListArray.from_arrays([0, 2], inner)}, carry=["x"])
 
 
 def test_what_is_carried_changes_no_image(tmp_path: Path) -> None:

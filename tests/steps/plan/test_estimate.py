@@ -52,7 +52,7 @@ def test_estimate_says_that_a_named_run_is_planned(tmp_path: Path) -> None:
 
 
 def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path) -> None:
-    result = estimate(job(tmp_path, COLUMNS, **SETTINGS), price_per_gpu_hour=3.0)
+    result = estimate(job(tmp_path, COLUMNS, **SETTINGS), price_per_hour=3.0)
     assert result.gpu_hours == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 3600)
     assert result.cost == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 1200)
 
@@ -75,7 +75,7 @@ def test_gigabytes_follow_the_encoding(
 
 
 def test_model_that_nobody_knows_has_no_hours_and_no_cost(tmp_path: Path) -> None:
-    result = estimate(job(tmp_path, {"prompt": ["a"]}), price_per_gpu_hour=3.0)
+    result = estimate(job(tmp_path, {"prompt": ["a"]}), price_per_hour=3.0)
     assert (result.gpu_hours, result.cost) == (None, None)
 
 

@@ -1,9 +1,7 @@
 """Input files are found, hashed and read, whatever wrote them."""
 
 import errno
-import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
@@ -19,7 +17,7 @@ from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
-from imagekiln.steps.plan.source_files import CHUNK_BYTES, SourceFile, gather_sources
+from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -27,7 +25,7 @@ from tests.jobs import image_rows, job, plan, rejected, write
 from tests.mounts import small_disk
 from tests.s3 import Login, S3Server, log_in
 from tests.stub_s3 import EXPIRED, StubS3, stub_s3
-from tests.texts import HOSTILE, chance
+from tests.texts import HOSTILE
 
 
 def _prompts(folder: Path, **settings: object) -> list[str]:
@@ -98,14 +96,6 @@ def test_hostile_text_goes_through_planning_unchanged(tmp_path: Path) -> None:
     rows = image_rows(plan(tmp_path, columns, limits={"prompt_chars": 2_000_000}))
     assert rows.num_rows == len(texts)
     assert {name: rows[name].to_pylist() for name in columns} == columns
-
-
-@pytest.mark.slow
-def test_hostile_default_goes_through_planning_unchanged(tmp_path: Path) -> None:
-    for place, text in enumerate(HOSTILE):
-        planned = plan(tmp_path / str(place), {"prompt": ["a"]}, defaults={"negative_prompt": text})
-        assert image_rows(planned)["negative_prompt"].to_pylist() == [text]
-        assert planned.plan.job.defaults.negative_prompt == text
 
 
 def test_numbers_written_by_pandas_with_gaps_are_taken(tmp_path: Path) -> None:
@@ -186,35 +176,10 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
     ]
 
 
-def test_small_file_that_would_swell_beyond_memory_is_refused(tmp_path: Path) -> None:
-    long = pa.DictionaryArray.from_arrays(pa.array([0] * 60_000, pa.int32()), ["x" * 1_000_000])
-    write(tmp_path / "prompts.parquet", {"prompt": long})
-    assert (tmp_path / "prompts.parquet").stat().st_size < 100_000
-    assert _error_message(tmp_path) == (
-        "prompts.parquet: column 'prompt' has 60000000000 bytes of text in 60000 rows. Write "
-        "shorter texts."
-    )
-
-
-def test_file_with_more_columns_than_rows_are_read_of_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.plan.input_files.MAX_COLUMNS", 3)
-    columns: dict[str, object] = {"prompt": ["a"], "b": [1], "c": [1]}
-    message = _error_message(tmp_path, {**columns, "d": [1]})
-    assert message == "prompts.parquet: has 4 columns, more than 3. Remove some."
-    assert len(image_rows(plan(tmp_path, columns))) == 1
-
-
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
     columns = {"caption; DROP TABLE": ["a"], 'the "id"': [7], "prompt": [None]}
     planned = plan(tmp_path, columns, columns={"prompt": "caption; DROP TABLE", "id": 'the "id"'})
     assert image_rows(planned).select(["prompt", "id"]).to_pylist() == [{"prompt": "a", "id": "7"}]
-
-
-def test_one_column_may_serve_twice(tmp_path: Path) -> None:
-    planned = plan(tmp_path, {"prompt": ["a", "b"]}, columns={"id": "prompt"}, carry=[])
-    assert image_rows(planned)["id"].to_pylist() == ["a", "b"]
 
 
 def test_file_without_the_prompt_column_is_refused_with_the_columns_it_has(tmp_path: Path) -> None:
@@ -236,12 +201,6 @@ def test_named_column_must_exist_in_each_file(tmp_path: Path, ours: str) -> None
             f"{tmp_path}/in/2.parquet: has no column 'seedvalue' (it has prompt, seed_value). "
             f"Correct columns.{ours}."
         )
-
-
-def test_only_named_columns_must_exist_after_a_job_was_written_and_read(tmp_path: Path) -> None:
-    named = job(tmp_path, {"prompt": ["a"], "number": [3]}, columns={"seed": "number"})
-    planned = make_plan(validate_job(named.model_dump()))
-    assert image_rows(planned)["seed"].to_pylist() == [3]
 
 
 @pytest.mark.quick_cases(2)
@@ -287,19 +246,6 @@ def test_uuids_are_ids_in_their_text_form(tmp_path: Path) -> None:
     assert image_rows(planned)["id"].to_pylist() == UUIDS
 
 
-def test_uuids_that_duckdb_wrote_are_ids(tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    name = f"{tmp_path}/prompts.parquet"
-    duckdb.sql(f"COPY (SELECT '{UUIDS[0]}'::UUID AS id, 'a' AS prompt) TO '{name}'")
-    assert image_rows(plan(tmp_path))["id"].to_pylist() == UUIDS[:1]
-
-
-def test_sixteen_bytes_that_are_no_uuid_are_no_id(tmp_path: Path) -> None:
-    cells = pa.array([bytes(16)], pa.binary(16))
-    message = _error_message(tmp_path, {"prompt": ["a"], "id": cells})
-    assert message.startswith("prompts.parquet: column 'id' is fixed_size_binary[16], not text.")
-
-
 def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays(
         [pa.array(["a"]), pa.array([1]), pa.array([2])], names=["prompt", "seed", "seed"]
@@ -321,29 +267,9 @@ def test_globs_are_read_in_the_order_of_names_and_patterns_as_listed(tmp_path: P
     ]
 
 
-def test_two_stars_reach_folders_at_any_depth(tmp_path: Path) -> None:
-    for name in ("x/1", "x/y/2", "3"):
-        write(tmp_path / "in" / f"{name}.parquet", {"prompt": [name]})
-    assert sorted(_prompts(tmp_path, prompts=f"{tmp_path}/in/**/*.parquet")) == [
-        "3",
-        "x/1",
-        "x/y/2",
-    ]
-
-
 def test_file_whose_name_looks_like_a_pattern_is_found_by_its_name(tmp_path: Path) -> None:
     name = write(tmp_path / "[1] what?.parquet", {"prompt": ["a"]})
     assert _prompts(tmp_path, prompts=name) == ["a"]
-
-
-@pytest.mark.parametrize("name", ["nowhere.parquet", "no*.parquet"])
-def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> None:
-    write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    with pytest.raises(Missing) as caught:
-        plan(tmp_path, prompts=[f"{tmp_path}/prompts.parquet", f"{tmp_path}/{name}"])
-    assert str(caught.value) == f"{tmp_path}/{name}: no such file. Check `prompts`."
-    with pytest.raises(Missing, match=f"^~/{re.escape(name)}: no such file as {Path.home()}/no"):
-        plan(tmp_path, prompts=f"~/{name}")
 
 
 def test_files_may_differ_in_columns_and_types(tmp_path: Path) -> None:
@@ -509,13 +435,6 @@ def contents(sources: tuple[SourceFile, ...]) -> list[bytes]:
     return [source.path.read_bytes() for source in sources]
 
 
-def test_named_file_is_found_with_the_hash_of_its_content(source_folder: str, spool: Path) -> None:
-    (sources,) = gather_sources((f"{source_folder}/a.parquet",), spool)
-    assert sources.uri == f"{source_folder}/a.parquet"
-    assert sources.sha256 == hashlib.sha256(b"first").hexdigest()
-    assert contents((sources,)) == [b"first"]
-
-
 def test_pattern_finds_files_in_the_order_of_their_names(source_folder: str, spool: Path) -> None:
     sources = gather_sources((f"{source_folder}/*.parquet",), spool)
     assert [source.uri for source in sources] == [
@@ -523,19 +442,6 @@ def test_pattern_finds_files_in_the_order_of_their_names(source_folder: str, spo
         f"{source_folder}/b.parquet",
     ]
     assert contents(sources) == [b"first", b"second"]
-
-
-def test_pattern_reaches_into_folders(source_folder: str, spool: Path) -> None:
-    assert contents(gather_sources((f"{source_folder}/**/*.parquet",), spool)) == [
-        b"first",
-        b"second",
-        b"third",
-    ]
-
-
-def test_patterns_keep_the_order_they_were_given_in(source_folder: str, spool: Path) -> None:
-    patterns = (f"{source_folder}/b.parquet", f"{source_folder}/a.*", f"{source_folder}/b.parquet")
-    assert contents(gather_sources(patterns, spool)) == [b"second", b"first", b"second"]
 
 
 def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) -> None:
@@ -582,20 +488,6 @@ def test_wrong_credentials_are_bad_input(
     log_in(s3_server, monkeypatch, Login("writer", "wrong"))
     with pytest.raises(BadInput, match="access was refused"):
         gather_sources((f"{s3_bucket}/{name}",), spool)
-
-
-def test_long_file_arrives_whole(s3_bucket: str, spool: Path) -> None:
-    content = chance(7).randbytes(2 * CHUNK_BYTES + 4321)
-    open_store(s3_bucket).create("long.parquet", content)
-    (sources,) = gather_sources((f"{s3_bucket}/long.parquet",), spool)
-    assert contents((sources,)) == [content]
-    assert sources.sha256 == hashlib.sha256(content).hexdigest()
-
-
-def test_answer_cut_off_in_its_middle_is_read_again(stub: StubS3, spool: Path) -> None:
-    stub.objects["/bucket/a.parquet"] = b"first" * 1000
-    stub.faults.extend(["none", "cut"])
-    assert contents(gather_sources(("s3://bucket/a.parquet",), spool)) == [b"first" * 1000]
 
 
 def test_expired_token_means_try_again(stub: StubS3, spool: Path) -> None:

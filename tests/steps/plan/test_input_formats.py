@@ -1,20 +1,14 @@
 """Prompts in Arrow are read like those in Parquet, and what is of no use is named."""
 
 import gzip
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.plan import batch_rows
-from imagekiln.steps.plan.input_formats import read_first_rows
-from imagekiln.steps.plan.source_files import SourceFile
 from tests.jobs import SHAPES, image_rows, plan, rejected, write
 from tests.mounts import small_disk
 from tests.texts import chance
@@ -74,51 +68,6 @@ def _refused(folder: Path, name: str) -> str:
         plan(folder, prompts=f"{folder}/{name}")
     assert not (folder / "out").exists()
     return str(caught.value).replace(f"{folder}/", "")
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("writer", [_write_stream, _write_file, _write_feather])
-def test_damaged_arrow_never_ends_in_a_traceback(tmp_path: Path, writer: Writer) -> None:
-    path = tmp_path / "p.arrow"
-    writer(path, ROWS)
-    content = path.read_bytes()
-    for place in range(0, len(content), len(content) // 12):
-        flipped = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-        for damaged in (flipped, content[:place]):
-            path.write_bytes(damaged)
-            with suppress(BadInput):
-                plan(tmp_path, prompts=str(path), limits={"rejected_share": 1}, run_id=f"r{place}")
-
-
-def test_offsets_that_point_outside_a_batch_are_refused(tmp_path: Path) -> None:
-    offsets = pa.py_buffer(b"\0\0\0\0\xff\xff\xff\x7f\x01\0\0\0")
-    prompts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a")])
-    _write_stream(tmp_path / "p.arrow", pa.table({"prompt": prompts}))
-    assert _refused(tmp_path, "p.arrow").startswith("p.arrow: cannot be read as Arrow (")
-
-
-@pytest.mark.parametrize("writer", [_write_stream, _write_file])
-def test_offsets_of_nested_values_that_point_outside_are_refused(
-    tmp_path: Path, writer: Writer
-) -> None:
-    offsets = pa.py_buffer(b"\0\0\0\0\xff\xff\xff\x7f\x01\0\0\0")
-    tags = pa.Array.from_buffers(
-        pa.list_(pa.string()), 2, [None, offsets], children=[pa.array(["a"])]
-    )
-    writer(tmp_path / "p.arrow", pa.table({"prompt": ["a", "b"], "tags": tags}))
-    assert _refused(tmp_path, "p.arrow").startswith("p.arrow: cannot be read as Arrow (")
-
-
-@pytest.mark.parametrize("writer", [_write_stream, _write_file])
-def test_batch_that_would_fill_memory_is_refused(
-    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.plan.input_formats.MAX_BATCH_BYTES", 10_000)
-    writer(tmp_path / "p.arrow", pa.table({"prompt": ["a" * 20_000]}))
-    sentence = _refused(tmp_path, "p.arrow")
-    assert re.fullmatch(
-        r"p\.arrow: has a batch of 2\d{4} bytes\. Write smaller record batches\.", sentence
-    )
 
 
 def test_type_that_parquet_does_not_hold_is_refused(tmp_path: Path) -> None:
@@ -196,16 +145,3 @@ def test_disk_without_room_for_the_converted_file_means_try_again(
         monkeypatch.setattr("tempfile.tempdir", None)
         with pytest.raises(TryAgain, match="the disk is full"):
             plan(tmp_path, prompts=f"{tmp_path}/p.csv", model=SHAPES)
-
-
-def test_first_rows_of_a_small_file_are_few_where_they_would_fill_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_rows, "MAX_REPEATED_BYTES", 10 * 2**16)
-    monkeypatch.setattr(batch_rows, "BATCH_BYTES", 2**20)
-    table = pa.table({"prompt": ["a"] * 100, "note": ["x" * 2**16] * 100})
-    path = tmp_path / "p.parquet"
-    pq.write_table(table, path)
-    rows = read_first_rows(SourceFile("p.parquet", path, sha256=""), ["prompt", "note"])
-    assert rows is not None
-    assert rows.num_rows == 10

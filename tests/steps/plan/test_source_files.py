@@ -12,7 +12,7 @@ from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.uri import read_text
-from tests.jobs import image_rows, plan, rejected, write
+from tests.jobs import image_rows, plan, write
 from tests.servers import running, silent_server
 
 
@@ -66,16 +66,6 @@ def test_pipe_and_device_are_refused_rather_than_waited_for(tmp_path: Path) -> N
     for name in (f"{tmp_path}/*.csv", f"{tmp_path}/a.csv", "/dev/zero"):
         with pytest.raises(BadInput, match="is a pipe or a device"):
             gather_sources((name,), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["a\n.csv", "a\x1b[2J.csv", os.fsdecode(b"a\xff.csv")])
-def test_file_whose_name_cannot_be_printed_is_refused(tmp_path: Path, name: str) -> None:
-    file = tmp_path / name
-    file.touch()
-    for pattern in (str(tmp_path), f"{tmp_path}/*.csv", str(file)):
-        with pytest.raises(BadInput, match="finds a file with an unprintable name, '") as error:
-            expand_pattern(pattern)
-        assert str(error.value).removeprefix(pattern).isprintable()
 
 
 @pytest.mark.parametrize("log", ["_delta_log/0.json", ".hoodie/x"])
@@ -140,14 +130,6 @@ def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> Non
 def test_absent_partition_is_a_column_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"has no column 'country' \(it has"):
         plan(tmp_path, prompts=_hive(tmp_path), carry=["country"])
-
-
-def test_partition_that_is_no_utf8_costs_its_rows(tmp_path: Path) -> None:
-    for folder in ("prompt=a%FF", "prompt=a%20b"):
-        write(tmp_path / "in" / folder / "p.parquet", {"id": [folder]})
-    planned = plan(tmp_path, prompts=f"{tmp_path}/in", limits={"rejected_share": 0.5})
-    assert image_rows(planned)["prompt"].to_pylist() == ["a b"]
-    assert [row["reason"] for row in rejected(planned)] == ["is not valid UTF-8"]
 
 
 @pytest.mark.parametrize(

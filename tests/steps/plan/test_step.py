@@ -10,7 +10,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan import input_changes, writing
+from imagekiln.steps.plan import writing
 from imagekiln.steps.plan.catalog import MAX_SHAPES
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, shard_key
@@ -160,21 +160,6 @@ def test_named_run_is_adopted_even_if_the_input_has_changed_or_gone(tmp_path: Pa
     assert str(gone.input_change).startswith(
         f"The input cannot be compared with that of the plan: {name}: no such file"
     )
-
-
-def test_a_large_input_of_a_named_run_is_compared_by_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(input_changes, "MAX_READ_BYTES", 0)
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
-    night = job(tmp_path, {"prompt": ["a"]}, run_id="night")
-    make_plan(night)
-    assert make_plan(night).input_change is None  # the time of the plan is not a real one
-    monkeypatch.delenv("SOURCE_DATE_EPOCH")
-    os.utime(tmp_path / "prompts.parquet", (999_999_999, 999_999_999))
-    assert make_plan(night).input_change is None
-    os.utime(tmp_path / "prompts.parquet", (1_000_000_100, 1_000_000_100))
-    assert "has been written again (2001-09-09 01:48 UTC)" in str(make_plan(night).input_change)
 
 
 def test_output_written_otherwise_adopts_all_the_same(

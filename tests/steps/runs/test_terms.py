@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.prices import Prices
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PRICES_KEY, TERMS_KEY
 from imagekiln.steps.runs.plan import load_plan
@@ -54,7 +53,7 @@ def test_a_price_given_by_hand_takes_no_budget_back(tmp_path: Path) -> None:
     uri = submit(10.0)
     planned_job = load_plan(open_store(uri)).job
     store = InterruptingStore(uri, lambda: submit(60.0))
-    replace_prices(store, Prices(3.0))
+    replace_prices(store, 3.0)
     terms = read_terms(store, planned_job)
     assert (terms.budget.gpu_hours, terms.price_per_hour) == (60.0, 3.0)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -242,13 +241,6 @@ def _claiming(rows: int) -> bytes:
     return _with_footer(_varint(ROWS), _varint(rows))
 
 
-def _claiming_bytes(size: int) -> bytes:
-    """A file whose footer says that its prompts take so many bytes."""
-    _whole()
-    truth = pq.read_metadata("whole.parquet").row_group(0).column(0).total_uncompressed_size
-    return _with_footer(_varint(truth), _varint(size))
-
-
 def _with_footer(truth: bytes, claim: bytes) -> bytes:
     content = _whole()
     start = _footer(content)
@@ -288,15 +280,6 @@ def test_damaged_parquet(damage: str) -> None:
     told = _refused("plan", _job())
     assert told.startswith("prompts.parquet: is no whole Parquet file (")
     assert told.endswith("). Write it again.")
-
-
-@pytest.mark.parametrize("size", [2**33, 2**62])
-def test_parquet_that_claims_absurd_sizes(size: int) -> None:
-    Path("prompts.parquet").write_bytes(_claiming_bytes(size))
-    assert (
-        _refused("plan", _job())
-        == f"prompts.parquet: row group 0 claims {size} bytes. Write smaller row groups."
-    )
 
 
 def test_bit_of_any_page_is_noticed() -> None:

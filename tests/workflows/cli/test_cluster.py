@@ -38,7 +38,7 @@ def name(argo: Memory, tmp_path: Path) -> str:
     done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--format", "json"])
     assert done.exit_code == 0, done.output
     found = str(json.loads(done.stdout)["name"])
-    assert done.stderr.endswith(f"\n`imagekiln watch {found} -n images` follows it.\n")
+    assert done.stderr == f"`imagekiln watch {found} -n images` follows it.\n"
     assert ("Workflow", NAMESPACE, found) in argo.objects
     return found
 

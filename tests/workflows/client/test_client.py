@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.rewrite.step import rewrite
-from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.client import (
     apply,
     await_template,
@@ -20,8 +18,6 @@ from imagekiln.workflows.client.client import (
 )
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
-from tests.jobs import write
-from tests.language_models import language_model
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
 from tests.workflows.memory import Memory
 
@@ -35,36 +31,6 @@ def stopped_workflows(argo: Memory) -> list[str]:
 def test_submitting_registers_the_template_first(argo: Memory) -> None:
     submit(postcards(), argo=argo)
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
-
-
-def test_submitting_says_which_prompts_the_workflow_rewrites_first(
-    argo: Memory, s3_bucket: str, tmp_path: Path
-) -> None:
-    store = open_store(s3_bucket)
-    store.create("p.parquet", Path(write(tmp_path / "p.parquet", {"prompt": ["a"]})).read_bytes())
-    model = {"id": str(language_model("gpt2")), "dtype": "float32"}
-    job = postcards(
-        prompts=f"{s3_bucket}/p.parquet",
-        output=f"{s3_bucket}/out",
-        rewrite={"model": model, "max_new_tokens": 2},
-        cluster={"namespace": NAMESPACE, "rewriters": 2},
-    )
-    said: list[str] = []
-    status = submit(job, argo=argo, report=said.append)
-    assert said[0].startswith(f"First, 2 pods rewrite 1 prompt with {model['id']}; ")
-    assert ("WorkflowTemplate", NAMESPACE, "imagekiln-gpu-rewrite") in argo.objects
-    assert argo.spec(status.name)["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
-    assert argo.arguments(status.name)["rewriters"] == "2"
-    rewrite(job)
-    submit(job, argo=argo, report=said.append)
-    assert "All its prompts are rewritten already." in said
-
-
-def test_submitting_says_where_prompts_to_rewrite_cannot_be_counted(argo: Memory) -> None:
-    said: list[str] = []
-    job = postcards(rewrite={"model": {"id": "kiln/writer"}})
-    submit(job.model_copy(update={"prompts": "s3://nowhere/p.csv"}), argo=argo, report=said.append)
-    assert said[0].startswith("How many of its prompts are still to be rewritten is unknown from")
 
 
 def test_date_is_one_workflow_however_it_is_written(argo: Memory) -> None:

@@ -1,18 +1,16 @@
 """Whether Argo's artifact store can be written to, and whether it is the job's."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.storage import filesystem
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.workflows.doctor.check import DoctorCheck
-from imagekiln.workflows.doctor.check_artifact_store import check_artifact_store
+from imagekiln.workflows.doctor.check_artifacts import check_artifact_store
 from imagekiln.workflows.profiles.loader import load_profile
 from tests import s3
 from tests.jobs import SHAPES
-from tests.kube import ARGO, CORE, Kube, put_repository
+from tests.kube import CORE, Kube, put_repository
 from tests.stub_s3 import stub_s3
 
 
@@ -24,21 +22,6 @@ def _check(kube: Kube, output: str = "s3://datasets/nights") -> DoctorCheck:
 def _set_endpoint(kube: Kube, endpoint: str) -> None:
     """Make an endpoint that of all pods."""
     kube.put(f"{CORE}/configmaps", "imagekiln-defaults", data={"AWS_ENDPOINT_URL": endpoint})
-
-
-def _put_failed_pod(kube: Kube, hours: float) -> None:
-    """A pod that stored no report so many hours ago."""
-    time = datetime.now(UTC) - timedelta(hours=hours)
-    end = {
-        "exitCode": 75,
-        "finishedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "message": "http://store/reports: Argo's artifact store does not answer (timed out).",
-    }
-    containers = [{"name": "wait", "state": {"terminated": {"exitCode": 0}}}]
-    containers.append({"name": "main", "state": {"terminated": end}})
-    labels = {"imagekiln.dev/step": "publish-report"}
-    status = {"phase": "Failed", "containerStatuses": containers}
-    kube.put(f"{CORE}/pods", "a-publish-report-1", metadata={"labels": labels}, status=status)
 
 
 @pytest.fixture
@@ -126,36 +109,3 @@ def test_store_without_tls_needs_insecure(
     check = _check(kube)
     assert check.verdict == "wrong"
     assert "`insecure: true`" in str(check.remedy)
-
-
-def test_report_that_was_stored_later_outweighs_the_failure(kube: Kube, endpoint: str) -> None:
-    assert endpoint
-    _put_failed_pod(kube, hours=3)
-    for hours, verdict in ((4, "unknown"), (1, "ok")):
-        end = datetime.now(UTC) - timedelta(hours=hours)
-        node = {
-            "id": "a-1",
-            "type": "Pod",
-            "templateName": "publish-report",
-            "phase": "Succeeded",
-            "finishedAt": end.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        kube.put(
-            f"{ARGO}/workflows",
-            "a",
-            metadata={"labels": {"app.kubernetes.io/part-of": "imagekiln"}},
-            status={"phase": "Succeeded", "nodes": {"a-1": node}},
-        )
-        assert _check(kube).verdict == verdict
-
-
-def test_pod_that_stored_no_report_counts_for_a_day(kube: Kube, endpoint: str) -> None:
-    assert endpoint
-    _put_failed_pod(kube, hours=3)
-    check = _check(kube)
-    assert check.verdict == "unknown"
-    assert "Pod a-publish-report-1 stored no report at " in check.says
-    assert "artifact store does not answer" in check.says
-    assert "NetworkPolicy" in str(check.remedy)
-    _put_failed_pod(kube, hours=30)
-    assert _check(kube).verdict == "ok"

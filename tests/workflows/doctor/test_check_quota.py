@@ -20,11 +20,10 @@ def _quota(
     hard: dict[str, str],
     profile: Profile = GPU,
     parallelism: int = 16,
-    priority: str = "",
     scope: dict[str, object] | None = None,
 ) -> DoctorCheck:
     kube.put(QUOTAS, "imagekiln", spec={"hard": hard} | (scope or {}))
-    return check_resource_quota(kube.view(), profile, parallelism, [priority] if priority else [])
+    return check_resource_quota(kube.view(), profile, parallelism)
 
 
 def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> DoctorCheck:
@@ -34,7 +33,7 @@ def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> DoctorCheck:
 
 @pytest.mark.parametrize("profile", ["gpu", "h100", "h200", "b200"])
 def test_shipped_quota_has_room_for_the_default_parallelism(kube: Kube, profile: str) -> None:
-    finding = check_resource_quota(kube.view(), load_profile(profile), 16, [])
+    finding = check_resource_quota(kube.view(), load_profile(profile), 16)
     assert finding.verdict == "ok"
     assert finding.says == "Room for 16 GPU pods at once."
 
@@ -43,11 +42,8 @@ def test_shipped_quota_has_room_for_the_default_parallelism(kube: Kube, profile:
     ("key", "hard"),
     [
         ("requests.nvidia.com/gpu", "0"),
-        ("requests.cpu", "4"),  # 4 and Argo's own 20m
-        ("cpu", "4"),
-        ("requests.memory", "24Gi"),  # 24 GiB and Argo's own 64 MiB
+        ("cpu", "4"),  # 4 and Argo's own 20m
         ("limits.memory", "24820Mi"),  # 24 GiB and 244 MiB, where Argo's own container has 256
-        ("pods", "0"),
     ],
 )
 def test_quota_that_no_pod_fits_into_is_wrong(kube: Kube, key: str, hard: str) -> None:
@@ -90,39 +86,22 @@ def test_quota_on_cpu_limits_is_ok_with_a_default_limit(kube: Kube) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "priority", "verdict"),
+    ("spec", "verdict"),
     [
-        ({"scopes": ["NotTerminating"]}, "", "ok"),  # our pods have a deadline
-        ({"scopes": ["Terminating", "NotBestEffort"]}, "", "wrong"),
-        (
-            {
-                "scopeSelector": {
-                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
-                }
-            },
-            "",
-            "ok",
-        ),
-        (
-            {
-                "scopeSelector": {
-                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
-                }
-            },
-            "a",
-            "wrong",
-        ),
+        ({"scopes": ["NotTerminating"]}, "ok"),  # our pods have a deadline
+        ({"scopes": ["Terminating", "NotBestEffort"]}, "wrong"),
+        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass"}]}}, "ok"),
     ],
 )
 def test_quota_for_other_pods_does_not_count(
-    kube: Kube, spec: dict[str, object], priority: str, verdict: str
+    kube: Kube, spec: dict[str, object], verdict: str
 ) -> None:
-    assert _quota(kube, {"pods": "0"}, priority=priority, scope=spec).verdict == verdict
+    assert _quota(kube, {"pods": "0"}, scope=spec).verdict == verdict
 
 
 def test_namespace_without_a_quota_is_ok(kube: Kube) -> None:
     del kube.objects[f"{QUOTAS}/imagekiln"]
-    finding = check_resource_quota(kube.view(), GPU, 16, [])
+    finding = check_resource_quota(kube.view(), GPU, 16)
     assert finding.says == "The namespace has no quota for these pods."
 
 

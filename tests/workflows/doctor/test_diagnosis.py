@@ -14,9 +14,8 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.doctor.diagnosis import diagnose
-from tests.hub import MODEL, REVISION, serving_model
 from tests.jobs import SHAPES
-from tests.kube import ARGO, CORE, Kube, put_repository
+from tests.kube import Kube, put_repository
 
 # Of a job with the profile `gpu`, in order.
 EVERY_CHECK = [
@@ -24,7 +23,7 @@ EVERY_CHECK = [
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
     "template", "quota", "limit-range", "artifact-repository", "artifact-store",
     "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
-    "paths", "output", "prompts", "time",
+    "paths", "output", "prompts",
 ]  # fmt: skip
 
 
@@ -144,22 +143,6 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
 
 
-def test_objects_that_are_not_as_kubernetes_writes_them_end_no_other_check(
-    job: str, kube: Kube
-) -> None:
-    kube.node("odd", {}, has={"cpu": "many"})
-    kube.put(f"{ARGO}/workflows", "undated", metadata={"labels": {}})
-    kube.put(f"{ARGO}/workflowtemplates", "imagekiln-gpu", spec={"templates": [{"container": {}}]})
-    kube.put(f"{CORE}/namespaces/imagekiln/resourcequotas", "odd", spec={"hard": {"pods": "x"}})
-    done = _doctor(job, "--format", "json")
-    assert done.exit_code == 2, done.output
-    verdicts = _verdicts(done)
-    assert list(verdicts) == EVERY_CHECK
-    for name in ("argo-controller", "quota", "gpu-nodes", "driver", "cpu-nodes", "gpu-image"):
-        assert verdicts[name] == "unknown", name
-    assert "(KeyError: 'creationTimestamp')." in done.stdout
-
-
 def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kube: Kube) -> None:
     kube.unreadable = {"nodes"}
     done = _doctor(job)
@@ -207,20 +190,6 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
         "priority-class": "ok",
     }
     assert expected.items() <= verdicts.items()
-
-
-def test_disk_and_downloads_of_a_hub_model_are_checked_without_a_cache(
-    job: str, kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch):
-        settings = [f"model={{id: {MODEL}, revision: '{REVISION}'}}"]
-        checks = [*diagnose(read_job(job, settings), kube.connection())]
-        cached = [*settings, "cluster.profile=cached-claim"]
-        names = {check.name for check in diagnose(read_job(job, cached), kube.connection())}
-    by_name = {check.name: check for check in checks}
-    assert by_name["model-cache"].verdict == by_name["disk"].verdict == "ok"
-    assert f"every pod downloads {MODEL} again, 0.0 GB each" in by_name["model-cache"].says
-    assert "disk" not in names
 
 
 def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:

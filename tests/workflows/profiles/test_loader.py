@@ -36,10 +36,6 @@ def test_only_the_test_profile_draws_on_the_cpu() -> None:
     assert on_cpu == ["test"]
 
 
-def test_mps_pods_keep_the_shared_memory_that_the_device_plugin_mounts() -> None:
-    assert load_profile("mps").generate.shared_memory is None
-
-
 def test_only_pools_that_grow_forbid_nodes_that_failed_a_shard() -> None:
     careful = [name for name in bundled_profiles() if load_profile(name).retries.elsewhere]
     assert careful == ["scale-from-zero"], (
@@ -125,10 +121,6 @@ def test_name_of_a_profile_file_that_cannot_name_objects_is_refused(tmp_path: Pa
         (
             "description: x\ngpu: {resource: nvidia.com/mig-1g.10gb, count: 2}\n",
             "several slices in one pod",
-        ),
-        (
-            "description: x\ngpu: {resource: nvidia.com/gpu.shared, count: 2}\n",
-            "several shares in one pod",
         ),
         (
             "description: x\ncache: {claim: a, host_path: /b}\n",

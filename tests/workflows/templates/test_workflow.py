@@ -3,7 +3,6 @@
 import base64
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,15 +107,6 @@ def test_a_model_on_this_machine_is_refused_whatever_needs_it(setting: str) -> N
             continue
         with pytest.raises(BadInput, match=rf"^{setting} is '\./other', a path on this machine"):
             require_reachable_paths(job)
-
-
-def test_a_price_table_on_this_machine_is_copied_into_the_workflow(tmp_path: Path) -> None:
-    table = tmp_path / "prices.yaml"
-    table.write_text("prices:\n  - {gpu: NVIDIA L4, spot: true, per_hour: 0.7}\n")
-    with_table = JOB.model_copy(update={"prices": str(table)})
-    text = job_parameter(with_table)
-    assert yaml.safe_load(text)["prices"] == [{"gpu": "NVIDIA L4", "spot": True, "per_hour": 0.7}]
-    assert mistakes(build_workflow(with_table, load_profile("gpu"))) == []
 
 
 def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from imagekiln.steps.generate.diffusion.device import NODE_VARIABLE
-from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.security import TOKEN_FOLDER
@@ -292,15 +291,6 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
 def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name: str) -> None:
     node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     assert node in containers(_pods(name)["generate"])["main"]["env"]
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_pods_that_count_money_know_whether_images_are_generated_on_spot_nodes(name: str) -> None:
-    variable = {"name": SPOT_VARIABLE, "value": "true"}
-    pods = _pods(name)
-    for step in ("plan", "generate"):
-        assert (variable in containers(pods[step])["main"]["env"]) == load_profile(name).spot
 
 
 def test_notification_links_to_the_node_that_has_the_report() -> None:

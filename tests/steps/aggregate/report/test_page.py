@@ -339,7 +339,7 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
 
 
 def test_the_time_of_a_short_run_is_given_in_seconds(large: tuple[ReportData, str]) -> None:
-    price = DevicePrice("cpu", spot=False, gpu_hours=9 / 3600, per_hour=None, source="")
+    price = DevicePrice("cpu", gpu_hours=9 / 3600, per_hour=None, source="")
     section = cost_section(
         replace(large[0].summary, spending=Spending(UseAmounts(total=9.0), prices=(price,)))
     )
