@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.imaging.input_images import (
+    MAX_INPUT_PIXELS,
     ImageInspector,
     RejectedImage,
     open_input_image,
@@ -61,7 +62,7 @@ SUFFIXES = {
     **dict.fromkeys(("template", "wildcards"), "txt"),
     "image": "png",
 }
-LIMITS = JobLimits(picture_bytes=2**20, picture_pixels=4096 * 4096, rejected_share=1)
+LIMITS = JobLimits(rejected_share=1)
 
 
 class Defect(Exception):
@@ -96,7 +97,7 @@ def _accepted_prompts(job: Job, scratch: Path) -> list[str | None]:
     """The prompt of every row, None where it is null or refused."""
     files = read_input_files(job, scratch)
     texts: list[str | None] = []
-    with closing(InputImages(job.limits, scratch)) as images:
+    with closing(InputImages(scratch)) as images:
         for batch in iter_prompt_batches(files, images):
             batch.validate(full=True)
             texts += batch["prompt"].to_pylist()
@@ -220,11 +221,11 @@ def _inspect_image(path: Path, _: int) -> str:
     with suppress(OSError, ValueError):  # what those expect who read a run's images
         decode_image(content)
     try:
-        ImageInspector(LIMITS).inspect(content)
+        ImageInspector().inspect(content)
     except RejectedImage as error:
         return error.reason
     image = open_input_image(content)
-    if image.mode != "RGB" or image.width * image.height > LIMITS.picture_pixels:
+    if image.mode != "RGB" or image.width * image.height > MAX_INPUT_PIXELS:
         raise Defect(f"an image of mode {image.mode} and {image.size} pixels was accepted")
     return "accepted"
 

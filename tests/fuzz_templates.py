@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.reader import validate_job
@@ -19,7 +20,6 @@ from imagekiln.steps.plan.template_count import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
 from tests.jobs import SHAPES
 
-MAX_PROMPTS = 1000
 DRAWN = 5
 PLACES = ("Rome", "{a|b} __x__", "")
 WILDCARDS = {"x": "one\n2::two\n{a|b} three\n", "y/warm": "red\n", "y/cold": "blue\n__x__\n"}
@@ -40,7 +40,7 @@ def read_template(path: Path, number: int) -> str:
     pq.write_table(pa.table({"place": PLACES}), table)
     job = template_job(text, folder, number, table=str(table))
     prompts = make_prompts(job)
-    is_plain = not SPECIAL & set(text) and len(text) <= job.limits.prompt_chars
+    is_plain = not SPECIAL & set(text) and len(text) <= MAX_PROMPT_CHARS
     if is_plain and settings_of(job).combinations == "all":
         _require(prompts, [text.strip()] * len(PLACES), "a plain text")
     return "accepted"
@@ -77,7 +77,6 @@ def template_job(text: str, wildcards: Path, number: int, **settings: object) ->
         "template": text,
         "wildcards": str(wildcards),
         "combinations": DRAWN if number % 2 else "all",
-        "max_prompts": MAX_PROMPTS,
         **settings,
     }
     return validate_job(

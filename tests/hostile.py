@@ -86,7 +86,7 @@ def finished_output(image_format: str) -> Path:
         "batch": {"images": 2},
         "carry": ["topic"],
         "limits": {"failed_share": 1},
-        "gates": {"near_duplicate": {"distance": 2}},
+        "gates": {"near_duplicate": {}},
     }
     for run_id in ("run", "other"):
         run = jobs.plan(folder, COLUMNS, run_id=run_id, **settings)

@@ -38,7 +38,7 @@ from tests.texts import chance
 FORMATS = ("parquet", "webdataset")
 DATASET = f"hf://datasets/{REPOSITORY}"
 PROMPTS = ("red", "blue", "green")
-REWRITE = {"model": {"id": "org/model", "revision": "0" * 40}, "max_new_tokens": 4}
+REWRITE = {"model": {"id": "org/model", "revision": "0" * 40}}
 CHANGED = ("export", "out/_rewritten", "out/run/forgotten")
 Command = Callable[[], object]
 

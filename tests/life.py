@@ -38,7 +38,6 @@ SIZES: dict[str, object] = {
     "shard": {"images": 8},
     "limits": {"failed_share": 0.5},
     "device": "cpu",
-    "threads": 1,
 }
 Content = dict[str, bytes]
 Step = Callable[[], object]

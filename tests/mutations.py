@@ -193,16 +193,13 @@ def _recipe_values() -> dict[str, object]:
                 "sampler": ["euler"],
                 "loras": ["", "a:0.4"],
             },
-            "max_prompts": 5000,
         },
         "rewrite": {
             "model": {"id": "org/model", "revision": "main", "dtype": "bfloat16"},
             "instruction": "Describe {prompt}",
             "append": True,
-            "max_new_tokens": 80,
             "temperature": 0.5,
             "seed": 7,
-            "batch_size": 4,
         },
         "scores": {
             "clip": {"kind": "clip_score", "id": "org/clip", "min": 20, "share": 0.5},

@@ -56,7 +56,7 @@ INPUT = {
     "tables/first.csv": "place,id\nred house,row-0\nblue sea,row-1\n",
     "tables/last.csv": "place,id\n,row-2\n",
 }
-REWRITE: dict[str, object] = {"append": True, "max_new_tokens": 4}
+REWRITE: dict[str, object] = {"append": True}
 LOADING = Lock()
 CANDIDATES = 4
 LOST_GROUP = range(CANDIDATES, 2 * CANDIDATES)  # all candidates of one image fail: a round has them

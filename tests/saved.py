@@ -116,7 +116,6 @@ def job_of(name: str, **settings: object) -> Job:
         "rewrite": {
             "model": {"id": f"{MODELS}/writer", "dtype": "float32"},
             "append": True,
-            "max_new_tokens": 2,
         },
         "scores": {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
         "keep": f"best 1 of {CANDIDATES[BEST]} by seeds",
@@ -138,7 +137,6 @@ def job_of(name: str, **settings: object) -> Job:
         "batch": {"images": 1},
         "part": {"images": 3},
         "device": "cpu",
-        "threads": 1,
     }
     columns = {"prompt": PROMPTS, **(CARRIED if name == BEST else {})}
     return jobs.job(

@@ -24,12 +24,11 @@ CHECK_THREADS = 8
 
 
 def can_help(plan: Plan) -> bool:
-    """Whether the processes of a run help one another: where there are several, and they may.
+    """Whether the processes of a run help one another, if there are several.
 
     Not where passes are separate: a shard is then done in two stages, and only one of them loaded.
     """
-    job = plan.job
-    return job.shard.help and not job.separate_passes and len(plan.shards) > 1
+    return not plan.job.separate_passes and len(plan.shards) > 1
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:

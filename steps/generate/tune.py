@@ -21,6 +21,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.trial import TUNE_AGAIN, Trial, TrialBudget
+from imagekiln.steps.job.columns import MAX_IMAGE_PIXELS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.sizes import DEFAULT_PART_IMAGES
 from imagekiln.steps.job.speed import SpeedSettings
@@ -34,7 +35,6 @@ from imagekiln.steps.job.tuning_file import (
     add_tuning_entry,
     read_tuning_file_or_empty,
     require_writable_tuning_file,
-    throughput_settings,
     tuning_entry_key,
 )
 from imagekiln.steps.models.compatibility import require_compatibility
@@ -76,7 +76,7 @@ class TuningTarget:
     @property
     def speed(self) -> SpeedSettings:
         """The settings that affect throughput."""
-        return throughput_settings(self.job.speed)
+        return self.job.speed
 
     def entry_key(self, size: ImageSize) -> TuningKey:
         """The key of the file's entry for a size in pixels."""
@@ -234,11 +234,10 @@ class _TuningBench:
                 f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
                 "Choose another size."
             )
-        max_pixels = self._job.limits.pixels
-        if size[0] * size[1] > max_pixels:
+        if size[0] * size[1] > MAX_IMAGE_PIXELS:
             raise BadInput(
-                f"{_format_size(size)}: has more than {max_pixels} pixels. "
-                "Choose another size, or raise limits.pixels."
+                f"{_format_size(size)}: has more than {MAX_IMAGE_PIXELS} pixels. "
+                "Choose another size."
             )
 
 

@@ -64,6 +64,8 @@ Identity = Literal["always", "optional", "never"]
 MAX_IMAGES_PER_ROW = 10_000
 MAX_SEED = 2**63 - 1
 MAX_SIDE = 65_536  # pixels
+MAX_IMAGE_PIXELS = 4096 * 4096
+MAX_PROMPT_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,15 +144,6 @@ class ClusterSettings(Settings):
         exclude_if=lambda canary: canary is None,  # so that workflows keep their names
         description="The images of a sample that is made and judged before all others.",
     )
-    rewriters: Annotated[PositiveInteger, Field(le=1000)] = Field(
-        default=1,
-        exclude_if=lambda rewriters: rewriters == 1,  # likewise
-        description="The pods that rewrite prompts, where the job has `rewrite`.",
-    )
-    priority: int = Field(
-        default=0,
-        description="Of the workflows that wait for the controller, the highest starts first.",
-    )
     priority_class: ObjectName | None = Field(
         default=None, description="The PriorityClass of the pods, if the profile has none."
     )
@@ -204,9 +195,6 @@ class Job(Settings):
     part: PartSettings = PartSettings()
     batch: BatchSettings = BatchSettings()
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: PositiveInteger | None = Field(
-        default=None, description="CPU threads. Equal bytes need an equal number."
-    )
     speed: SpeedSettings = SpeedSettings()
     limits: JobLimits = JobLimits()
     gates: GateSettings = GateSettings()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.fields import Location, NonEmptyText, Number, PositiveInteger, Settings
+from imagekiln.steps.job.fields import Location, Number, PositiveInteger, Settings
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
@@ -20,12 +20,6 @@ class ShardSettings(Settings):
         default=None,
         gt=0,
         description="The time of one image of the default size and steps on one GPU.",
-    )
-    # Left out of what is written where it is not set, like `variant`.
-    help: bool = Field(
-        default=True,
-        exclude_if=lambda help: help,  # noqa: A006  # pydantic passes it by position
-        description="A pod that is done makes parts of shards that are late, where none waits.",
     )
 
     @model_validator(mode="after")
@@ -54,7 +48,4 @@ class BatchSettings(Settings):
     )
     tuning: Location | None = Field(
         default=None, description="The file that `imagekiln tune` wrote: a path or URI."
-    )
-    gpu: NonEmptyText | None = Field(
-        default=None, description="The GPU's name in nvidia-smi, if the tuning file has several."
     )

@@ -20,16 +20,6 @@ class SpeedSettings(Settings):
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
     )
-    compile_cache: Annotated[
-        Literal["models", "output", "off"], BeforeValidator(_restore_on_off)
-    ] = Field(
-        default="models",
-        description=(
-            "Where pods share compiled code: models, in the model cache, if it outlives the pod; "
-            "output, under the output, where whoever can write can then run code in the pods; "
-            "off, nowhere."
-        ),
-    )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
         default="auto",
         description="How latents are decoded; auto decodes in pieces only where memory is short.",

@@ -117,11 +117,6 @@ class TuningResult:
     measured: int
 
 
-def throughput_settings(speed: SpeedSettings) -> SpeedSettings:
-    """The settings, with a default for each that does not change the throughput."""
-    return speed.model_copy(update={"compile_cache": SpeedSettings().compile_cache})
-
-
 def tuning_entry_key(
     digest: str,
     dtype: str,
@@ -133,7 +128,7 @@ def tuning_entry_key(
     guided: bool,
 ) -> TuningKey:
     """What a file has one entry for, in the order of its entries."""
-    speed_json = throughput_settings(speed).model_dump_json(exclude_defaults=True)
+    speed_json = speed.model_dump_json(exclude_defaults=True)
     memory = round(gib or 0)  # drivers differ in the last megabytes
     return (digest, dtype, speed_json, gpu, memory, width, height, guided)
 

@@ -5,19 +5,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.runs.rewriting import RewrittenText
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """The texts of a job's prompts, and a hash of them. A drawn prompt has at most `most_chars`."""
+    """The texts of a job's prompts, and a hash of them."""
 
     texts: Mapping[str, RewrittenText]
     sha256: str
     appends: bool
-    most_chars: int
 
     def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
         """The text that is drawn for a prompt, and what became of the prompt.
@@ -33,23 +32,16 @@ class PromptTexts:
             return prompt, "empty"
         text = prompt + rewritten.text if self.appends else rewritten.text
         text = text.strip()
-        if len(text) > self.most_chars:
+        if len(text) > MAX_PROMPT_CHARS:
             return prompt, "too_long"
         return text, "cut" if rewritten.end == "cut" else "rewritten"
 
 
-def gather_texts(
-    job: Job, settings: RewriteSettings, texts: Mapping[str, RewrittenText]
-) -> PromptTexts:
+def gather_texts(settings: RewriteSettings, texts: Mapping[str, RewrittenText]) -> PromptTexts:
     """The texts with their hash, which does not depend on the order of rows."""
     digest = hashlib.sha256()
     for prompt in sorted(texts):
         rewritten = texts[prompt]
         line = json.dumps([prompt, rewritten.text, rewritten.end])
         digest.update(line.encode())
-    return PromptTexts(
-        texts=texts,
-        sha256=digest.hexdigest(),
-        appends=settings.append,
-        most_chars=job.limits.prompt_chars,
-    )
+    return PromptTexts(texts, sha256=digest.hexdigest(), appends=settings.append)

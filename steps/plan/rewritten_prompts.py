@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import read_texts
@@ -57,7 +58,7 @@ def rewrite_input(
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
-    prompts = collect_prompts(job, files)
+    prompts = collect_prompts(files)
     rewriting = open_rewriting(job, settings)
     texts, parts = read_texts_of(rewriting, prompts)
     if rewriter is not None and len(texts) < len(prompts):
@@ -71,7 +72,7 @@ def rewrite_input(
             "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
             "or `imagekiln submit JOB`, whose workflow does it."
         )
-    prompt_texts = gather_texts(job, settings, texts)
+    prompt_texts = gather_texts(settings, texts)
     rewritten_files = _replace_prompts(files, prompt_texts)
     if not prompts:  # planning says why all rows are rejected
         return RewrittenInput(rewritten_files)
@@ -105,13 +106,13 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
-    prompts = collect_prompts(job, files)
+    prompts = collect_prompts(files)
     texts, _ = read_texts_of(open_rewriting(job, settings), prompts)
-    rewritten = _replace_prompts(files, gather_texts(job, settings, texts))
+    rewritten = _replace_prompts(files, gather_texts(settings, texts))
     return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
 
 
-def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
+def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
     """The distinct prompts of rows that are not rejected for their prompt. Raises BadInput."""
     prompts: set[str] = set()
     for file in files:
@@ -119,7 +120,7 @@ def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
         where = f"{file.source.uri}: column {name!r}"
         for batch in iter_file_columns(file, [name]):
             cells = read_texts(batch.column(name), where)
-            drawable = _drawable_prompts(cells.values, job.limits.prompt_chars)
+            drawable = _drawable_prompts(cells.values)
             prompts.update(drawable.to_pylist())
         if len(prompts) > MAX_PROMPTS:
             raise BadInput(
@@ -144,13 +145,13 @@ def read_texts_of(
     return texts, frozenset(parts)
 
 
-def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:
+def _drawable_prompts(cells: pa.Array) -> pa.Array:
     """The distinct texts that are neither null nor blank nor too long."""
     texts = pc.unique(cells.drop_null())
     trimmed = pc.utf8_trim_whitespace(texts)
     has_content = pc.not_equal(trimmed, "")
     lengths = pc.utf8_length(texts)
-    fits = pc.less_equal(lengths, most_chars)
+    fits = pc.less_equal(lengths, MAX_PROMPT_CHARS)
     return texts.filter(pc.and_(has_content, fits))
 
 

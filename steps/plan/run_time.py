@@ -6,7 +6,7 @@ Exactly by its plan; before there is one, by the number of rows of its prompts.
 from dataclasses import dataclass, replace
 
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
+from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file
 from imagekiln.steps.models.passes import work_by_defaults
 from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
 from imagekiln.steps.plan.batch_sizes import tuning_source
@@ -158,8 +158,7 @@ def _fastest_entry(job: Job) -> TuningEntry | None:
         for entry in read_tuning_file(job.batch.tuning).entries
         if entry.model == job.model.id
         and entry.dtype == job.model.dtype
-        and throughput_settings(entry.speed) == throughput_settings(job.speed)
-        and job.batch.gpu in (None, entry.gpu)
+        and entry.speed == job.speed
     ]
     return min(entries, key=_seconds_per_work, default=None)
 

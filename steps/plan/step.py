@@ -63,8 +63,6 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "price_per_hour": True,
     "prices": True,
     "budget": True,
-    "shard": {"help": True},
-    "rewrite": {"batch_size": True},
 }
 
 

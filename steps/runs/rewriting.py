@@ -73,7 +73,7 @@ def digest_settings(settings: RewriteSettings) -> str:
 
     So what was rewritten stays where a branch moves, and is read where the model is not.
     """
-    values = settings.model_dump(mode="json", exclude={"batch_size": True})
+    values = settings.model_dump(mode="json")
     content = json.dumps([REWRITE_SCHEMA_VERSION, values], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
 

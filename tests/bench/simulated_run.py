@@ -95,7 +95,6 @@ def make_job(folder: Path, images: int) -> Job:
         prompts,
         run_id="run",
         device="cpu",
-        threads=1,
         defaults={"steps": 1},
         gates={"checks": [{"name": "pace", "entry": "tests.bench.paced_check:pace"}]},
         batch={"images": BATCH_IMAGES},

@@ -26,7 +26,7 @@ RENDERED = {
         "revision": "462165984030d82259a11f4367a4eed129e94a7b",
     },
     "defaults": {"negative_prompt": "{{workflow.name}} \"double\" 'single' $(id) é"},
-    "cluster": {"namespace": "images", "parallelism": 8, "priority": 10},
+    "cluster": {"namespace": "images", "parallelism": 8},
 }
 PROFILES = ("gpu", "h100", "cached-claim")
 
@@ -36,7 +36,7 @@ def demo(work: Workspace) -> None:
     datasets = work.checkout / "datasets"
     settings = yaml.safe_load((datasets / "demo.yaml").read_text(encoding="utf-8"))
     settings |= {"prompts": "prompts.parquet", "output": work.output.uri}
-    settings |= {"device": "cpu", "threads": 1}
+    settings |= {"device": "cpu"}
     rows = pq.read_table(datasets / "prompts.parquet").slice(0, 10)
     pq.write_table(rows, work.folder / "prompts.parquet")
     work.imagekiln("run", work.job_file(settings), "--set", "defaults.steps=4")
@@ -81,7 +81,7 @@ def samplers(work: Workspace) -> None:
 def webdataset(work: Workspace) -> None:
     """Small JPEGs in tars, each image saying only that a model made it."""
     work.prompts({"prompt": CIRCLES[:6], "id": COLORS[:6]})
-    encoding = {"kind": "jpeg", "quality": 80, "subsampling": 420, "progressive": True}
+    encoding = {"kind": "jpeg", "quality": 80, "subsampling": 420}
     job = work.job("webdataset", format="webdataset", encoding=encoding, metadata="mark")
     work.imagekiln("run", job)
     work.imagekiln("verify", work.run_uri("webdataset"))
@@ -90,7 +90,7 @@ def webdataset(work: Workspace) -> None:
 def files(work: Workspace) -> None:
     """Lossless WebP, each image in a file, by a sampler that draws noise at each step."""
     work.prompts({"prompt": CIRCLES[:6], "id": COLORS[:6], "tag": COLORS[:6]})
-    encoding = {"kind": "webp", "lossless": True, "method": 2}
+    encoding = {"kind": "webp", "lossless": True}
     sampler = {"steps": 4, "sampler": "euler_a"}
     job = work.job("files", format="files", encoding=encoding, carry=["tag"], defaults=sampler)
     work.imagekiln("run", job)
@@ -207,8 +207,8 @@ def gates(work: Workspace) -> None:
     )
     marking = {
         "low_contrast": {"below": 0.5, "share": 0.0},
-        "over_saturated": {"above": 0.05},
-        "near_duplicate": {"distance": 8},
+        "over_saturated": {},
+        "near_duplicate": {},
         "checks": [{"name": "light", "entry": "own_checks:is_light"}],
     }
     settings = {"encoding": {"kind": "webp", "quality": 70}, "card": {"license": "cc0-1.0"}}

@@ -109,7 +109,7 @@ def test_several_processes_take_turns_as_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1790000000")
-    settings = {"passes": {"words": WORDS}, "part": {"images": 2}, "device": "cpu", "threads": 1}
+    settings = {"passes": {"words": WORDS}, "part": {"images": 2}, "device": "cpu"}
     runs = [
         run(
             job_with(tmp_path / name, run_id="run", separate_passes=True, **settings),
@@ -307,7 +307,7 @@ def test_pixels_of_an_image_that_was_taken_down_are_not_kept_for_its_passes(
 
 @pytest.mark.slow
 def test_a_shard_that_is_not_drawn_keeps_no_other_from_its_passes(tmp_path: Path) -> None:
-    settings = {"shard": {"images": 2}, "part": {"images": 2}, "device": "cpu", "threads": 1}
+    settings = {"shard": {"images": 2}, "part": {"images": 2}, "device": "cpu"}
     captioned = job_with(tmp_path, passes={"words": WORDS}, separate_passes=True, **settings)
     plan = make_plan(captioned)
     shards = range(len(plan.plan.shards))

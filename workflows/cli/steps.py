@@ -34,13 +34,6 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 @date_options
 @cloup.option("--fetch", is_flag=True, help="Only download the language model.")
 @format_option
-@cloup.option(
-    "--share",
-    type=(click.IntRange(0), click.IntRange(1)),
-    default=(0, 1),
-    hidden=True,
-    help="The number of this pod, from 0, and how many divide the prompts among them.",
-)
 def rewrite(
     job: str | None,
     settings: tuple[str, ...],
@@ -50,14 +43,13 @@ def rewrite(
     timezone: str,
     fetch: bool,
     output_format: str,
-    share: tuple[int, int],
 ) -> None:
     """Rewrite a job's prompts with its language model, for its plan.
 
     Those that are rewritten already are left: run it again to resume. preview, plan and run do it
     themselves, and so does the workflow of a job that is submitted.
     """
-    from imagekiln.steps.rewrite.step import Share, fetch_language_model
+    from imagekiln.steps.rewrite.step import fetch_language_model
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
@@ -73,7 +65,7 @@ def rewrite(
         print_text(fetch_language_model(resolved_job))
         return
     with open_progress("prompts") as progress:
-        result = rewrite_job(resolved_job, progress, Share(*share))
+        result = rewrite_job(resolved_job, progress)
     print_result(result, output_format, format_rewrite)
 
 

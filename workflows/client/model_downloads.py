@@ -49,8 +49,7 @@ def list_downloads(job: Job, profile: Profile, *, sizes: bool = True) -> list[Mo
     writer = None if job.rewrite is None else job.rewrite.model
     if writer is not None and is_hub_id(writer.id):
         size = language_model_bytes(writer) if sizes else None
-        pods = job.cluster.rewriters
-        downloads.append(ModelDownload(writer.id, size, pods, is_for_rewriting=True))
+        downloads.append(ModelDownload(writer.id, size, 1, is_for_rewriting=True))
     return downloads
 
 

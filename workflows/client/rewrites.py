@@ -20,7 +20,6 @@ def describe_rewriting(job: Job) -> str | None:
     if not missing:
         return "All its prompts are rewritten already."
     return (
-        f"First, {pluralize(job.cluster.rewriters, 'pod')} rewrite "
-        f"{pluralize(missing, 'prompt')} with {job.rewrite.model.id}; what that takes is in no "
-        "estimate and counts for no budget."
+        f"First, a pod rewrites {pluralize(missing, 'prompt')} with {job.rewrite.model.id}; "
+        "what that takes is in no estimate and counts for no budget."
     )

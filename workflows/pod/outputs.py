@@ -54,7 +54,6 @@ def write_plan_outputs(
         "workflows": str(counts.child_workflows),
         "stage": "all" if len(stages) == 1 else stages[0],
         "parallelism": str(cluster.parallelism),
-        "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
         "job_name": planned.plan.job.name,
         "run_id": _label_value(planned.plan.run_id),

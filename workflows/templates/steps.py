@@ -11,6 +11,7 @@ from hera.workflows import models as m
 from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
+from imagekiln.workflows.templates.dag import gpu_lock
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
     WORKFLOW_UID_VARIABLE,
@@ -79,19 +80,17 @@ ENCODED_PARAMETERS = {
 
 
 def rewrite_step(profile: Profile) -> Container:
-    """Rewrite a pod's share of the prompts, on one GPU of the profile."""
+    """Rewrite the prompts, on one GPU of the profile."""
     cache = profile.cache
     offline = _is_offline(cache)
-    share = ["--share", "{{inputs.parameters.rewriter}}", "{{inputs.parameters.rewriters}}"]
     step = StepCommand(
         "rewrite",
-        ["rewrite", "--argo", "--device", profile.gpu.device, *share],
+        ["rewrite", "--argo", "--device", profile.gpu.device],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("rewriter", "rewriters"),
         env=_job_environment() | _offline_environment(cache),
         secrets=MODEL_SECRETS,
-        synchronization=_semaphore(profile.sharing),
+        synchronization=_lock_and_semaphore(profile.sharing),
     )
     one_gpu = profile.model_copy(update={"gpu": profile.gpu.model_copy(update={"count": 1})})
     return gpu_container(step, one_gpu, _model_volume(cache, read_only=offline))
@@ -294,6 +293,14 @@ def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
     source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
     semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
     return m.Synchronization(semaphores=[semaphore])
+
+
+def _lock_and_semaphore(sharing: GpuSharing) -> m.Synchronization | None:
+    """The synchronization of a GPU pod that no DAG with a lock is around."""
+    semaphore, lock = _semaphore(sharing), gpu_lock(sharing)
+    if semaphore is None or lock is None:
+        return semaphore or lock
+    return m.Synchronization(semaphores=semaphore.semaphores, mutexes=lock.mutexes)
 
 
 def _is_offline(cache: ModelCache | None) -> bool:

@@ -168,24 +168,6 @@ def test_no_device_is_kept_from_a_shard_that_waits_for_one(run: PlanResult) -> N
     assert set(device.drawn) == _images(run, 1)
 
 
-def test_nobody_helps_where_the_job_says_so(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), shard={"images": 8, "help": False})
-    store = open_store(run.uri)
-    mark_begun(store, 0)
-    mark_finished(store, 2)
-    device = Device()
-    _generate(run, 1, device)
-    assert set(device.drawn) == _images(run, 1)
-
-
-def test_the_setting_leaves_run_and_plan_as_they_are(tmp_path: Path) -> None:
-    first = planned(tmp_path, str(tmp_path / "out"))
-    again = planned(tmp_path, str(tmp_path / "out"), shard={"images": 8, "help": False})
-    assert again.adopted
-    assert again.uri == first.uri
-    assert b'"help"' not in open_store(first.uri).read("plan.json")
-
-
 def test_two_helpers_never_draw_the_same_part(run: PlanResult) -> None:
     store = open_store(run.uri)
     mark_begun(store, 0)

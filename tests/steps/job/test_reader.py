@@ -365,11 +365,6 @@ def test_plain_values_are_checked_without_a_file() -> None:
 def test_bare_on_and_off_are_words_though_yaml_reads_booleans(word: str) -> None:
     assert _read(JOB + f"speed: {{compile: {word}}}\n").speed.compile == word
     assert _read(JOB, f"speed.compile={word}").speed.compile == word
-    assert _read(JOB + "speed: {compile_cache: off}\n").speed.compile_cache == "off"
-
-
-def test_on_is_refused_where_only_off_is_a_choice() -> None:
-    assert "speed.compile_cache" in _message(JOB + "speed: {compile_cache: on}\n")
 
 
 def test_variables_that_set_nothing_for_want_of_an_underscore_are_found() -> None:

@@ -31,21 +31,21 @@ DAY = 86_400
 TEXTS = ("red cat", "red dog", "blue cat", "blue dog")
 
 
-def _job(folder: Path, run_id: str, tokens: int = 4, texts: Sequence[str] = TEXTS) -> Job:
-    """A job of prompts to rewrite, by other settings with other `tokens`."""
+def _job(folder: Path, run_id: str, seed: int = 4, texts: Sequence[str] = TEXTS) -> Job:
+    """A job of prompts to rewrite, by other settings with another `seed`."""
     settings = {
         "model": {"id": str(language_model("gpt2")), "dtype": "float32"},
         "instruction": "Describe {prompt} :",
-        "max_new_tokens": tokens,
+        "seed": seed,
     }
     rows = [{"prompt": text, "id": text} for text in texts]
     prompts = write_prompts(folder / f"{run_id}.parquet", rows)
     return job(prompts, str(folder / "out"), run_id=run_id, rewrite=settings)
 
 
-def _run(folder: Path, run_id: str, tokens: int = 4) -> PlanResult:
+def _run(folder: Path, run_id: str, seed: int = 4) -> PlanResult:
     """A finished run of rewritten prompts."""
-    result = make_plan(_job(folder, run_id, tokens), rewriter=prompt_rewriter())
+    result = make_plan(_job(folder, run_id, seed), rewriter=prompt_rewriter())
     fill(result)
     aggregate(result.uri)
     return result
@@ -63,7 +63,7 @@ def _folders(output: Path) -> set[str]:
 def test_rewritten_prompts_go_once_no_plan_names_them(tmp_path: Path) -> None:
     output = tmp_path / "out"
     first = _run(tmp_path, "first")
-    second = _run(tmp_path, "second", tokens=5)
+    second = _run(tmp_path, "second", seed=5)
     assert second.plan.rewrite is not None
     (output / "_rewritten" / "notes").mkdir()
     (output / "_rewritten" / "notes" / "mine.txt").write_text("mine")
@@ -103,7 +103,7 @@ def test_rewritten_prompts_stay_while_a_plan_cannot_be_read(tmp_path: Path) -> N
 
 def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     _run(tmp_path, "first")
-    job_to_come = _job(tmp_path, "second", tokens=5)
+    job_to_come = _job(tmp_path, "second", seed=5)
     folder = Path(rewrite(job_to_come).uri)
     _age(tmp_path / "out", 10)
     (text,) = folder.glob("texts/*")
@@ -128,7 +128,7 @@ def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
     tmp_path: Path, is_readable: bool
 ) -> None:
     _run(tmp_path, "first")
-    job_to_come = _job(tmp_path, "second", tokens=5)
+    job_to_come = _job(tmp_path, "second", seed=5)
     rewrite(job_to_come)
     output = tmp_path / "out"
     _age(output, 10)
@@ -214,7 +214,7 @@ def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     run = _run(tmp_path, "first")
-    _run(tmp_path, "second", tokens=5)
+    _run(tmp_path, "second", seed=5)
     output = tmp_path / "out"
     folder = run.plan.rewrite.folder if run.plan.rewrite else ""
     before = {name: text for name, text in files(output).items() if name.startswith(folder)}
@@ -242,7 +242,7 @@ def test_other_prompts_are_rewritten_after_a_removal_that_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = _run(tmp_path, "first")
-    _run(tmp_path, "second", tokens=5)
+    _run(tmp_path, "second", seed=5)
     shutil.rmtree(run.uri)
     _age(tmp_path / "out", 10)
     remove = LocalStore.remove

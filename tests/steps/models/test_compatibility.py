@@ -65,7 +65,7 @@ def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
 ) -> None:
     expected_text = (
         rf"speed\.{setting} is not a setting; the settings of speed are "
-        r"compile, compile_cache, vae, quantization\."
+        r"compile, vae, quantization\."
     )
     with pytest.raises(BadInput, match=expected_text):
         _planned(tmp_path, speed={setting: 2})

@@ -67,7 +67,6 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "workflows": "0",
         "stage": "all",
         "parallelism": "3",
-        "priority": "7",
         "priority_class": "nights",
         "job_name": "shapes",
         "run_id": Path(left["run"]).name,
@@ -98,7 +97,7 @@ def _rewrite(job: str, index: int, pods: int, **variables: str) -> Result:
 
 def test_pods_rewrite_their_shares_of_the_prompts_for_the_pod_that_plans(tmp_path: Path) -> None:
     model = json.dumps({"id": str(language_model("gpt2")), "dtype": "float32"})
-    job = _job(tmp_path, f"rewrite: {{model: {model}, max_new_tokens: 2}}")
+    job = _job(tmp_path, f"rewrite: {{model: {model}}}")
     count = tmp_path / "progress"
     first = _rewrite(job, 0, 2, ARGO_PROGRESS_FILE=str(count))
     assert first.exit_code == 0, first.output

@@ -46,15 +46,14 @@ def test_submitting_says_which_prompts_the_workflow_rewrites_first(
     job = postcards(
         prompts=f"{s3_bucket}/p.parquet",
         output=f"{s3_bucket}/out",
-        rewrite={"model": model, "max_new_tokens": 2},
-        cluster={"namespace": NAMESPACE, "rewriters": 2},
+        rewrite={"model": model},
+        cluster={"namespace": NAMESPACE},
     )
     said: list[str] = []
     status = submit(job, argo=argo, report=said.append)
     assert said[0].startswith(f"First, 2 pods rewrite 1 prompt with {model['id']}; ")
     assert ("WorkflowTemplate", NAMESPACE, "imagekiln-gpu-rewrite") in argo.objects
     assert argo.spec(status.name)["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
-    assert argo.arguments(status.name)["rewriters"] == "2"
     rewrite(job)
     submit(job, argo=argo, report=said.append)
     assert "All its prompts are rewritten already." in said

@@ -39,7 +39,7 @@ def test_downloads_are_described_with_their_size_and_the_profile_to_take() -> No
 
 
 def test_language_model_is_downloaded_by_the_pods_that_rewrite() -> None:
-    cluster = {"namespace": NAMESPACE, "rewriters": 3}
+    cluster = {"namespace": NAMESPACE}
     job = postcards(rewrite={"model": {"id": "kiln/writer"}}, cluster=cluster)
     (download,) = list_downloads(job, GPU, sizes=False)
     assert describe_download(job, download).startswith(

@@ -325,7 +325,7 @@ def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge", "stage", "rewriter", "rewriters")
+    inputs = ("run", "shard", "judge", "stage")
     allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     for name in ("gpu", "cached-claim", "gpu-4"):
         rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)

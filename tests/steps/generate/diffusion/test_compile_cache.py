@@ -21,7 +21,6 @@ from imagekiln.steps.generate.diffusion.compile import with_shared_code
 from imagekiln.steps.generate.diffusion.compile_cache import (
     CODE_CACHE_VARIABLE,
     FORMAT_HEADER,
-    TRUST_OUTPUT_VARIABLE,
     CompileCache,
     create_code_folder,
     open_compile_cache,
@@ -258,7 +257,7 @@ def _planned(
 
 
 def _open(planned: PlanResult) -> CompileCache | None:
-    return open_compile_cache(planned.plan, planned.uri, CPU)
+    return open_compile_cache(planned.plan, CPU)
 
 
 def _compile(planned: PlanResult) -> None:
@@ -269,8 +268,7 @@ def _compile(planned: PlanResult) -> None:
 
 @pytest.fixture
 def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """What Imagekiln keeps in the model cache of the machine, which trusts no output."""
-    monkeypatch.delenv(TRUST_OUTPUT_VARIABLE, raising=False)
+    """What Imagekiln keeps in the model cache of the machine."""
     monkeypatch.setenv(CODE_CACHE_VARIABLE, str(tmp_path / "models" / "imagekiln"))
     return open_store(str(tmp_path / "models" / "imagekiln"))
 
@@ -334,32 +332,12 @@ def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
 
 
 @pytest.mark.usefixtures("model_cache")
-def test_no_code_is_shared_where_nothing_outlives_the_pod_or_where_the_job_says_off(
+def test_no_code_is_shared_where_nothing_outlives_the_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))  # may be the pod's own
-    assert _open(_planned(tmp_path, "off", compile_cache="off")) is None
     monkeypatch.delenv(CODE_CACHE_VARIABLE)
     assert _open(_planned(tmp_path, "run")) is None
-
-
-def test_code_comes_from_the_output_only_where_job_and_machine_both_say_so(
-    tmp_path: Path,
-    pod: Pod,
-    model_cache: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    planned = _planned(tmp_path, "run", compile_cache="output")
-    assert _open(planned) is None
-    assert "speed.compile_cache is output, which this machine does not trust" in caplog.text
-    monkeypatch.setenv(TRUST_OUTPUT_VARIABLE, "1")
-    _compile(planned)
-    assert len(_kept(open_store(str(tmp_path / "out")))) == 1
-    assert not (tmp_path / "models").exists()
-    pod("second")
-    _compile(_planned(tmp_path, "default"))
-    assert len(_kept(model_cache)) == 1
 
 
 class Counting:
