@@ -286,6 +286,7 @@ def _generate_several(
     hidden=True,
     help="Write the number of good images here, for Argo.",
 )
+@cloup.option("--workflow", default="", hidden=True, help="The id of the workflow that does it.")
 @format_option
 def aggregate(
     run: str,
@@ -294,6 +295,7 @@ def aggregate(
     price: float | None,
     prices: str | None,
     outputs: str | None,
+    workflow: str,
     output_format: str,
 ) -> None:
     """Write a run's manifest, summary, report and _SUCCESS.
@@ -305,7 +307,7 @@ def aggregate(
 
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, add_log_context
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
@@ -313,7 +315,8 @@ def aggregate(
     from imagekiln.workflows.pod.spending_export import SpendingExport
 
     add_log_context("aggregate", run)
-    export = SpendingExport.begin(run, os.environ) if outputs else None
+    attempt = os.environ.get(ATTEMPT_VARIABLE, "")
+    export = SpendingExport.begin(run, workflow, attempt) if outputs else None
     is_counted = False
     try:
         summary = aggregate_run(run, failed_share, accept, price, prices)
@@ -359,29 +362,36 @@ def fetch(run: str) -> None:
     hidden=True,
     help="Write the values of the run's metrics here, for Argo.",
 )
-def outcome(outputs: str | None) -> None:
+@cloup.option("--workflow", default="", hidden=True, help="NAMESPACE/NAME of the workflow.")
+@cloup.option("--status", required=True, hidden=True, help="The workflow's phase.")
+@cloup.option("--labels", default="", hidden=True, help="The workflow's labels, as JSON.")
+@cloup.option("--created-at", default="", hidden=True, help="When it was created, in seconds.")
+@cloup.option("--job", default="", hidden=True, help="The name of the job.")
+@cloup.option("--images", default="", hidden=True, help="The images that were planned.")
+@cloup.option("--figures", default="", hidden=True, help="What aggregation counted, as JSON.")
+@cloup.option("--report-node", default="", hidden=True, help="The node that has the report.")
+def outcome(outputs: str | None, **facts: str) -> None:
     """Report how a workflow ended: its exit handler.
 
-    Reads the environment that the workflow's template sets, and posts to the webhook of Secret
+    Its template sets the options and the environment. Posts to the webhook of Secret
     imagekiln-webhook. A webhook that fails is reported and changes nothing: Argo would take the
     workflow itself for failed.
     """
     import os
     import time
 
-    from imagekiln.steps.errors import BadInput, KilnError
+    from imagekiln.steps.errors import KilnError
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
-    from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
+    from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
     from imagekiln.workflows.pod.outputs import write_parameters
-    from imagekiln.workflows.pod.run_metrics import run_metric_values
+    from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
     from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
 
+    workflow = EndedWorkflow(**facts)
     if outputs:
-        write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
-    ended = outcome_from_environment(os.environ)
-    if not ended.status:
-        raise BadInput("IMAGEKILN_STATUS is not set. Only the exit handler of a workflow has it.")
+        write_parameters(Path(outputs), run_metric_values(workflow, time.time()))
+    ended = read_outcome(workflow, os.environ)
     if ended.run:
         add_log_context("report", ended.run)
     print_text(describe_outcome(ended))
@@ -410,10 +420,10 @@ def publish(outputs: str) -> None:
 
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.pod.outcome import outcome_from_environment
+    from imagekiln.workflows.pod.outcome import ended_run
     from imagekiln.workflows.pod.outputs import leave_report
 
-    run = outcome_from_environment(os.environ).run
+    run = ended_run(os.environ)
     if run:
         add_log_context("publish-report", run)
     print_text(leave_report(Path(outputs), run))

@@ -29,19 +29,14 @@ class Links:
             yield "Runbook", self.runbook
 
 
-def links_from_environment(
-    environment: Mapping[str, str], workflow: str, *, planned: bool
-) -> Links:
-    """The links of a workflow, NAMESPACE/NAME. A run that was not planned has no report."""
+def find_links(environment: Mapping[str, str], workflow: str, node: str) -> Links:
+    """The links of a workflow, NAMESPACE/NAME, whose report is at this node if it has one."""
     argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
     runbook = environment.get("IMAGEKILN_RUNBOOK_URL", "").strip()
-    node = environment.get("IMAGEKILN_REPORT_NODE", "")
     if not argo:
         return Links(runbook=runbook)
 
-    report = ""
-    if node and planned:
-        report = _report_url(argo, workflow, node)
+    report = _report_url(argo, workflow, node) if node else ""
     return Links(f"{argo}/workflows/{workflow}", report, runbook)
 
 

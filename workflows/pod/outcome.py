@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import KilnError, StorageRefused
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 from imagekiln.workflows.pod.cause import FailedNodes, find_cause, read_failed_nodes
-from imagekiln.workflows.pod.links import Links, links_from_environment
+from imagekiln.workflows.pod.links import Links, find_links
+
+if TYPE_CHECKING:
+    from imagekiln.workflows.pod.run_metrics import EndedWorkflow
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
@@ -79,50 +83,40 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
     return [environment[name].strip() for name in SECRET_VARIABLES if name in environment]
 
 
-def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
-    """The outcome that the exit handler's template puts into the environment, without secrets."""
-    from imagekiln.workflows.pod.run_metrics import count_images
+def ended_run(environment: Mapping[str, str]) -> str | None:
+    """The run of the ended workflow, without secrets; None if planning did not finish."""
+    from imagekiln.workflows.pod.run_metrics import is_variable
+
+    run = environment.get("IMAGEKILN_RUN", "")
+    if not run or is_variable(run):
+        return None
+    return redact_secrets(run, secret_values(environment))
+
+
+def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> WorkflowOutcome:
+    """How a workflow ended: its facts, and what the environment has of texts, without secrets."""
+    from imagekiln.workflows.pod.run_metrics import count_images, is_variable
 
     secrets = secret_values(environment)
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
     failed_nodes = read_failed_nodes(failures)
     cause = find_cause(failed_nodes)
-    workflow = environment.get("IMAGEKILN_WORKFLOW", "")
-    run = _output(environment, "IMAGEKILN_RUN")
-    counts = count_images(environment)
+    run = ended_run(environment)
+    counts = count_images(ended)
+    planned = None if is_variable(ended.images) else ended.images or None
     return WorkflowOutcome(
-        workflow=workflow,
-        status=environment.get("IMAGEKILN_STATUS", ""),
-        run=redact_secrets(run, secrets) if run else None,
+        workflow=ended.workflow,
+        status=ended.status,
+        run=run,
         failures=truncate_text(
             redact_secrets(_list_failures(failures, failed_nodes), secrets), MAX_FAILURES_CHARS
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
-        images=_count_all(counts) or _output(environment, "IMAGEKILN_IMAGES"),
-        ok=_count_ok(counts) or _output(environment, "IMAGEKILN_OK"),
+        images=str(sum(counts.values())) if counts else planned,
+        ok=str(counts.get("ok", 0)) if counts else None,
         others={status: images for status, images in counts.items() if status != "ok"},
-        links=links_from_environment(environment, workflow, planned=run is not None),
+        links=find_links(environment, ended.workflow, ended.report_node if run else ""),
     )
-
-
-def _count_all(counts: Mapping[str, int]) -> str | None:
-    """All images of the run; None where they are not counted by status."""
-    if not counts:
-        return None
-    images = sum(counts.values())
-    return str(images)
-
-
-def _count_ok(counts: Mapping[str, int]) -> str | None:
-    """The images that are ok, also of an incomplete run; None where none is counted by status."""
-    return str(counts.get("ok", 0)) if counts else None
-
-
-def _output(environment: Mapping[str, str], variable: str) -> str | None:
-    """An output of the workflow; None where no step has set it."""
-    text = environment.get(variable, "")
-    is_set = text and not text.startswith("{{")  # Argo leaves its own variable in place
-    return text if is_set else None
 
 
 def _list_failures(text: str, failed_nodes: FailedNodes) -> str:

@@ -5,8 +5,8 @@ of every metric from it (`workflows/templates/metrics.py`), also where it is mis
 """
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.errors import KilnError
@@ -21,6 +21,23 @@ from imagekiln.workflows.templates.metrics import (
 from imagekiln.workflows.templates.workflow import JOB_LABEL
 
 MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWorkflow:
+    """What the template of the exit handler tells of its workflow, as text.
+
+    `workflow` is NAMESPACE/NAME. An output that no step has set is Argo's own variable.
+    """
+
+    workflow: str = ""
+    status: str = ""
+    job: str = ""
+    images: str = ""
+    figures: str = ""
+    labels: str = ""
+    created_at: str = ""
+    report_node: str = ""
 
 
 def write_figures(folder: Path, export: SpendingExport, *, is_counted: bool) -> None:
@@ -40,14 +57,14 @@ def write_figures(folder: Path, export: SpendingExport, *, is_counted: bool) -> 
         write_parameters(folder, {"figures": figures})
 
 
-def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, str]:
+def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:
     """The value of every metric of a run that has ended, by output parameter.
 
     A run that was not aggregated has no image that is known to be there: all are missing.
     """
-    planned = _number(environment.get("IMAGEKILN_IMAGES", ""))
-    figures = _parse_figures(environment.get("IMAGEKILN_FIGURES", ""))
-    created_at = _number(environment.get("IMAGEKILN_CREATED_AT", ""))
+    planned = _number(ended.images)
+    figures = _parse_figures(ended.figures)
+    created_at = _number(ended.created_at)
     values = {
         "seconds": max(0.0, now - created_at) if created_at else 0.0,
         "ended_at": now,
@@ -56,29 +73,23 @@ def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, s
         **figures,
     }
     texts = {name: f"{value:.15g}" for name, value in values.items()}
-    return {JOB_OUTPUT: _job_name(environment), **texts}
+    return {JOB_OUTPUT: _job_name(ended), **texts}
 
 
-def count_images(environment: Mapping[str, str]) -> dict[str, int]:
+def count_images(ended: EndedWorkflow) -> dict[str, int]:
     """The images of the run by status, those that there are; none where it was not aggregated."""
-    text = environment.get("IMAGEKILN_FIGURES", "")
-    figures = _parse_figures(text)
-    counts: dict[str, int] = {}
-    for status in IMAGE_STATUSES:
-        images = int(figures.get(status, 0))
-        if images:
-            counts[status] = images
-    return counts
+    figures = _parse_figures(ended.figures)
+    counts = {status: int(figures.get(status, 0)) for status in IMAGE_STATUSES}
+    return {status: images for status, images in counts.items() if images}
 
 
-def _job_name(environment: Mapping[str, str]) -> str:
+def _job_name(ended: EndedWorkflow) -> str:
     """The job's name, by its plan, else by the label of the workflow."""
-    name = environment.get("IMAGEKILN_JOB_NAME", "")
-    if name and name != UNKNOWN_JOB and not _is_variable(name):
-        return name
+    if ended.job and ended.job != UNKNOWN_JOB and not is_variable(ended.job):
+        return ended.job
     labels: object = {}
     with suppress(ValueError):
-        labels = json.loads(environment.get("IMAGEKILN_LABELS", ""))
+        labels = json.loads(ended.labels)
     label = labels.get(JOB_LABEL) if isinstance(labels, dict) else None
     return label if isinstance(label, str) and label else UNKNOWN_JOB
 
@@ -101,5 +112,6 @@ def _number(text: str) -> float:
     return 0.0
 
 
-def _is_variable(text: str) -> bool:
+def is_variable(text: str) -> bool:
+    """Whether Argo left its own variable in place, since no step has set the output."""
     return text.startswith("{{")

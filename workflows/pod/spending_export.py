@@ -22,15 +22,9 @@ from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount
 from imagekiln.steps.runs.keys import PLAN_KEY, claims_key
 from imagekiln.steps.runs.rounds import resolve_run
-from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.templates.metrics import (
-    COST,
-    GPU_USES,
-    SPENT_FIGURES,
-    WORKFLOW_UID_VARIABLE,
-)
+from imagekiln.workflows.templates.metrics import COST, GPU_USES, SPENT_FIGURES
 
 DECIMALS = 3
 MAX_ROUNDED = len(GPU_USES) * 10**-DECIMALS  # what rounding a claim may leave of a total
@@ -44,7 +38,7 @@ Amounts = Mapping[str, Amount]
 class Claims:
     """What was claimed of a run's spending: by workflow, the latest last, and otherwise.
 
-    `settled` has what older versions exported, and claims that are not exported again.
+    `settled` has claims that are not exported again.
     """
 
     settled: Amounts = field(default_factory=dict)
@@ -85,15 +79,15 @@ class SpendingExport:
     problem: KilnError | None = None
 
     @classmethod
-    def begin(cls, run: str, environment: Mapping[str, str]) -> Self:
+    def begin(cls, run: str, workflow: str, attempt: str) -> Self:
         """Prepare the claim of a workflow, before the aggregation writes a summary.
 
         Where Argo retries a workflow that has ended, attempts count from 0 again, and its claim has
         reached the counters: the next one is on top of it. Should the first pod be lost before it
         gets here, the second one takes that claim for its own, which is then exported again.
         """
-        export = cls(run, environment.get(WORKFLOW_UID_VARIABLE, ""))
-        is_first_try = environment.get(ATTEMPT_VARIABLE, "0") in ("", "0")
+        export = cls(run, workflow)
+        is_first_try = attempt in ("", "0")
         settle = partial(Claims.settle, workflow=export.workflow)
         try:
             store = _open_run_folder(run)
@@ -173,7 +167,7 @@ def _change_claims(store: Store, change: Callable[[Claims], Claims]) -> Claims:
     """Add an entry with the changed claims, unless nothing changes, and return them."""
     for _ in range(MAX_TRIES):
         entries = count_entries(store, claims_key)
-        claims = _read_entry(store, entries - 1) if entries else _claims_of_older_versions(store)
+        claims = _read_entry(store, entries - 1) if entries else Claims()
         changed = change(claims)
         if entries and changed == claims:
             return claims
@@ -193,12 +187,6 @@ def _read_entry(store: Store, number: int) -> Claims:
         raise BadInput(
             f"{store.uri_of(key)}: is damaged. Delete it and the entries after it."
         ) from error
-
-
-def _claims_of_older_versions(store: Store) -> Claims:
-    """What versions without entries have exported: all that the summary has."""
-    summary = _find_summary(store)
-    return Claims() if summary is None else Claims(spending_of(summary))
 
 
 def _find_summary(store: Store) -> Summary | None:

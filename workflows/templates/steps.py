@@ -14,7 +14,6 @@ from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.dag import gpu_lock
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
-    WORKFLOW_UID_VARIABLE,
     outcome_metrics,
     plan_metrics,
     run_outputs,
@@ -175,10 +174,14 @@ def aggregate_step(profile: Profile) -> Container:
     """Account for every planned image."""
     step = StepCommand(
         "aggregate",
-        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        # By its id, a further try of this workflow is told from another one.
+        [
+            "aggregate",
+            *("--outputs", OUTPUTS_FOLDER, "--workflow", "{{workflow.uid}}"),
+            *("--", RUN_INPUT),
+        ],
         profile.steps.image,
         inputs=("run",),
-        env={WORKFLOW_UID_VARIABLE: "{{workflow.uid}}"},
         # Argo stops at the first that is missing and has no default: an incomplete run has no `ok`.
         outputs=[_output_parameter("figures"), _output_parameter("ok")],
         secrets=STORAGE_SECRETS,
@@ -217,23 +220,26 @@ def publish_step(profile: Profile) -> Container:
 def report_step(profile: Profile) -> Container:
     """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
-    outputs = {
-        f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.parameters.{name}}}}}"
-        for name in GLOBAL_OUTPUTS
+    # Names and numbers only: a URI of a user's and messages are in the environment.
+    options = {
+        "workflow": "{{workflow.namespace}}/{{workflow.name}}",
+        "status": "{{workflow.status}}",
+        "labels": "{{workflow.labels.json}}",
+        "created-at": "{{workflow.creationTimestamp.s}}",
+        "job": "{{workflow.outputs.parameters.job_name}}",
+        "images": "{{workflow.outputs.parameters.images}}",
+        "figures": "{{workflow.outputs.parameters.figures}}",
     }
-    report_node = {"IMAGEKILN_REPORT_NODE": REPORT_NODE} if profile.report_artifact else {}
+    if profile.report_artifact:
+        options["report-node"] = REPORT_NODE
+    arguments = [f"--{name}={value}" for name, value in options.items()]
     step = StepCommand(
         "report",
-        ["outcome", "--outputs", OUTPUTS_FOLDER],
+        ["outcome", "--outputs", OUTPUTS_FOLDER, *arguments],
         profile.steps.image,
         env={
-            "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
-            "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_LABELS": "{{workflow.labels.json}}",
-            "IMAGEKILN_CREATED_AT": "{{workflow.creationTimestamp.s}}",
-            **outputs,
-            **report_node,
+            "IMAGEKILN_RUN": ENDED_RUN,
         },
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,

@@ -154,12 +154,6 @@ def test_address_without_a_bucket_is_no_folder(command: list[str]) -> None:
     assert _refused(*command) == "s3://: names no bucket. Write s3://bucket/folder."
 
 
-def test_outcome_outside_of_a_workflow() -> None:
-    assert _refused("outcome") == (
-        "IMAGEKILN_STATUS is not set. Only the exit handler of a workflow has it."
-    )
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "command",

@@ -155,5 +155,5 @@ def test_report_on_a_full_disk_is_worth_another_try(tmp_path: Path) -> None:
 
 def test_full_disk_hides_no_end_of_an_aggregation(tmp_path: Path) -> None:
     (tmp_path / "figures").symlink_to("/dev/full")
-    export = SpendingExport.begin(finished(tmp_path / "run").uri, {})
+    export = SpendingExport.begin(finished(tmp_path / "run").uri, "a", "0")
     write_figures(tmp_path, export, is_counted=True)

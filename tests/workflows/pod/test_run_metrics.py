@@ -19,7 +19,7 @@ from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.run_metrics import run_metric_values
+from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
 from imagekiln.workflows.pod.spending_export import (
     CLAIMS_TYPE_ADAPTER,
     MAX_ENTRY_BYTES,
@@ -31,26 +31,25 @@ from imagekiln.workflows.templates.metrics import (
     GPU_USES,
     IMAGE_STATUSES,
     SPENT_FIGURES,
-    WORKFLOW_UID_VARIABLE,
     run_outputs,
 )
 from tests.runs import IMAGES, encoded, fill, finished, not_ok, planned
 
 NOW = 1_800_000_000.0
-ENDED = {
-    "IMAGEKILN_JOB_NAME": "postcards",
-    "IMAGEKILN_IMAGES": "20",
-    "IMAGEKILN_CREATED_AT": str(int(NOW) - 90),
-    "IMAGEKILN_LABELS": '{"imagekiln.dev/job": "of-the-label"}',
-}
+ENDED = EndedWorkflow(
+    job="postcards",
+    images="20",
+    created_at=str(int(NOW) - 90),
+    labels='{"imagekiln.dev/job": "of-the-label"}',
+)
 # What the exit handler's pod has where planning failed or never came to pass.
-UNSET = {
-    "IMAGEKILN_JOB_NAME": "{{workflow.outputs.parameters.job_name}}",
-    "IMAGEKILN_IMAGES": "{{workflow.outputs.parameters.images}}",
-    "IMAGEKILN_FIGURES": "{{workflow.outputs.parameters.figures}}",
-    "IMAGEKILN_LABELS": "{{workflow.labels.json}}",
-    "IMAGEKILN_CREATED_AT": "{{workflow.creationTimestamp.s}}",
-}
+UNSET = EndedWorkflow(
+    job="{{workflow.outputs.parameters.job_name}}",
+    images="{{workflow.outputs.parameters.images}}",
+    figures="{{workflow.outputs.parameters.figures}}",
+    labels="{{workflow.labels.json}}",
+    created_at="{{workflow.creationTimestamp.s}}",
+)
 
 
 def _generated(tmp_path: Path) -> Store:
@@ -66,17 +65,15 @@ def _aggregate(
 ) -> dict[str, float]:
     """The figures that a try of a workflow's aggregation leaves."""
     folder = Path(run.uri).parent / "outputs"
-    environment = {WORKFLOW_UID_VARIABLE: workflow, ATTEMPT_VARIABLE: str(attempt)}
-    command = ["aggregate", "--outputs", str(folder), *options, "--", run.uri]
-    result = CliRunner(env=environment).invoke(main, command)
+    command = ["aggregate", "--outputs", str(folder), *options, "--workflow", workflow, run.uri]
+    result = CliRunner(env={ATTEMPT_VARIABLE: str(attempt)}).invoke(main, command)
     assert result.exit_code == 0, result.output
     figures: dict[str, float] = json.loads((folder / "figures").read_text())
     return figures
 
 
 def _begin(run: Store, workflow: str, attempt: int = 0) -> SpendingExport:
-    environment = {WORKFLOW_UID_VARIABLE: workflow, ATTEMPT_VARIABLE: str(attempt)}
-    return SpendingExport.begin(run.uri, environment)
+    return SpendingExport.begin(run.uri, workflow, str(attempt))
 
 
 def _summary_of(run: Store, seconds: float) -> Summary:
@@ -90,8 +87,8 @@ def _spent(figures: Mapping[str, float]) -> float:
     return sum(figures[name] for name in ("drawing", "loading", "idle", "repeated"))
 
 
-def _values(environment: dict[str, str]) -> dict[str, str]:
-    values = run_metric_values(environment, NOW)
+def _values(ended: EndedWorkflow) -> dict[str, str]:
+    values = run_metric_values(ended, NOW)
     assert set(values) == set(run_outputs())
     for name, text in values.items():
         assert name == "job" or float(text) >= 0
@@ -102,7 +99,7 @@ def test_metrics_of_a_run_are_those_of_its_summary(tmp_path: Path) -> None:
     run = _generated(tmp_path)
     figures = _aggregate(run, "--price", "3600")
     summary = load_summary(run)
-    values = _values(ENDED | {"IMAGEKILN_FIGURES": json.dumps(figures)})
+    values = _values(replace(ENDED, figures=json.dumps(figures)))
     assert values["job"] == "postcards"
     assert values["seconds"] == "90"
     assert float(values["ended_at"]) == NOW
@@ -120,7 +117,7 @@ def test_images_by_status_add_up_to_those_that_were_planned(tmp_path: Path) -> N
     losers = {place: not_ok(place, "outscored") for place in range(80) if place % 4}
     fill(best, losers | dict.fromkeys(range(0, 80, 4), winner))
     figures = _aggregate(open_store(best.uri))
-    values = _values(ENDED | {"IMAGEKILN_FIGURES": json.dumps(figures)})
+    values = _values(replace(ENDED, figures=json.dumps(figures)))
     assert (values["ok"], values["outscored"]) == ("20", "60")
     assert sum(float(values[status]) for status in IMAGE_STATUSES) == best.plan.counts.images
 
@@ -201,11 +198,7 @@ def test_no_claim_is_lost_where_many_workflows_claim_at_once(
 
 HOSTILE = {
     "no JSON": b"\xff\0{",
-    "deep": b"[" * 60_000,
-    "large": b'{"settled": {' + b'"a": 1, ' * 10_000 + b'"b": 1}}',
     "negative": b'{"settled": {"drawing": -5}}',
-    "infinite": b'{"settled": {"drawing": 1e999}}',
-    "no amounts": b'{"settled": {}, "by_workflow": {"a": 5}}',
 }
 
 
@@ -282,17 +275,9 @@ def test_a_try_that_leaves_a_summary_and_no_figures_takes_nothing_away(tmp_path:
     assert _spent(_aggregate(run, attempt=1)) > 0
 
 
-def test_what_versions_without_that_object_exported_is_in_the_summary(tmp_path: Path) -> None:
-    run = _generated(tmp_path)
-    _aggregate(run)
-    run.remove(claims_key(1))
-    run.remove(claims_key(0))
-    assert _spent(_aggregate(run, workflow="b")) == 0
-
-
 def test_images_of_a_run_that_was_not_aggregated_are_missing() -> None:
-    for unset in ("{}", UNSET["IMAGEKILN_FIGURES"], "", "[1]", '{"ok": "x"}'):
-        values = _values(ENDED | {"IMAGEKILN_FIGURES": unset})
+    for unset in ("{}", UNSET.figures, "", "[1]", '{"ok": "x"}'):
+        values = _values(replace(ENDED, figures=unset))
         assert (values["ok"], values["missing"]) == ("0", "20")
 
 
@@ -303,10 +288,10 @@ def test_run_that_was_never_planned_has_numbers_too() -> None:
 
 
 def test_job_that_was_never_planned_is_named_by_its_workflow() -> None:
-    label = {"IMAGEKILN_LABELS": ENDED["IMAGEKILN_LABELS"]}
-    assert _values(UNSET | label)["job"] == "of-the-label"
-    assert _values(UNSET | label | {"IMAGEKILN_JOB_NAME": "unknown"})["job"] == "of-the-label"
-    assert _values(UNSET | {"IMAGEKILN_LABELS": '{"a": "b"}'})["job"] == "unknown"
+    labeled = replace(UNSET, labels=ENDED.labels)
+    assert _values(labeled)["job"] == "of-the-label"
+    assert _values(replace(labeled, job="unknown"))["job"] == "of-the-label"
+    assert _values(replace(UNSET, labels='{"a": "b"}'))["job"] == "unknown"
 
 
 def test_incomplete_run_leaves_figures_and_the_exit_handler_a_value_of_every_metric(
@@ -319,8 +304,8 @@ def test_incomplete_run_leaves_figures_and_the_exit_handler_a_value_of_every_met
     assert aggregated.exit_code == 3, aggregated.output
 
     figures = (folder / "figures").read_text()
-    ended = CliRunner(env=ENDED | {"IMAGEKILN_FIGURES": figures, "IMAGEKILN_STATUS": "Failed"})
-    assert ended.invoke(main, ["outcome", "--outputs", str(folder)]).exit_code == 0
+    command = ["outcome", "--outputs", str(folder), "--status=Failed", f"--figures={figures}"]
+    assert CliRunner().invoke(main, [*command, "--images=20"]).exit_code == 0
     values = {name: (folder / name).read_text() for name in run_outputs()}
     assert (values["ok"], values["failed"], values["missing"]) == ("19", "1", "0")
 

@@ -305,9 +305,8 @@ def test_pods_that_count_money_know_whether_images_are_generated_on_spot_nodes(n
 
 def test_notification_links_to_the_node_that_has_the_report() -> None:
     templates = {template["name"]: template for template in _template("gpu")["spec"]["templates"]}
-    variables = templates["report"]["container"]["env"]
-    environment = {variable["name"]: variable.get("value") for variable in variables}
-    place, _, task = environment["IMAGEKILN_REPORT_NODE"].rpartition(".")
+    *_, option = templates["report"]["container"]["args"]
+    place, _, task = option.removeprefix("--report-node=").rpartition(".")
     dag = templates[{"": "main", "onExit": "finish"}[place]]["dag"]
     (template,) = [node["template"] for node in dag["tasks"] if node["name"] == task]
     artifacts = templates[template]["outputs"]["artifacts"]
@@ -324,9 +323,21 @@ def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
     assert [output["name"] for output in outputs] == ["figures", "ok"]
 
 
+NAMES_AND_NUMBERS = {
+    "{{workflow.uid}}",
+    "--workflow={{workflow.namespace}}/{{workflow.name}}",
+    "--status={{workflow.status}}",
+    "--labels={{workflow.labels.json}}",
+    "--created-at={{workflow.creationTimestamp.s}}",
+    "--job={{workflow.outputs.parameters.job_name}}",
+    "--images={{workflow.outputs.parameters.images}}",
+    "--figures={{workflow.outputs.parameters.figures}}",
+}
+
+
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
     inputs = ("run", "shard", "judge", "stage")
-    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
+    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs} | NAMES_AND_NUMBERS
     for name in ("gpu", "cached-claim", "gpu-4"):
         rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
         for template in cast("dict[str, Any]", rewriting)["spec"]["templates"]:
