@@ -27,7 +27,6 @@ from imagekiln.steps.job.sizes import DEFAULT_PART_IMAGES
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
-    MAX_TUNING_NAME_CHARS,
     BatchRate,
     TuningEntry,
     TuningKey,
@@ -49,7 +48,6 @@ from imagekiln.steps.runs.plan import (
     PlanCounts,
     creation_time,
 )
-from imagekiln.steps.runtime.sanitize import truncate_text
 
 TRIAL_PROMPT = (
     "a photograph of a lighthouse on a cliff above the sea, waves below it, "
@@ -95,7 +93,7 @@ class TuningTarget:
     ) -> TuningEntry:
         """The file's entry for a size, from a search that has just ended."""
         return TuningEntry(
-            model=truncate_text(self.job.model.id, MAX_TUNING_NAME_CHARS - 50),
+            model=self.job.model.id,
             digest=self.digest,
             dtype=self.job.model.dtype,
             speed=self.speed,

@@ -52,7 +52,8 @@ def test_what_a_setting_takes_is_read_from_its_type() -> None:
     ]
     assert all(accepts_type(Job, path, str) for path in texts)
     assert not any(
-        accepts_type(Job, path, str) for path in [("format",), ("model",), ("carry",), ("nowhere",)]
+        accepts_type(Job, path, str)
+        for path in [("skip_existing",), ("model",), ("carry",), ("nowhere",)]
     )
     assert [
         path for path in [("prompts",), ("carry",), ("name",)] if accepts_type(Job, path, tuple)

@@ -54,7 +54,7 @@ def test_an_encoding_reads_back_from_its_stored_form(encoding: Encoding) -> None
         ({"kind": 3}, 'encoding.kind is "3"; write one of png, jpeg, webp.'),
         (
             {"kind": "jpeg", "quality": 0},
-            "encoding.quality is 0; write a whole number from 1 to 100.",
+            "encoding.quality is 0; it should be greater than or equal to 1.",
         ),
         (
             {"kind": "jpeg", "subsampling": 411},
