@@ -33,8 +33,8 @@ from imagekiln.steps.imaging.input_images import (
     RejectedImage,
     open_input_image,
 )
+from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.prices import read_price_file
 from imagekiln.steps.job.reader import read_job, validate_job
 from imagekiln.steps.job.tuning_file import parse_tuning_file

@@ -14,7 +14,7 @@ from imagekiln.steps.runs.damage import damage_error
 from imagekiln.steps.runs.parquet_format import image_table_schema
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import IMAGE_FIELD, from_parquet, parse_parquet
-from imagekiln.steps.runs.tar_members import iter_members
+from imagekiln.steps.runs.webdataset_format import iter_members
 from imagekiln.steps.storage.store import Store
 
 BATCH_ROWS = 16

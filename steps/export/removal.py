@@ -24,9 +24,8 @@ from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parquet_format import image_table_options
 from imagekiln.steps.runs.tables import parse_parquet, to_parquet
-from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.runs.turns import TurnStore
-from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE
+from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE, iter_members
 from imagekiln.steps.storage.store import Store
 
 

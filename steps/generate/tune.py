@@ -22,9 +22,8 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.trial import TUNE_AGAIN, Trial, TrialBudget
 from imagekiln.steps.job.columns import MAX_IMAGE_PIXELS
+from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, SpeedSettings
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.sizes import DEFAULT_PART_IMAGES
-from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
     BatchRate,

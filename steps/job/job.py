@@ -12,6 +12,14 @@ from imagekiln.steps.job.adapters import (
     LoraSettings,
 )
 from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
+from imagekiln.steps.job.execution import (
+    BatchSettings,
+    BudgetSettings,
+    JobLimits,
+    PartSettings,
+    ShardSettings,
+    SpeedSettings,
+)
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
     ImageReference,
@@ -26,7 +34,6 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
-from imagekiln.steps.job.limits import BudgetSettings, JobLimits
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
@@ -42,8 +49,6 @@ from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
-from imagekiln.steps.job.sizes import BatchSettings, PartSettings, ShardSettings
-from imagekiln.steps.job.speed import SpeedSettings
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 

@@ -7,6 +7,7 @@ import yaml
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import (
     Dtype,
     NonEmptyText,
@@ -16,7 +17,6 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.settings_file import parse_settings, validate_settings
-from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.storage.uri import decode_text, locate_object
 
 TUNING_VERSION = 1

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model

@@ -10,10 +10,10 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import normalize_gpu
-from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount, read_or_none
 from imagekiln.steps.runs.keys import RATE_KEY
 from imagekiln.steps.runs.plan import Plan

@@ -286,7 +286,6 @@ def _generate_several(
     hidden=True,
     help="Write the number of good images here, for Argo.",
 )
-@cloup.option("--workflow", default="", hidden=True, help="The id of the workflow that does it.")
 @format_option
 def aggregate(
     run: str,
@@ -295,7 +294,6 @@ def aggregate(
     price: float | None,
     prices: str | None,
     outputs: str | None,
-    workflow: str,
     output_format: str,
 ) -> None:
     """Write a run's manifest, summary, report and _SUCCESS.
@@ -303,20 +301,15 @@ def aggregate(
     Accounts for every planned image. Exits with 3 where images are missing, or more of them are
     not ok than the job accepts.
     """
-    import os
-
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, add_log_context
-    from imagekiln.workflows.cli.terminal import print_note
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
-    from imagekiln.workflows.pod.run_metrics import write_figures
-    from imagekiln.workflows.pod.spending_export import SpendingExport
+    from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
 
     add_log_context("aggregate", run)
-    attempt = os.environ.get(ATTEMPT_VARIABLE, "")
-    export = SpendingExport.begin(run, workflow, attempt) if outputs else None
+    spent_before = read_spending(run) if outputs else None
     is_counted = False
     try:
         summary = aggregate_run(run, failed_share, accept, price, prices)
@@ -324,12 +317,9 @@ def aggregate(
     except Incomplete:
         is_counted = True
         raise
-    finally:  # an incomplete run has figures too, and any other what an earlier try has claimed
-        if outputs and export is not None:
-            write_figures(Path(outputs), export, is_counted=is_counted)
-            if export.problem is not None:
-                reason = " ".join(str(export.problem).splitlines())
-                print_note(f"The GPU time and cost that Argo's counters lack are unknown: {reason}")
+    finally:  # an incomplete run has figures too
+        if outputs:
+            write_figures(Path(outputs), run, spent_before, is_counted=is_counted)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output_format, format_summary)

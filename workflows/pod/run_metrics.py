@@ -5,14 +5,19 @@ of every metric from it (`workflows/templates/metrics.py`), also where it is mis
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps.errors import KilnError
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.storage import open_store
 from imagekiln.workflows.pod.outputs import write_parameters
-from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.metrics import (
+    COST,
+    GPU_USES,
     IMAGE_STATUSES,
     JOB_OUTPUT,
     SPENT_FIGURES,
@@ -21,6 +26,7 @@ from imagekiln.workflows.templates.metrics import (
 from imagekiln.workflows.templates.workflow import JOB_LABEL
 
 MISSING = "missing"
+DECIMALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +46,51 @@ class EndedWorkflow:
     report_node: str = ""
 
 
-def write_figures(folder: Path, export: SpendingExport, *, is_counted: bool) -> None:
+def read_spending(run: str) -> dict[str, float] | None:
+    """GPU seconds by use, and the cost of all, as the run's last aggregation had them.
+
+    Zeros before the first one; None if that is unknown.
+    """
+    with suppress(KilnError):
+        summary = _find_summary(run)
+        return dict.fromkeys(SPENT_FIGURES, 0.0) if summary is None else _spending_of(summary)
+    return None
+
+
+def write_figures(
+    folder: Path, run: str, before: Mapping[str, float] | None, *, is_counted: bool
+) -> None:
     """Write what one aggregation adds to the metrics of its job; nothing without a summary.
 
-    Images are those of the run, where this aggregation counted them. GPU time and cost are
-    counters, and a summary's are of all attempts so far: of these, what no other workflow exports,
-    and nothing where that is unknown.
+    Images are those of the run, if this aggregation counted them. GPU time and cost are counters,
+    and a summary has those of all attempts so far: they grow by what it has more than `before`.
     """
-    summary = export.read_summary()
-    if summary is None:
-        return
-    counted = IMAGE_STATUSES if is_counted else ()
-    images = {status: summary.statuses.get(status, 0) for status in counted}
-    figures = json.dumps({**images, **export.end(summary)})
     with suppress(KilnError):  # how the aggregation ended matters more
-        write_parameters(folder, {"figures": figures})
+        summary = _find_summary(run)
+        if summary is None:
+            return
+        counted = IMAGE_STATUSES if is_counted else ()
+        figures: dict[str, float] = {status: summary.statuses.get(status, 0) for status in counted}
+        if before is not None:
+            spent = _spending_of(summary)
+            figures |= {
+                name: round(max(0.0, spent[name] - before[name]), DECIMALS) for name in spent
+            }
+        write_parameters(folder, {"figures": json.dumps(figures)})
+
+
+def _find_summary(run: str) -> Summary | None:
+    """The summary of a run, or of the run of a round; None if there is none."""
+    with suppress(Missing, BadInput):
+        root, *_ = resolve_run(run)
+        return load_summary(open_store(root))
+    return None
+
+
+def _spending_of(summary: Summary) -> dict[str, float]:
+    gpu_seconds = summary.spending.gpu_seconds
+    by_use = {use: getattr(gpu_seconds, use) for use in GPU_USES}
+    return {**by_use, COST: summary.cost or 0.0}
 
 
 def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:

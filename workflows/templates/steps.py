@@ -174,12 +174,7 @@ def aggregate_step(profile: Profile) -> Container:
     """Account for every planned image."""
     step = StepCommand(
         "aggregate",
-        # By its id, a further try of this workflow is told from another one.
-        [
-            "aggregate",
-            *("--outputs", OUTPUTS_FOLDER, "--workflow", "{{workflow.uid}}"),
-            *("--", RUN_INPUT),
-        ],
+        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
         # Argo stops at the first that is missing and has no default: an incomplete run has no `ok`.

@@ -43,7 +43,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
 from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.runs.image import (

@@ -13,14 +13,19 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.late_shards import find_late_shards, parts_to_help_with, shard_shapes
+from imagekiln.steps.generate.late_shards import (
+    find_late_shards,
+    mark_begun,
+    mark_finished,
+    parts_to_help_with,
+    shard_shapes,
+)
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import load_stats
-from imagekiln.steps.runs.work_marks import mark_begun, mark_finished
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store

@@ -270,7 +270,8 @@ def test_mistake_in_set_is_reported_with_the_option(change: str, message: str) -
 
 def test_mistake_in_the_environment_is_reported_with_the_variable() -> None:
     assert _message(JOB, IMAGEKILN__DEFAULTS__STEPS="x") == (
-        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; it should be a valid integer, unable to parse string as an integer.'
+        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; it should be a valid integer, '
+        "unable to parse string as an integer."
     )
     assert (
         _message(JOB, IMAGEKILN__="x")

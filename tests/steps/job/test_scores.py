@@ -51,7 +51,7 @@ def test_a_job_without_scores_says_nothing_of_them() -> None:
         ({"scores": {"a": CLIP}, "keep": "the best"}, "write it as: best 1 of 4"),
         (
             {"scores": {"a": CLIP}, "keep": "best 1 of 99 by a"},
-            "it should be less than or equal to 16",
+            "should be less than or equal to 16",
         ),
         ({"scores": {"ok": CLIP}}, "scores.ok has the name of a column"),
         ({"scores": {"blank": CLIP}}, "scores.blank has the name of a column"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce

@@ -18,7 +18,6 @@ from imagekiln.workflows.pod.outputs import (
     write_plan_outputs,
 )
 from imagekiln.workflows.pod.run_metrics import write_figures
-from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.child_workflows import MAX_PODS, PodSplit, split_pods
 from tests.jobs import files
 from tests.runs import finished, planned
@@ -155,5 +154,4 @@ def test_report_on_a_full_disk_is_worth_another_try(tmp_path: Path) -> None:
 
 def test_full_disk_hides_no_end_of_an_aggregation(tmp_path: Path) -> None:
     (tmp_path / "figures").symlink_to("/dev/full")
-    export = SpendingExport.begin(finished(tmp_path / "run").uri, "a", "0")
-    write_figures(tmp_path, export, is_counted=True)
+    write_figures(tmp_path, finished(tmp_path / "run").uri, None, is_counted=True)

@@ -17,8 +17,7 @@ from click.testing import CliRunner, Result
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.terms import budget_error
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.links import Links
-from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
+from imagekiln.workflows.pod.outcome import Links, WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
 
 pytestmark = pytest.mark.usefixtures("retries_at_once")

@@ -324,7 +324,6 @@ def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
 
 
 NAMES_AND_NUMBERS = {
-    "{{workflow.uid}}",
     "--workflow={{workflow.namespace}}/{{workflow.name}}",
     "--status={{workflow.status}}",
     "--labels={{workflow.labels.json}}",

@@ -29,7 +29,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
 )
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.step import generate_shard
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runtime.progress import NoProgress
