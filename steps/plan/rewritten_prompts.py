@@ -37,13 +37,12 @@ class NotRewritten(BadInput):
 class RewrittenInput:
     """The files with the prompts as they are drawn, and what the plan says of their texts.
 
-    `parts` are those that had the texts. `missing` counts the prompts that are still to be
+    `missing` counts the prompts that are still to be
     rewritten, which no plan has.
     """
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
-    parts: frozenset[str] = frozenset()
     missing: int = 0
 
 
@@ -52,20 +51,17 @@ def rewrite_input(
 ) -> RewrittenInput:
     """The files with rewritten prompts, where the job asks for them.
 
-    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten. Raises
-    TryAgain where the texts are removed meanwhile.
+    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten.
     """
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
     prompts = collect_prompts(files)
     rewriting = open_rewriting(job, settings)
-    texts, parts = read_texts_of(rewriting, prompts)
+    texts = read_texts_of(rewriting, prompts)
     if rewriter is not None and len(texts) < len(prompts):
         rewriter(job, prompts)
-        texts, parts = read_texts_of(rewriting, prompts)
-        if len(texts) < len(prompts):
-            raise rewriting.removed_error()
+        texts = read_texts_of(rewriting, prompts)
     if len(texts) < len(prompts):
         raise NotRewritten(
             f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
@@ -74,23 +70,11 @@ def rewrite_input(
         )
     prompt_texts = gather_texts(settings, texts)
     rewritten_files = _replace_prompts(files, prompt_texts)
-    if not prompts:  # planning says why all rows are rejected
-        return RewrittenInput(rewritten_files)
     model = rewriting.read_model()
-    if model is None:  # it was there when the texts were read
-        raise rewriting.removed_error()
+    if model is None:  # of no prompts: planning says why all rows are rejected
+        return RewrittenInput(rewritten_files)
     facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
-    return RewrittenInput(rewritten_files, facts, parts)
-
-
-def require_texts(job: Job, rewritten: RewrittenInput) -> None:
-    """Raise TryAgain where the texts that were read are removed meanwhile, as by `gc`.
-
-    Its run would be whole. But the job, if it has no `run_id`, finds it by texts that may come out
-    otherwise.
-    """
-    if job.rewrite is not None and rewritten.parts:
-        open_rewriting(job, job.rewrite).require_parts(rewritten.parts)
+    return RewrittenInput(rewritten_files, facts)
 
 
 def count_prompts_to_rewrite(job: Job) -> int:
@@ -107,7 +91,7 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
     if settings is None:
         return RewrittenInput(files)
     prompts = collect_prompts(files)
-    texts, _ = read_texts_of(open_rewriting(job, settings), prompts)
+    texts = read_texts_of(open_rewriting(job, settings), prompts)
     rewritten = _replace_prompts(files, gather_texts(settings, texts))
     return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
 
@@ -130,19 +114,15 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
     return prompts
 
 
-def read_texts_of(
-    rewriting: Rewriting, prompts: set[str]
-) -> tuple[dict[str, RewrittenText], frozenset[str]]:
-    """The texts of these prompts that are committed, and the keys of the parts that have them."""
+def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+    """The texts of these prompts that are committed."""
     texts: dict[str, RewrittenText] = {}
-    parts = set[str]()
     for part, own in rewriting.divide(prompts):
         part_texts = rewriting.read_part(part)
         if part_texts is not None:
             pairs = zip(part.prompts, part_texts, strict=True)
             texts.update((prompt, text) for prompt, text in pairs if prompt in own)
-            parts.add(part.key)
-    return texts, frozenset(parts)
+    return texts
 
 
 def _drawable_prompts(cells: pa.Array) -> pa.Array:

@@ -33,7 +33,6 @@ from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import (
     PromptRewriter,
     RewrittenInput,
-    require_texts,
     rewrite_input,
 )
 from imagekiln.steps.plan.run_time import RunTime
@@ -172,7 +171,6 @@ def make_plan(
             if existing is not None:
                 require_same_shards(store, existing, draft)
                 TurnStore(store)  # a removal that goes on, or was frozen, ends here
-            require_texts(job, rewritten)
             plan = write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
             record_expectation(store, time, terms, spot=is_spot_node())

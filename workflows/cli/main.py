@@ -32,7 +32,7 @@ from imagekiln.workflows.cli import (
     steps,
 )
 from imagekiln.workflows.cli.streams import OutputLost
-from imagekiln.workflows.cli.terminal import print_failure, print_note
+from imagekiln.workflows.cli.terminal import print_failure
 
 SECTIONS = (
     cloup.Section(
@@ -130,7 +130,6 @@ class KilnGroup(cloup.Group):
 
     def _invoke(self, ctx: click.Context) -> object:
         try:
-            _note_ignored_variables()
             with (
                 _explain_lost_folder(),
                 explained_by(explain_lack_of_threads),
@@ -166,18 +165,6 @@ def _explain_lost_folder() -> Iterator[None]:
                 "and run it again."
             ) from error
         raise
-
-
-def _note_ignored_variables() -> None:
-    """Print a note for each variable that looks like a setting and is none."""
-    names = [name for name in os.environ if name.startswith("IMAGEKILN_")]
-    if all(name.startswith("IMAGEKILN__") for name in names):
-        return  # so that commands start fast
-
-    from imagekiln.steps.job.reader import find_ignored_variables
-
-    for sentence in find_ignored_variables(os.environ):
-        print_note(sentence)
 
 
 @cloup.group(

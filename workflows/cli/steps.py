@@ -403,8 +403,8 @@ def outcome(outputs: str | None, **facts: str) -> None:
 def publish(outputs: str) -> None:
     """Give Argo a run's report, for its page: its exit handler.
 
-    Reads the environment that the workflow's template sets. Ends with 75 where Argo's artifact
-    store does not answer, which changes nothing about the workflow or its dataset.
+    Reads the environment that the workflow's template sets. A failure changes nothing about the
+    workflow or its dataset.
     """
     import os
 

@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.reader import find_ignored_variables, read_job, validate_job
+from imagekiln.steps.job.reader import read_job, validate_job
 
 JOB = """\
 name: test
@@ -316,20 +316,3 @@ def test_plain_values_are_checked_without_a_file() -> None:
 def test_bare_on_and_off_are_words_though_yaml_reads_booleans(word: str) -> None:
     assert _read(JOB + f"speed: {{compile: {word}}}\n").speed.compile == word
     assert _read(JOB, f"speed.compile={word}").speed.compile == word
-
-
-def test_variables_that_set_nothing_for_want_of_an_underscore_are_found() -> None:
-    environment = {
-        "IMAGEKILN_LIMITS_FAILED_SHARE": "1",
-        "IMAGEKILN_MODEL_SIZE": "1",
-        "IMAGEKILN__MODEL__DTYPE": "float32",
-        "IMAGEKILN_RUN_ID": "a",
-        "IMAGEKILN_C2PA_CERTIFICATE": "b",
-        "MODEL_ID": "c",
-    }
-    assert find_ignored_variables(environment) == [
-        "IMAGEKILN_LIMITS_FAILED_SHARE: is ignored. "
-        "Write IMAGEKILN__LIMITS__FAILED_SHARE to set limits.failed_share.",
-        "IMAGEKILN_MODEL_SIZE: is ignored. "
-        "Variables that set something are named as IMAGEKILN__DEFAULTS__STEPS.",
-    ]

@@ -203,17 +203,6 @@ def test_check_that_was_not_tried_at_planning_is_noted() -> None:
     )
 
 
-def test_variable_that_lacks_an_underscore_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IMAGEKILN_DEFAULTS_STEPS", "3")
-    monkeypatch.setenv("IMAGEKILN_C2PA_KEY", "secret")
-    monkeypatch.setenv("IMAGEKILN_NAMESPACE", "images")
-    done = CliRunner().invoke(main, ["estimate", _job(PROMPTS)])
-    assert done.stderr == (
-        "IMAGEKILN_DEFAULTS_STEPS: is ignored. "
-        "Write IMAGEKILN__DEFAULTS__STEPS to set defaults.steps.\n"
-    )
-
-
 # The prompts.
 
 
