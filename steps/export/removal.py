@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.export.card import render_export_card
-from imagekiln.steps.export.checking import require_planned_images
 from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
@@ -121,11 +120,6 @@ def _replace_files(store: TurnStore, plan: ExportPlan, forgotten: pa.Array) -> N
             rest = _parquet_without(content, where, forgotten)
         else:
             rest = _tar_without(content, where, removed)
-        try:
-            require_planned_images(store, plan, number, rest, removed)
-        except BadInput:
-            store.require_turn()  # another removal may have taken more
-            raise
         if rest != content:
             store.replace(file.key, rest)
 

@@ -6,11 +6,10 @@ from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.runs.account import open_account
-from imagekiln.steps.runs.expectation import Expectation, write_expectation
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.run_rate import find_earlier_rate
+from imagekiln.steps.runs.run_rate import Expectation, find_earlier_rate, write_expectation
 from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.storage.store import Store
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.runs.amounts import read_or_none
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
-from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.store import Store, read_small
 
 # Raise it when older versions would misread statistics. Those of a newer version do not count.
 STATS_SCHEMA_VERSION = 1
@@ -245,3 +245,21 @@ def _add_energy(earlier: ShardStats, attempt: ShardStats) -> float | None:
     if earlier.energy_joules is None or attempt.energy_joules is None:
         return None
     return earlier.energy_joules + attempt.energy_joules
+
+
+MAX_AMOUNT = 1e18  # what exceeds it is damaged
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
+T = TypeVar("T")
+
+
+def read_or_none(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
+    """Figures of a run; None where there are none, or they are damaged or of another version.
+
+    Only figures are lost with them. Raises StorageRefused, TryAgain.
+    """
+    try:
+        return adapter.validate_json(read_small(store, key))
+    except StorageRefused:
+        raise
+    except (BadInput, ValidationError):
+        return None

@@ -17,8 +17,8 @@ from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.account import Account, Spent
-from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
+from imagekiln.steps.runs.run_rate import read_expectation
 from imagekiln.steps.runs.terms import read_terms
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
