@@ -31,7 +31,7 @@ from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.rewrite.language_model import LanguageModel, load_language_model
-from imagekiln.steps.rewrite.step import Share, rewrite
+from imagekiln.steps.rewrite.step import rewrite
 from imagekiln.steps.runs.drawn_parts import (
     is_drawn,
     pack_drawn_part,
@@ -90,7 +90,6 @@ class PublishedLife(Life):
         first = ForgetSelection(prompt_parts=(TAKEN_DOWN_FIRST,))
         later = ForgetSelection(prompt_parts=(TAKEN_DOWN_LATER,))
         return {
-            "rewrite share": lambda: rewrite(job, share=Share(1, 2)),
             "rewrite": lambda: rewrite(job),
             "plan": lambda: make_plan(job),
             "generate": lambda: draw_best(run, FAILED),
@@ -160,7 +159,7 @@ class PublishedLife(Life):
 @cache
 def _load_once(*_: object) -> LanguageModel:
     settings = RewriteSettings.model_validate(REWRITE | {"model": tiny_model()})
-    return load_language_model(settings, "cpu", 1)
+    return load_language_model(settings, "cpu")
 
 
 def load_safely(*_: object) -> LanguageModel:

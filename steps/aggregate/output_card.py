@@ -23,11 +23,12 @@ from imagekiln.steps.aggregate.card import (
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused
 from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.features import part_features, sample_features
 from imagekiln.steps.runs.keys import CARD_KEY
+from imagekiln.steps.runs.parquet_features import part_features
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import RunEntry, iter_successful, read_entries, register_run
 from imagekiln.steps.runs.shard import read_row_schema
+from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store

@@ -33,6 +33,8 @@ ENCODINGS_AS_FORMAT = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "web
 MIN_SIMILARITY = 0.6
 MIN_SIMILARITY_ELSEWHERE = 0.8
 MAX_VALUE_CHARS = 60
+# A value for all rows is meant more often than the name of a column, or a sweep.
+GROUPS_BESIDE = ("columns", "prompts")
 MAX_SEARCHED_CHARS = 4000  # for URLs with credentials
 REMEDIES = {
     "bool_parsing": "write true or false",
@@ -215,14 +217,13 @@ def _find_intended_settings(
     inner = [path for path in iter_setting_paths(root) if len(path) > 1]
     names = setting_names(root, group)
     if name not in names and (same := [path for path in inner if path[-1] == name]):
-        # A value for all rows is meant more often than the name of a column.
-        return [path for path in same if path[0] != "columns"] or same
-    if near := _closest(name, names):
+        return [path for path in same if path[0] not in GROUPS_BESIDE] or same
+    last_names = [str(path[-1]) for path in inner]
+    near = _closest(name, names)
+    matches = get_close_matches(name, [*names, *last_names], n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    if near and not {*matches} - {*names}:
         return [(*group, near)]
-    matches = get_close_matches(
-        name, [str(path[-1]) for path in inner], n=1, cutoff=MIN_SIMILARITY_ELSEWHERE
-    )
-    return [path for path in inner if path[-1] in matches]
+    return [path for path in inner if path[-1] in matches and path[0] not in GROUPS_BESIDE]
 
 
 def _describe_setting_of_other_kind(root: type[BaseModel], path: SettingPath) -> str:

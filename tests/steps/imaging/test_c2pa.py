@@ -25,7 +25,7 @@ c2pa = import_module("c2pa")  # it has no types to speak of
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> C2paSettings:
-    return C2paSettings(**certificates.write(tmp_path_factory.mktemp("certificates")))  # type: ignore[arg-type]
+    return C2paSettings(**certificates.write(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
@@ -93,7 +93,7 @@ def test_settings_that_cannot_sign_are_refused_before_any_image_is_drawn(
         with pytest.raises(
             BadInput, match=r"^c2pa: .* do not sign images \(.+\)\. Correct c2pa\."
         ) as caught:
-            C2paSigner(C2paSettings(**values), Png())  # type: ignore[arg-type]
+            C2paSigner(C2paSettings(**values), Png())
         assert "\n" not in str(caught.value)
         assert "PRIVATE" not in str(caught.value)
     with pytest.raises(BadInput, match=r"c2pa\.key: .*nowhere\.pem: no such file"):
