@@ -71,13 +71,13 @@ def _total_bytes(models: Sequence[ModelSettings]) -> int | None:
 
 def describe_download(job: Job, download: ModelDownload) -> str:
     """What the pods of a job download, in a sentence, and what to do."""
-    subject = "Every pod that rewrites prompts" if download.is_for_rewriting else "Every pod"
     size = "" if download.size is None else f", {download.size / GB:.1f} GB each"
-    pods = pluralize(download.pods, "pod")
-    return (
-        f"{subject} downloads {download.model} again{size}, {pods} at once. "
-        f"To download it once: {suggest_cache(job)}."
-    )
+    if download.is_for_rewriting:
+        told = f"The pod that rewrites prompts downloads {download.model} in every workflow{size}."
+    else:
+        pods = pluralize(download.pods, "pod")
+        told = f"Every pod downloads {download.model} again{size}, {pods} at once."
+    return f"{told} To download it once: {suggest_cache(job)}."
 
 
 def suggest_cache(job: Job) -> str:

@@ -51,7 +51,7 @@ def test_submitting_says_which_prompts_the_workflow_rewrites_first(
     )
     said: list[str] = []
     status = submit(job, argo=argo, report=said.append)
-    assert said[0].startswith(f"First, 2 pods rewrite 1 prompt with {model['id']}; ")
+    assert said[0].startswith(f"First, a pod rewrites 1 prompt with {model['id']}; ")
     assert ("WorkflowTemplate", NAMESPACE, "imagekiln-gpu-rewrite") in argo.objects
     assert argo.spec(status.name)["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
     rewrite(job)

@@ -43,7 +43,7 @@ def test_language_model_is_downloaded_by_the_pods_that_rewrite() -> None:
     job = postcards(rewrite={"model": {"id": "kiln/writer"}}, cluster=cluster)
     (download,) = list_downloads(job, GPU, sizes=False)
     assert describe_download(job, download).startswith(
-        "Every pod that rewrites prompts downloads kiln/writer again, 3 pods at once."
+        "The pod that rewrites prompts downloads kiln/writer in every workflow."
     )
     assert list_downloads(job, load_profile("cached-claim")) == []
 
