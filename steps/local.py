@@ -16,9 +16,9 @@ from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter
-from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop

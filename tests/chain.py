@@ -77,7 +77,6 @@ class Chain:
             "part": {"images": 8},
             "shard": {"images": 24},
             "device": "cpu",
-            "threads": 1,
         }
         self._job_file.write_text(yaml.safe_dump(job))
 

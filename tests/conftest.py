@@ -36,6 +36,14 @@ def one_creation_time() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute with one thread, here and in processes, so that bytes are equal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_description_of_s3() -> Iterator[None]:
     """Let all S3 clients share what is parsed for the first one: its files are a megabyte."""
     with pytest.MonkeyPatch.context() as patch:

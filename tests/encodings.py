@@ -5,13 +5,13 @@ import numpy as np
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
 
-LOSSLESS: tuple[Encoding, ...] = (Png(level=0), Png(), Webp(lossless=True))
+LOSSLESS: tuple[Encoding, ...] = (Png(), Webp(lossless=True))
 LOSSY: tuple[Encoding, ...] = (
     Jpeg(),
-    Jpeg(quality=100, progressive=True),
+    Jpeg(quality=100),
     Jpeg(quality=1, subsampling=420),
     Webp(),
-    Webp(quality=100, method=0),
+    Webp(quality=100),
 )
 ALL = (*LOSSLESS, *LOSSY)
 KINDS: tuple[Encoding, ...] = (Png(), Jpeg(), Webp())

@@ -54,7 +54,7 @@ def job(scratch: Path, output: str, images: int, **settings: object) -> Job:
         "part": {"images": PART},
     }
     return jobs.job(
-        scratch, prompts, output=output, run_id="run", device="cpu", threads=1, **(sizes | settings)
+        scratch, prompts, output=output, run_id="run", device="cpu", **(sizes | settings)
     )
 
 

@@ -97,7 +97,6 @@ class Setting:
             part={"images": self.part_images},
             shard={"images": self.shard_images},
             device="cpu",
-            threads=1,
         )
 
     def _best(self) -> dict[str, object]:

@@ -15,7 +15,6 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.job.tuning_file import throughput_settings
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.models.resolve import resolve_model
@@ -79,7 +78,6 @@ def settings(prompts: Path, output: str, **changes: object) -> dict[str, object]
         "part": {"images": 4},
         "shard": {"images": 8},
         "device": "cpu",
-        "threads": 1,
     }
     return plain | changes
 
@@ -174,7 +172,7 @@ def write_rate(
         run_id=run_id,
         digest=resolve_model(job).facts.digest,
         dtype=job.model.dtype,
-        speed=throughput_settings(job.speed),
+        speed=job.speed,
         device=device,
         images=images,
         work=float(images * SIDE * SIDE * job.defaults.steps),

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.counters import TopKCounter
+from imagekiln.steps.aggregate.image_counts import is_permanent
 from imagekiln.steps.errors import first_line
-from imagekiln.steps.runs.permanence import is_permanent
 from imagekiln.steps.runs.sidecar import to_rows
 from imagekiln.steps.runtime.sanitize import truncate_text
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.runs.permanence import permanent_mask
-
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
@@ -45,3 +43,30 @@ def count_images(manifest: pa.Table) -> ImageCounts:
 def _value_counts(column: pa.ChunkedArray) -> Counter[str]:
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
+
+
+PERMANENT_ERRORS = (
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "NotImplementedError",
+    "OverflowError",
+    "TypeError",
+    "ValueError",
+    "ZeroDivisionError",
+)
+PERMANENT_PATTERN = rf"^(?:{'|'.join(PERMANENT_ERRORS)}): "
+
+
+def is_permanent(error: str) -> bool:
+    """Whether another try ends with the same error."""
+    name, colon, _ = error.partition(": ")
+    return bool(colon) and name in PERMANENT_ERRORS
+
+
+def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:
+    """For each image of a manifest, whether it failed so that another try cannot mend it."""
+    has_permanent_error = pc.match_substring_regex(errors, PERMANENT_PATTERN)
+    is_failed = pc.equal(statuses, "failed")
+    return pc.and_(is_failed, pc.fill_null(has_permanent_error, False))

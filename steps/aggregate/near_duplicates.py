@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.job.gates import NEAR_DUPLICATE, NearDuplicateGate
+from imagekiln.steps.job.gates import MAX_HASH_DISTANCE, NEAR_DUPLICATE, Gate
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.tables import read_column, read_table, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -182,7 +182,7 @@ def _unpack_indices(packed: Hashes) -> Indices:
 class NearDuplicateMarker:
     """Collects the hashes of a run, 12 bytes an image, shard by shard; then marks duplicates."""
 
-    def __init__(self, gate: NearDuplicateGate | None) -> None:
+    def __init__(self, gate: Gate | None) -> None:
         """Begin with no image. Without a gate, nothing is collected and nothing marked."""
         self._gate = gate
         self._hashes: list[npt.NDArray[np.int64]] = []
@@ -204,7 +204,7 @@ class NearDuplicateMarker:
         if self._gate is None or not self._hashes:
             return
         hashes = np.concatenate(self._hashes)
-        matches = find_earlier_matches(hashes, self._gate.distance)
+        matches = find_earlier_matches(hashes, MAX_HASH_DISTANCE)
         del hashes
         duplicates = np.flatnonzero(matches >= 0)
         originals, original_of = np.unique(

@@ -37,13 +37,12 @@ from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
-from imagekiln.steps.runs.expectation import read_expectation
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
 from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run
-from imagekiln.steps.runs.run_rate import write_run_rate
+from imagekiln.steps.runs.run_rate import read_expectation, write_run_rate
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import to_parquet

@@ -23,10 +23,10 @@ from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.models.passes import NO_PASSES, PassSizes
 from imagekiln.steps.runs.account import NOTHING, Spent
 from imagekiln.steps.runs.drawn_sizes import sum_work
-from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.run_rate import Expectation
 from imagekiln.steps.runs.stats import (
     Count,
     ShardStats,

@@ -1,16 +1,25 @@
 """Copying the images of one file: read by ranges, compared with their hashes, written whole."""
 
+import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.errors import BadInput, Missing, StorageRefused
-from imagekiln.steps.export.image_files import open_image_file
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
+from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.source import ExportSource
+from imagekiln.steps.runs.parquet_format import (
+    image_column,
+    image_table_options,
+    image_table_schema,
+)
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
+from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE, build_samples
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
@@ -91,3 +100,62 @@ def _explain_damage(contents: Iterator[list[bytes]]) -> Iterator[Sequence[bytes]
             "Then run the same command again. An image that was generated anew may have other "
             "bytes: then export to another destination.",
         ) from error
+
+
+class OpenImageFile(Protocol):
+    """A file that images are appended to, and that is whole once it was finished."""
+
+    def add(self, rows: pa.Table, contents: Sequence[bytes], suffixes: Sequence[str]) -> None:
+        """Append images: their rows, the bytes of their files, and the suffixes of these."""
+
+    def finish(self) -> bytes:
+        """All bytes of the file, to which nothing is appended any more."""
+
+
+class ParquetFile:
+    """A Parquet file, with a row group for the images of each call."""
+
+    def __init__(self, rows: pa.Schema) -> None:
+        """Begin without images, whose rows will have this schema."""
+        self._schema = image_table_schema(rows)
+        self._sink = io.BytesIO()
+        options = image_table_options(self._schema)
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **options)
+
+    def add(self, rows: pa.Table, contents: Sequence[bytes], suffixes: Sequence[str]) -> None:
+        """Append images."""
+        image_ids = rows["image_id"].to_pylist()
+        names = list(map("".join, zip(image_ids, suffixes, strict=True)))
+        columns = [image_column(contents, names), *rows.columns]
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._writer.write_table(table.combine_chunks())
+
+    def finish(self) -> bytes:
+        """All bytes of the file."""
+        self._writer.close()
+        return self._sink.getvalue()
+
+
+class TarFile:
+    """A tar of samples: each image with its row as JSON and its prompt as text."""
+
+    def __init__(self) -> None:
+        """Begin without images."""
+        self._sink = io.BytesIO()
+
+    def add(self, rows: pa.Table, contents: Sequence[bytes], suffixes: Sequence[str]) -> None:
+        """Append images."""
+        for sample in build_samples(rows, contents, suffixes):
+            self._sink.write(sample or b"")
+
+    def finish(self) -> bytes:
+        """All bytes of the file."""
+        self._sink.write(END_OF_ARCHIVE)
+        return self._sink.getvalue()
+
+
+def open_image_file(kind: FileFormat, rows: pa.Schema) -> OpenImageFile:
+    """An empty file of this format, for rows with this schema."""
+    if kind == "parquet":
+        return ParquetFile(rows)
+    return TarFile()

@@ -4,12 +4,11 @@ Files that the hub has are not sent again: it knows by their hashes what is comm
 uploaded before a break. The manifest and the card come with the last commit.
 """
 
-import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,18 +17,14 @@ from imagekiln.steps.errors import (
     KilnError,
     Missing,
     TryAgain,
-    cut_name,
     explained_by,
     first_line,
 )
-from imagekiln.steps.export.checking import read_planned_manifest, require_planned_images
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
-from imagekiln.steps.export.manifest import cut_manifest, iter_manifest
+from imagekiln.steps.export.manifest import cut_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
 from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
-from imagekiln.steps.runs.account import count_entries
-from imagekiln.steps.runs.forgotten import read_forgotten_ids
-from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, forgotten_key
+from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -43,7 +38,6 @@ TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 MAX_REPOSITORY_FILES = 100_000  # more than the hub recommends make a repository slow
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
-MARKER_BYTES = 1000  # more than it has
 DENIED_STATUSES = (401, 403)
 CHANGED_STATUSES = (409, 412)  # somebody else has committed meanwhile
 
@@ -63,14 +57,10 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class _Repository:
-    """A dataset on the hub, and the client that writes to it.
-
-    `uploaded` has, by key, the names that the hub may give to the content of an uploaded file.
-    """
+    """A dataset on the hub, and the client that writes to it."""
 
     api: "HfApi"
     name: str
-    uploaded: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def commit(self, additions: Sequence["CommitOperationAdd"], deleted: Sequence[str] = ()) -> str:
         """Commit uploaded files, without those that are as they were. Returns the commit."""
@@ -89,7 +79,6 @@ class _Repository:
         """Upload a file, unless the hub has it, to be committed later."""
         from huggingface_hub import CommitOperationAdd
 
-        self.uploaded[key] = _content_names(content)
         addition = CommitOperationAdd(key, content)
         self.api.preupload_lfs_files(self.name, [addition], repo_type="dataset", num_threads=1)
         return addition
@@ -99,18 +88,6 @@ class _Repository:
         entries = self.api.list_repo_tree(self.name, recursive=True, repo_type="dataset")
         paths = [entry.path for entry in entries if hasattr(entry, "size")]
         return [path for path in paths if path.startswith(OWN_FOLDERS) and path not in keys]
-
-    def require_uploaded(self, commit: str) -> None:
-        """Raise TryAgain where a commit has other files of an export than were uploaded."""
-        contents = self._contents(commit)
-        own = {path for path in contents if path.startswith(OWN_FOLDERS)}
-        for path in sorted({*own, *self.uploaded}):
-            if contents.get(path) not in self.uploaded.get(path, ()):
-                raise TryAgain(
-                    f"{self.name}: {cut_name(path)} is not as it was pushed. Somebody else changed "
-                    "the dataset meanwhile, or its .gitignore leaves out files. Run the command "
-                    "again, or first remove .gitignore."
-                )
 
     def has_same_files(self, one: str, other: str) -> bool:
         """Whether two commits have the same files."""
@@ -136,14 +113,6 @@ class _Repository:
         return commits.get(version)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What changes where images are removed from a complete export."""
-
-    marker: bytes
-    removals: int
-
-
 def push(
     export: str,
     repository: str,
@@ -155,7 +124,7 @@ def push(
     """Upload the complete export at a URI to `hf://datasets/USER/NAME`, and tag it as `version`.
 
     A repository that does not exist is made, private unless `public`. Called again, it resumes.
-    Raises Missing where there is no export, BadInput where it is not complete or damaged, the name
+    Raises Missing where there is no export, BadInput where it is not complete, the name
     is wrong, the hub refuses access or has the version with other files, TryAgain where it is not
     reached.
     """
@@ -164,10 +133,9 @@ def push(
     if not token:
         raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
     store = open_store(export)
-    state = _read_state(store)
     plan, others = _list_files(store)
     data = [file.key for file in plan.files]
-    if state is None:
+    if not store.exists(SUCCESS_KEY):
         raise BadInput(f"{store.uri}: is not complete. Run the command that exports it again.")
     _require_own_files(store, [*data, *others])
     from huggingface_hub import HfApi  # slow to import
@@ -176,10 +144,8 @@ def push(
         api = HfApi(token=token)
         api.create_repo(name, repo_type="dataset", private=not public, exist_ok=True)
         target = _Repository(api, name)
-        with _require_unchanged(store, state):
-            additions, outdated = _upload_all(target, store, plan, others, progress or NoProgress())
+        additions, outdated = _upload_all(target, store, data, others, progress or NoProgress())
         commit = target.commit(additions, outdated)
-        target.require_uploaded(commit)
         if version is not None:
             commit = _tag(target, version, commit)
     return PushResult(repository, commit, version, len(data) + len(others))
@@ -221,32 +187,10 @@ def _require_own_files(store: Store, keys: Sequence[str]) -> None:
             )
 
 
-def _read_state(store: Store) -> _State | None:
-    """The state of an export; None while it is not complete."""
-    with suppress(Missing):
-        marker = store.read_prefix(SUCCESS_KEY, MARKER_BYTES)
-        return _State(marker, count_entries(store, forgotten_key))
-    return None
-
-
-@contextmanager
-def _require_unchanged(store: Store, state: _State) -> Iterator[None]:
-    """Raise TryAgain where images are removed from an export meanwhile: its files are others."""
-    damage = None
-    try:
-        yield
-    except BadInput as error:
-        damage = error
-    if _read_state(store) != state:
-        raise TryAgain(f"{store.uri}: changed while it was pushed. Run the command again.")
-    if damage is not None:
-        raise damage
-
-
 def _upload_all(
     target: _Repository,
     store: Store,
-    plan: ExportPlan,
+    data: Sequence[str],
     others: Sequence[str],
     progress: Progress,
 ) -> tuple[list["CommitOperationAdd"], list[str]]:
@@ -254,33 +198,18 @@ def _upload_all(
 
     Returns what the last commit adds, with which it has all, and which files it deletes.
     """
-    removed = read_forgotten_ids(store)
-    forgotten = frozenset(removed.to_pylist())
-    data = [file.key for file in plan.files]
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
         additions = []
-        for number, key in enumerate(data[start : start + COMMIT_FILES], start):
-            content = store.read(key)
-            require_planned_images(store, plan, number, content, forgotten)
-            additions.append(target.upload(key, content))
+        for key in data[start : start + COMMIT_FILES]:
+            additions.append(target.upload(key, store.read(key)))
             progress.add_drawn(1)
         target.commit(additions)
         progress.add_committed(len(additions))
     outdated = target.outdated_files({*data, *others})
-    additions = [target.upload(CARD_KEY, store.read(CARD_KEY))]
-    for number, rows in enumerate(iter_manifest(store, plan, removed)):
-        key = manifest_chunk_key(number)
-        additions.append(target.upload(key, read_planned_manifest(store, key, rows)))
+    additions = [target.upload(key, store.read(key)) for key in others]
     progress.close()
     return additions, outdated
-
-
-def _content_names(content: bytes) -> frozenset[str]:
-    """What LFS and git call these bytes."""
-    git = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
-    git.update(content)
-    return frozenset({hashlib.sha256(content).hexdigest(), git.hexdigest()})
 
 
 def _tag(target: _Repository, version: str, commit: str) -> str:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.export.card import render_export_card
-from imagekiln.steps.export.checking import require_planned_images
 from imagekiln.steps.export.copying import file_columns
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
@@ -23,9 +22,8 @@ from imagekiln.steps.runs.forgotten import add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parquet_format import image_table_options
 from imagekiln.steps.runs.tables import damage_error, parse_parquet, to_parquet
-from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.runs.turns import TurnStore
-from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE
+from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE, iter_members
 from imagekiln.steps.storage.store import Store
 
 
@@ -121,11 +119,6 @@ def _replace_files(store: TurnStore, plan: ExportPlan, forgotten: pa.Array) -> N
             rest = _parquet_without(content, where, forgotten)
         else:
             rest = _tar_without(content, where, removed)
-        try:
-            require_planned_images(store, plan, number, rest, removed)
-        except BadInput:
-            store.require_turn()  # another removal may have taken more
-            raise
         if rest != content:
             store.replace(file.key, rest)
 

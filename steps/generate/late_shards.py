@@ -8,13 +8,15 @@ from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import compress
+from typing import Literal
 
+from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.image import BatchShape, batch_shape, group_by_shape, image_rows
+from imagekiln.steps.runs.keys import part_work_key, shard_work_key
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.parts_to_make import without_retried_parts
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.work_marks import read_state
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
@@ -24,8 +26,8 @@ CHECK_THREADS = 8
 
 
 def can_help(plan: Plan) -> bool:
-    """Whether the processes of a run help one another: where there are several, and they may."""
-    return plan.job.shard.help and len(plan.shards) > 1
+    """Whether the processes of a run help one another, if there are several."""
+    return len(plan.shards) > 1
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
@@ -85,3 +87,38 @@ def shard_shapes(store: Store, plan: Plan, shard: int) -> Set[BatchShape]:
 def batch_shapes(part: Part) -> Set[BatchShape]:
     """The shapes of a part's batches."""
     return {batch_shape(rows[0]) for rows in group_by_shape(image_rows(part.rows))}
+
+
+ShardState = Literal["pending", "begun", "finished"]
+
+BEGUN = b"begun\n"
+FINISHED = b"finished\n"
+
+
+def mark_begun(store: Store, shard: int) -> None:
+    """Say that a process is at work on the shard, unless one has finished it."""
+    store.create(shard_work_key(shard), BEGUN)
+
+
+def mark_finished(store: Store, shard: int) -> None:
+    """Say that nothing of the shard is missing."""
+    store.replace(shard_work_key(shard), FINISHED)
+
+
+def read_state(store: Store, shard: int) -> ShardState:
+    """What was said of the shard last."""
+    try:
+        mark = store.read(shard_work_key(shard))
+    except Missing:
+        return "pending"
+    return "finished" if mark == FINISHED else "begun"
+
+
+def claim_part(store: Store, part: Part, helper: int) -> bool:
+    """Say that the process of shard `helper` makes a part of another; False where one said so.
+
+    Helpers alone heed it, so that no two of them draw the same part.
+    """
+    key = part_work_key(part.key)
+    mark = f"made by that of shard {helper}\n"
+    return store.create(key, mark.encode())

@@ -13,7 +13,13 @@ import numpy.typing as npt
 from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
-from imagekiln.steps.job.gates import LOW_CONTRAST, OVER_SATURATED, GateSettings, UserCheckGate
+from imagekiln.steps.job.gates import (
+    LOW_CONTRAST,
+    MAX_SATURATION,
+    OVER_SATURATED,
+    GateSettings,
+    UserCheckGate,
+)
 from imagekiln.steps.job.scores import AnyScore
 from imagekiln.steps.job.user_checks import import_check
 from imagekiln.steps.runs.image import ImageParameters, ImageQuality, ImageRow, ScoreValue
@@ -55,7 +61,7 @@ class QualityGates:
         failed = []
         if measures.contrast < self._gates.low_contrast.below:
             failed.append(LOW_CONTRAST)
-        if measures.saturation > self._gates.over_saturated.above:
+        if measures.saturation > MAX_SATURATION:
             failed.append(OVER_SATURATED)
         return failed
 

@@ -20,7 +20,10 @@ from imagekiln.steps.generate.diffusion.device import describe_device, free_memo
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.late_shards import (
     can_help,
+    claim_part,
     find_late_shards,
+    mark_begun,
+    mark_finished,
     parts_to_help_with,
     shard_shapes,
 )
@@ -32,7 +35,6 @@ from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, read_shard
 from imagekiln.steps.runs.stats import ShardStats, record_stats
-from imagekiln.steps.runs.work_marks import claim_part, mark_begun, mark_finished
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store

@@ -23,12 +23,11 @@ from imagekiln.steps.generate.trial import (
     TrialBudget,
     search_batch_size,
 )
+from imagekiln.steps.job.columns import MAX_IMAGE_PIXELS
+from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, SpeedSettings
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.sizes import DEFAULT_PART_IMAGES
-from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
-    MAX_TUNING_NAME_CHARS,
     BatchRate,
     TuningEntry,
     TuningKey,
@@ -36,7 +35,6 @@ from imagekiln.steps.job.tuning_file import (
     add_tuning_entry,
     read_tuning_file_or_empty,
     require_writable_tuning_file,
-    throughput_settings,
     tuning_entry_key,
 )
 from imagekiln.steps.models.compatibility import require_compatibility
@@ -51,7 +49,6 @@ from imagekiln.steps.runs.plan import (
     PlanCounts,
     creation_time,
 )
-from imagekiln.steps.runtime.sanitize import truncate_text
 
 TRIAL_PROMPT = (
     "a photograph of a lighthouse on a cliff above the sea, waves below it, "
@@ -78,7 +75,7 @@ class TuningTarget:
     @property
     def speed(self) -> SpeedSettings:
         """The settings that affect throughput."""
-        return throughput_settings(self.job.speed)
+        return self.job.speed
 
     def entry_key(self, size: ImageSize) -> TuningKey:
         """The key of the file's entry for a size in pixels."""
@@ -97,7 +94,7 @@ class TuningTarget:
     ) -> TuningEntry:
         """The file's entry for a size, from a search that has just ended."""
         return TuningEntry(
-            model=truncate_text(self.job.model.id, MAX_TUNING_NAME_CHARS - 50),
+            model=self.job.model.id,
             digest=self.digest,
             dtype=self.job.model.dtype,
             speed=self.speed,
@@ -236,11 +233,10 @@ class _TuningBench:
                 f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
                 "Choose another size."
             )
-        max_pixels = self._job.limits.pixels
-        if size[0] * size[1] > max_pixels:
+        if size[0] * size[1] > MAX_IMAGE_PIXELS:
             raise BadInput(
-                f"{_format_size(size)}: has more than {max_pixels} pixels. "
-                "Choose another size, or raise limits.pixels."
+                f"{_format_size(size)}: has more than {MAX_IMAGE_PIXELS} pixels. "
+                "Choose another size."
             )
 
 

@@ -23,6 +23,7 @@ from imagekiln.steps.job.output import C2paSettings, Encoding, mime_type
 from imagekiln.steps.storage.failures import translate_errors
 
 ENVIRONMENT_REFERENCE = "env:"
+ALGORITHMS_OF_CURVES = {"secp256r1": b"es256", "secp384r1": b"es384", "secp521r1": b"es512"}
 NOT_INSTALLED = (
     "c2pa: the library is not installed. Type: pip install 'imagekiln[c2pa]', or remove c2pa."
 )
@@ -67,19 +68,35 @@ class C2paSigner:
             "builder": {"thumbnail": {"enabled": False}},
             "verify": {"verify_after_sign": verify},
         }
-        algorithm = self._settings.algorithm.encode()
         try:
-            info = self._c2pa.C2paSignerInfo(algorithm, chain, key, None)
+            info = self._c2pa.C2paSignerInfo(_key_algorithm(key), chain, key, None)
             return self._c2pa.Context.from_dict(settings, self._c2pa.Signer.from_info(info))
-        except self._c2pa.C2paError as error:
+        except (self._c2pa.C2paError, ValueError, TypeError, LookupError) as error:
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> BadInput:
         settings = self._settings
         return BadInput(
-            f"c2pa: {settings.certificate} and {settings.key} do not sign by {settings.algorithm} "
-            f"({first_line(str(error))}). Correct c2pa.certificate, c2pa.key or c2pa.algorithm."
+            f"c2pa: {settings.certificate} and {settings.key} do not sign images "
+            f"({first_line(str(error))}). Correct c2pa.certificate or c2pa.key."
         )
+
+
+def _key_algorithm(content: bytes) -> bytes:
+    """The algorithm of a private key. Raises ValueError or LookupError if none signs with it."""
+    # Comes with c2pa, which is an extra.
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key(content, None)
+    if isinstance(key, RSAPrivateKey):
+        return b"ps256"
+    if isinstance(key, Ed25519PrivateKey):
+        return b"ed25519"
+    curve = key.curve.name if isinstance(key, EllipticCurvePrivateKey) else type(key).__name__
+    return ALGORITHMS_OF_CURVES[curve]
 
 
 def _read_secret(setting: str, reference: str) -> bytes:

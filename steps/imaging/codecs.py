@@ -16,7 +16,9 @@ RGB = npt.NDArray[np.uint8]
 PARAMETERS_KEYWORD = "parameters"
 XMP_KEYWORD = "XML:com.adobe.xmp"
 PILLOW_SUBSAMPLING = {444: 0, 422: 1, 420: 2}
+PNG_LEVEL = 1  # zlib's: fast
 LOSSLESS_WEBP_EFFORT = 75
+WEBP_METHOD = 4
 THUMBNAIL_QUALITY = 85
 STORED_FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_DECODED_PIXELS = 4096 * 4096
@@ -42,7 +44,7 @@ def encode_image(rgb: RGB, encoding: Encoding, metadata: EmbeddedMetadata = NO_M
     file = io.BytesIO()
     match encoding:
         case Png():
-            image.save(file, "PNG", compress_level=encoding.level, pnginfo=_png_info(metadata))
+            image.save(file, "PNG", compress_level=PNG_LEVEL, pnginfo=_png_info(metadata))
         case Jpeg():
             _save_jpeg(image, file, encoding, metadata)
         case Webp():
@@ -99,7 +101,6 @@ def _save_jpeg(
         "JPEG",
         quality=encoding.quality,
         subsampling=PILLOW_SUBSAMPLING[encoding.subsampling],
-        progressive=encoding.progressive,
         **_exif_and_xmp(metadata),
     )
 
@@ -112,7 +113,7 @@ def _save_webp(
         "WEBP",
         quality=LOSSLESS_WEBP_EFFORT if encoding.lossless else encoding.quality,
         lossless=encoding.lossless,
-        method=encoding.method,
+        method=WEBP_METHOD,
         **_exif_and_xmp(metadata),
     )
 

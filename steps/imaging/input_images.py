@@ -8,13 +8,14 @@ from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
 from imagekiln.steps.imaging.codecs import require_few_scans
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.runtime.concurrency import ByteBudget
 
 # No other decoder of Pillow's ever gets the bytes.
 INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
 IMAGE_REJECTION_REASONS: tuple[ImageRejectionReason, ...] = get_args(ImageRejectionReason)
+MAX_INPUT_BYTES = 32 * 2**20
+MAX_INPUT_PIXELS = 8192 * 8192
 # Of decoded pixels at a time, whatever the number of threads.
 DECODE_BUDGET_BYTES = 2**29
 # At its peak: RGBA as decoded, upright, over white, and the result.
@@ -32,16 +33,15 @@ class RejectedImage(Exception):
 
 
 class ImageInspector:
-    """Judges files by the job's limits. Its threads share a budget of memory to decode in."""
+    """Judges files by their size and format. Its threads share memory to decode in."""
 
-    def __init__(self, limits: JobLimits) -> None:
+    def __init__(self) -> None:
         """Begin with all memory free."""
-        self._limits = limits
         self._memory = ByteBudget(DECODE_BUDGET_BYTES)
 
     def inspect(self, content: bytes) -> None:
         """Raise RejectedImage where a file is too large, of another format, or damaged."""
-        if len(content) > self._limits.picture_bytes:
+        if len(content) > MAX_INPUT_BYTES:
             raise RejectedImage("bytes")
         try:
             with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
@@ -58,7 +58,7 @@ class ImageInspector:
 
     def _decode(self, image: Pillow.Image) -> None:
         pixels = image.width * image.height
-        if pixels > self._limits.picture_pixels:
+        if pixels > MAX_INPUT_PIXELS:
             raise RejectedImage("pixels")
         with self._memory.reserve(DECODE_BYTES_PER_PIXEL * pixels):
             to_upright_rgb(image)

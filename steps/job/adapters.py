@@ -6,6 +6,7 @@ from pydantic import Field
 
 from imagekiln.steps.job.fields import HubReference, Location, NonEmptyText, Number
 
+SHARED_ENCODER_FOLDER = "models"
 ADAPTER_NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 SUBFOLDER_PATTERN = rf"^({ADAPTER_NAME_PATTERN}(/{ADAPTER_NAME_PATTERN})*)?$"
 AdapterName = Annotated[
@@ -51,14 +52,17 @@ class IpAdapterSettings(HubReference):
         pattern=rf"^{ADAPTER_NAME_PATTERN}\.safetensors$",
         description="The adapter's file, such as ip-adapter_sdxl.safetensors.",
     )
-    image_encoder: str = Field(
-        default="image_encoder",
-        pattern=SUBFOLDER_PATTERN,
-        description="The folder of the image encoder.",
-    )
     scale: Number = Field(
         default=1.0, gt=0, le=1, description="How strongly a reference_image counts."
     )
+
+    @property
+    def image_encoder(self) -> str:
+        """The folder of the image encoder, beside the adapter as in h94/IP-Adapter."""
+        # There, adapters of several folders share one ViT-H encoder.
+        shares = self.subfolder and "vit-h" in self.weight_name
+        folder = SHARED_ENCODER_FOLDER if shares else self.subfolder
+        return f"{folder}/image_encoder" if folder else "image_encoder"
 
     @property
     def weight_patterns(self) -> tuple[str, ...]:

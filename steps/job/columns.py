@@ -1,57 +1,14 @@
 """The columns of a prompt row: what each holds, what it decides, and which values are accepted.
 
-To add a column:
-
-1. List it at the end of `PROMPT_COLUMNS`.
-   - `identity`: `optional` if it decides pixels. Rows without a value then keep their image ids;
-     `always` would change every id.
-   - `in_shape`: True if all images of a batch must share the value: the call takes one, or, like
-     `loras`, what encodes the batch's texts must be set for it. False splits no batches, but a
-     setting of the texts then needs `uncached_texts` per row (step 7). If False, skip what is said
-     below about the shape.
-2. Add it to `ColumnNames` (`steps/job/job.py`) and, if a job may set a default, to `RowDefaults`
-   beside it. Let that default be None: any other gives every row a value, and so every image
-   another id. Give both fields `exclude_if` for their default, as `ModelSettings.variant` has:
-   the run ids of existing jobs, which hash all settings, then stay. `PLAN_SCHEMA_VERSION`
-   stays, too.
-3. Select it in `_filled_sql` (`steps/plan/image_sql.py`), with the job's default (NULL in SQL where
-   that is None). Make values that give the same pixels one value there (guidance adds 0.0, so that
-   -0.0 becomes 0.0), or in `steps/plan/derived_columns.py` if SQL cannot: otherwise one image has
-   two ids.
-4. Reject invalid values in `steps/plan/rules.py`: by `_bounds_rule` if it has `bounds`, by a rule
-   of its own otherwise, and by another rule where the model has no use for it. Which families have
-   is said in `steps/models/families.py`. Of the job's default, whether the model takes it is
-   checked in `steps/models/compatibility.py`, its value by `_check_defaults` in
-   `steps/plan/rules.py`.
-5. Add it, None by default, to `ImageParameters` (`steps/runs/image.py`) and `ImageSpec`
-   (`steps/checks.py`) and, if it is in the shape, to `BatchShape` and `batch_shape`
-   (`steps/runs/image.py`) and to the planner's `ImageGroup` (`steps/plan/catalog.py`). If it has a
-   default, pass that in `_default_shape` (`steps/generate/diffusion/denoiser.py`) and
-   `_image_parameters` (`steps/generate/tune.py`). If it changes the time that an image takes, count
-   it in `work_per_image` (`steps/plan/sharding.py`).
-6. If its values repeat, list it in `DICTIONARY_COLUMNS` (`steps/runs/tables.py`). If web UIs have a
-   name for it, write it in `steps/runs/webui_text.py`.
-7. Pass it to the pipeline.
-   - In `settings_kwargs` of `PipelineInputs` (`steps/generate/diffusion/pipeline_inputs.py`), or in
-     `steps/generate/diffusion/variants.py` if it belongs to input images.
-   - If it changes texts, known families encode them before the call, so `settings_kwargs` has no
-     effect. Pass it through `uncached_texts` and `text_kwargs` of `PipelineInputs`, and through
-     `TextRequest`, `TextCache` (as part of its key) and `PromptEncoder`
-     (`steps/generate/diffusion/text_encoding.py`); for unknown families through
-     `_plain_text_kwargs`. Decide whether negative prompts take it, too.
-   - If it is in the shape and does not change compiled code, give it one value for all in
-     `code_shape` (`steps/generate/diffusion/compile.py`).
-8. Test it. `_random_rows` and `test_every_setting_changes_the_id` in
-   `tests/steps/plan/test_image_sql.py` list values by hand; `all_variants` in `tests/histories.py`
-   has what must leave no trace in a model.
-9. Describe it in `docs/job.md`, `docs/quality.md`, `docs/dataset.md` and, if it decides pixels, in
-   `docs/guarantees.md` and `docs/models.md`. Warn in `CHANGELOG.md`: an input
-   that already has a column of this name now counts, `carry` refuses the name, and so do the plans
-   of runs that carried it.
-
-`tests/steps/job/test_columns.py` finds most of what was forgotten in steps 2 and 5,
-`tests/steps/plan/test_rules.py` a missing rule for `bounds`, `tests/package/test_docs.py` a column
-that is missing in `docs/dataset.md`.
+To add a column, list it at the end of `PROMPT_COLUMNS`. `identity` is `optional` if it decides
+pixels: rows without a value then keep their image ids. `in_shape` is True if all images of a batch
+must share the value. Then follow a column that is like it, such as `strength`: `ColumnNames` and
+`RowDefaults` (both with `exclude_if`, so that run ids stay), `steps/plan/image_sql.py`,
+`steps/plan/rules.py`, `ImageParameters` and `BatchShape` (`steps/runs/image.py`), `ImageSpec`
+(`steps/checks.py`), `steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Let its default
+be None: any other gives every image another id. Give values that draw the same pixels one form in
+SQL (-0.0 becomes 0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
+`tests/steps/plan/test_rules.py` find most of what was forgotten.
 """
 
 from dataclasses import dataclass
@@ -64,6 +21,8 @@ Identity = Literal["always", "optional", "never"]
 MAX_IMAGES_PER_ROW = 10_000
 MAX_SEED = 2**63 - 1
 MAX_SIDE = 65_536  # pixels
+MAX_IMAGE_PIXELS = 4096 * 4096
+MAX_PROMPT_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.fields import Integer, Number, Settings, Share
+from imagekiln.steps.job.fields import Number, Settings, Share
 
 LOW_CONTRAST = "low_contrast"
 OVER_SATURATED = "over_saturated"
@@ -15,8 +15,10 @@ BLANK = "blank"
 SAFETY = "safety"
 GATE_NAMES = {LOW_CONTRAST, OVER_SATURATED, NEAR_DUPLICATE, BLANK, SAFETY}
 STATUS_NAMES = {"ok", "filtered", "failed", "missing"}
-# Of 64 bits. Beyond it, images that have nothing to do with each other match.
-MAX_HASH_DISTANCE = 8
+# The largest share of the most vivid pixels.
+MAX_SATURATION = 0.9
+# Images whose perceptual hashes differ in at most so many of 64 bits look alike.
+MAX_HASH_DISTANCE = 4
 
 
 class Gate(Settings):
@@ -33,26 +35,6 @@ class LowContrastGate(Gate):
 
     below: Annotated[Number, Field(ge=0, le=0.5)] = Field(
         default=0.02, description="Marks an image of less contrast."
-    )
-
-
-class OverSaturatedGate(Gate):
-    """Marks images that consist almost entirely of the most vivid colors."""
-
-    above: Share = Field(
-        default=0.9, description="Marks an image with a larger share of vivid pixels."
-    )
-
-
-class NearDuplicateGate(Gate):
-    """Marks images that look like an earlier one of the run."""
-
-    distance: Annotated[Integer, Field(ge=0, le=MAX_HASH_DISTANCE)] = Field(
-        default=4,
-        description=(
-            "Marks an image whose perceptual hash differs from an earlier one's in at most so many "
-            "of 64 bits."
-        ),
     )
 
 
@@ -100,8 +82,8 @@ class GateSettings(Settings):
     blank: Gate = Gate()
     safety: Gate = Gate()
     low_contrast: LowContrastGate = LowContrastGate()
-    over_saturated: OverSaturatedGate = OverSaturatedGate()
-    near_duplicate: NearDuplicateGate | None = Field(
+    over_saturated: Gate = Gate()
+    near_duplicate: Gate | None = Field(
         default=None, description="Images are compared with earlier ones only where this is set."
     )
     checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field(

@@ -1,24 +1,12 @@
 """The settings of a job, or of another `root`, by their paths, as the types declare them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 SettingPath = tuple[str | int, ...]
-
-
-@dataclass(slots=True)
-class NumberBounds:
-    """The constraints that a number's field declares; None where it declares none."""
-
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
-    lt: float | None = None
 
 
 def format_path(path: SettingPath) -> str:
@@ -72,22 +60,6 @@ def setting_description(root: type[BaseModel], path: SettingPath) -> str | None:
     """The description of the setting at `path`; of a name that the user chose, which are valid."""
     fields = _field_infos(root, path) or _key_field_infos(root, path)
     return fields[0].description if fields else None
-
-
-def setting_bounds(root: type[BaseModel], path: SettingPath) -> NumberBounds:
-    """The bounds of the number at `path`."""
-    bounds = NumberBounds()
-    for constraint in _constraints(root, path):
-        match constraint:
-            case Ge(ge=float() | int() as limit):
-                bounds.ge = limit
-            case Gt(gt=float() | int() as limit):
-                bounds.gt = limit
-            case Le(le=float() | int() as limit):
-                bounds.le = limit
-            case Lt(lt=float() | int() as limit):
-                bounds.lt = limit
-    return bounds
 
 
 def accepts_type(root: type[BaseModel], path: SettingPath, kind: type) -> bool:
@@ -162,21 +134,3 @@ def _plain_types(annotation: object) -> list[type]:
     if origin is Annotated:
         members = members[:1]
     return [kind for member in members for kind in _plain_types(member)]
-
-
-def _constraints(root: type[BaseModel], path: SettingPath) -> Iterator[object]:
-    if path and isinstance(path[-1], int):  # of a list's members
-        for annotation in _annotations(root, path):
-            yield from _nested_constraints(annotation)
-        return
-    for field in _field_infos(root, path):
-        yield from field.metadata
-        yield from _nested_constraints(field.annotation)
-
-
-def _nested_constraints(annotation: object) -> Iterator[object]:
-    """The constraints inside an annotation, such as the 1 or more of `PositiveInteger | None`."""
-    if isinstance(annotation, FieldInfo):
-        yield from annotation.metadata
-    for member in get_args(annotation):
-        yield from _nested_constraints(member)

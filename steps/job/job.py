@@ -11,6 +11,14 @@ from imagekiln.steps.job.adapters import (
     LoraSettings,
 )
 from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
+from imagekiln.steps.job.execution import (
+    BatchSettings,
+    BudgetSettings,
+    JobLimits,
+    PartSettings,
+    ShardSettings,
+    SpeedSettings,
+)
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
     ImageReference,
@@ -25,7 +33,6 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
-from imagekiln.steps.job.limits import BudgetSettings, JobLimits
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
@@ -40,8 +47,6 @@ from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
-from imagekiln.steps.job.sizes import BatchSettings, PartSettings, ShardSettings
-from imagekiln.steps.job.speed import SpeedSettings
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 
@@ -142,15 +147,6 @@ class ClusterSettings(Settings):
         exclude_if=lambda canary: canary is None,  # so that workflows keep their names
         description="The images of a sample that is made and judged before all others.",
     )
-    rewriters: Annotated[PositiveInteger, Field(le=1000)] = Field(
-        default=1,
-        exclude_if=lambda rewriters: rewriters == 1,  # likewise
-        description="The pods that rewrite prompts, where the job has `rewrite`.",
-    )
-    priority: int = Field(
-        default=0,
-        description="Of the workflows that wait for the controller, the highest starts first.",
-    )
     priority_class: ObjectName | None = Field(
         default=None, description="The PriorityClass of the pods, if the profile has none."
     )
@@ -202,9 +198,6 @@ class Job(Settings):
     part: PartSettings = PartSettings()
     batch: BatchSettings = BatchSettings()
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: PositiveInteger | None = Field(
-        default=None, description="CPU threads. Equal bytes need an equal number."
-    )
     speed: SpeedSettings = SpeedSettings()
     limits: JobLimits = JobLimits()
     gates: GateSettings = GateSettings()

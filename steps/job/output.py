@@ -13,9 +13,6 @@ class Png(Settings):
     """Every pixel as drawn; read everywhere."""
 
     kind: Literal["png"] = "png"
-    level: Integer = Field(
-        default=1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is smallest."
-    )
 
 
 class ExplicitEncoding(Settings):
@@ -34,9 +31,6 @@ class Jpeg(ExplicitEncoding):
     subsampling: Literal[444, 422, 420] = Field(
         default=444, description="444 keeps colors sharp, 420 is smaller."
     )
-    progressive: bool = Field(
-        default=False, description="A tenth smaller, and half as slow again to write."
-    )
 
 
 class Webp(ExplicitEncoding):
@@ -48,7 +42,6 @@ class Webp(ExplicitEncoding):
         description="1 is smallest, 100 is closest to what was drawn; ignored when lossless.",
     )
     lossless: bool = Field(default=False, description="Every pixel as drawn.")
-    method: Integer = Field(default=4, ge=0, le=6, description="0 is fastest, 6 is smallest.")
 
 
 def _encoding_kind(value: object) -> str:
@@ -126,7 +119,4 @@ class C2paSettings(Settings):
     key: SecretReference = Field(
         default="env:IMAGEKILN_C2PA_KEY",
         description="A PEM file with the private key; or env:NAME, the variable that holds it.",
-    )
-    algorithm: Literal["es256", "es384", "es512", "ps256", "ps384", "ps512", "ed25519"] = Field(
-        default="es256", description="The algorithm of the key."
     )

@@ -10,8 +10,9 @@ from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.template import TemplateMistake
 
-DEFAULT_MAX_PROMPTS = 1_000_000
 MAX_PROMPTS = 100_000_000
+# Where nobody said how many of the combinations are drawn.
+MAX_COMBINED_PROMPTS = 1_000_000
 MAX_TEMPLATES = 100
 MAX_SWEEP_VALUES = 1000
 # What a plan carries beside the job's own columns, so that each prompt says where it is from.
@@ -62,9 +63,6 @@ class PromptTemplate(Settings):
         description="all, or how many prompts are drawn at random for each row of the table.",
     )
     sweep: PromptSweep = PromptSweep()
-    max_prompts: Annotated[Integer, Field(ge=1, le=MAX_PROMPTS)] = Field(
-        default=DEFAULT_MAX_PROMPTS, description="A template that makes more is refused."
-    )
 
     @field_validator("combinations", mode="before")
     @classmethod
@@ -92,6 +90,11 @@ class PromptTemplate(Settings):
     def templates(self) -> tuple[str, ...]:
         """The setting `template` as a tuple, also where it is one."""
         return (self.template,) if isinstance(self.template, str) else self.template
+
+    @property
+    def most_prompts(self) -> int:
+        """The most prompts that the template may make."""
+        return MAX_COMBINED_PROMPTS if self.combinations == "all" else MAX_PROMPTS
 
     @property
     def table_patterns(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.introspection import SettingPath, accepts_type, iter_setting_paths
+from imagekiln.steps.job.introspection import SettingPath, accepts_type
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.settings_file import (
     YAML_ERRORS,
@@ -22,7 +22,6 @@ from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
 ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
-GROUPS_WITH_VARIABLES = {"c2pa"}  # IMAGEKILN_C2PA_KEY and its like hold secrets
 REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
 
 
@@ -53,29 +52,6 @@ def _refuse_table(name: str) -> None:
             f"{name}: is a table of prompts, not a job. `{format_command('init', name)}` writes a "
             "job for it."
         )
-
-
-def find_ignored_variables(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that sets nothing for want of a second underscore."""
-    settings = {}
-    for path in iter_setting_paths(Job):
-        *group, _ = path
-        if group and group[0] not in GROUPS_WITH_VARIABLES:
-            settings["IMAGEKILN_" + "_".join(map(str, path)).upper()] = path
-    groups = {str(path[0]).upper() for path in settings.values()}
-
-    sentences = []
-    for variable in sorted(environment):
-        if variable in settings:
-            setting = ".".join(map(str, settings[variable]))
-            name = ENVIRONMENT_PREFIX + setting.replace(".", "__").upper()
-            sentences.append(f"{variable}: is ignored. Write {name} to set {setting}.")
-        elif variable.startswith(tuple(f"IMAGEKILN_{group}_" for group in groups)):
-            sentences.append(
-                f"{variable}: is ignored. Variables that set something are named as "
-                "IMAGEKILN__DEFAULTS__STEPS."
-            )
-    return sentences
 
 
 def validate_job(

@@ -1,7 +1,5 @@
 """The settings of prompts that a language model rewrites before the run is planned."""
 
-from typing import Annotated
-
 from pydantic import Field, field_validator
 
 from imagekiln.steps.job.columns import MAX_SEED
@@ -11,12 +9,10 @@ from imagekiln.steps.job.fields import (
     Integer,
     NonEmptyText,
     Number,
-    PositiveInteger,
     Settings,
 )
 
 PROMPT_PLACEHOLDER = "{prompt}"
-MAX_NEW_TOKENS = 4096
 # What a plan carries beside the job's own columns, so that each prompt says what it was.
 ORIGINAL_COLUMN = "prompt_original"
 OUTCOME_COLUMN = "prompt_rewrite"
@@ -41,16 +37,10 @@ class RewriteSettings(Settings):
         default=False,
         description="Writes the model's text behind the prompt, for models that continue prompts.",
     )
-    max_new_tokens: Annotated[PositiveInteger, Field(le=MAX_NEW_TOKENS)] = Field(
-        default=128, description="The most tokens that the model writes for a prompt."
-    )
     temperature: Number = Field(
         default=0.0, ge=0, le=10, description="0 takes the likeliest token; above, it is drawn."
     )
     seed: Integer = Field(default=0, ge=0, le=MAX_SEED, description="Of what is drawn.")
-    batch_size: Annotated[PositiveInteger, Field(le=1024)] = Field(
-        default=16, description="Prompts at a time; fewer where they do not fit into memory."
-    )
 
     @field_validator("instruction")
     @classmethod

@@ -1,6 +1,5 @@
 """The tuning file: the batch that `imagekiln tune` measured for each model, image size and GPU."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -8,6 +7,7 @@ import yaml
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import (
     Dtype,
     NonEmptyText,
@@ -17,14 +17,11 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.settings_file import parse_settings, validate_settings
-from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.storage.uri import locate_object
+from imagekiln.steps.storage.uri import decode_text, locate_object
 
 TUNING_VERSION = 1
 TUNING_FILE_HEADER = "# What `imagekiln tune` measured. A job reads it by batch.tuning.\n"
-MAX_TUNING_FILE_BYTES = 8 * 2**20
-MAX_TUNING_ENTRIES = 2000
-MAX_TUNING_NAME_CHARS = 500
+TUNING_FILE_NOUN = "a tuning file"
 MAX_BATCH_IMAGES = 256
 # Of the device's memory. The rest is for longer prompts and whatever else runs on the device.
 MAX_MEMORY_SHARE = 0.9
@@ -37,7 +34,6 @@ def _require_power_of_two(batch: int) -> int:
     return batch
 
 
-TuningName = Annotated[NonEmptyText, Field(max_length=MAX_TUNING_NAME_CHARS)]
 Gibibytes = Annotated[Number, Field(ge=0, le=1_000_000)]
 SidePixels = Annotated[PositiveInteger, Field(le=2**16)]
 PowerOfTwoImages = Annotated[
@@ -62,11 +58,11 @@ class TuningEntry(Settings):
     twice a step, for the negative prompt. `stopped`: why no larger batch was measured.
     """
 
-    model: TuningName
-    digest: TuningName
+    model: NonEmptyText
+    digest: NonEmptyText
     dtype: Dtype
     speed: SpeedSettings = SpeedSettings()
-    gpu: TuningName
+    gpu: NonEmptyText
     gpu_gib: Gibibytes | None = None
     width: SidePixels
     height: SidePixels
@@ -75,11 +71,9 @@ class TuningEntry(Settings):
     steps: StepCount
     seconds_per_image: Number = Field(gt=0, le=86_400)
     stopped: StopReason
-    measured: Annotated[tuple[BatchRate, ...], Field(max_length=16)] = ()
+    measured: tuple[BatchRate, ...] = ()
     when: AwareDatetime
-    versions: Annotated[dict[TuningName, TuningName], Field(max_length=16)] = Field(
-        default_factory=dict
-    )
+    versions: dict[NonEmptyText, NonEmptyText] = Field(default_factory=dict)
 
     @property
     def tuning_key(self) -> TuningKey:
@@ -105,7 +99,7 @@ class TuningFile(Settings):
     """A tuning file."""
 
     version: Literal[1] = 1
-    entries: Annotated[tuple[TuningEntry, ...], Field(max_length=MAX_TUNING_ENTRIES)] = ()
+    entries: tuple[TuningEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +109,6 @@ class TuningResult:
     file: str
     entries: tuple[TuningEntry, ...]
     measured: int
-
-
-def throughput_settings(speed: SpeedSettings) -> SpeedSettings:
-    """The settings, with a default for each that does not change the throughput."""
-    return speed.model_copy(update={"compile_cache": SpeedSettings().compile_cache})
 
 
 def tuning_entry_key(
@@ -133,7 +122,7 @@ def tuning_entry_key(
     guided: bool,
 ) -> TuningKey:
     """What a file has one entry for, in the order of its entries."""
-    speed_json = throughput_settings(speed).model_dump_json(exclude_defaults=True)
+    speed_json = speed.model_dump_json(exclude_defaults=True)
     memory = round(gib or 0)  # drivers differ in the last megabytes
     return (digest, dtype, speed_json, gpu, memory, width, height, guided)
 
@@ -146,14 +135,7 @@ def forward_pixels(width: int, height: int, *, guided: bool) -> int:
 def read_tuning_file(name: str) -> TuningFile:
     """The tuning file at a path or URI. Raises Missing, TryAgain, BadInput for each mistake."""
     store, key = locate_object(name)
-    with store.open(key) as file:
-        content = file.read(MAX_TUNING_FILE_BYTES + 1)
-    if len(content) > MAX_TUNING_FILE_BYTES:
-        raise BadInput(
-            f"{name}: is not a tuning file: it has more than {MAX_TUNING_FILE_BYTES} bytes. "
-            "Choose a file that `imagekiln tune` wrote."
-        )
-    return parse_tuning_file(content, name)
+    return parse_tuning_file(store.read(key), name)
 
 
 def read_tuning_file_or_empty(name: str) -> TuningFile:
@@ -177,15 +159,10 @@ def require_writable_tuning_file(name: str) -> None:
         store.remove(key)
 
 
-def add_tuning_entry(name: str, entry: TuningEntry, max_entries: int = MAX_TUNING_ENTRIES) -> None:
+def add_tuning_entry(name: str, entry: TuningEntry) -> None:
     """Write an entry into the file, in place of the one with its key. Raises BadInput, TryAgain."""
     tuning = read_tuning_file_or_empty(name)
     entries = [other for other in tuning.entries if other.tuning_key != entry.tuning_key]
-    if len(entries) >= max_entries:
-        raise BadInput(
-            f"{name}: is full, with {len(entries)} entries. "
-            "Remove old ones, or choose another file with --file."
-        )
     entries.append(entry)
     entries.sort(key=lambda entry: entry.tuning_key)
     _write_tuning_file(name, TuningFile(entries=tuple(entries)))
@@ -200,31 +177,15 @@ def tuning_to_yaml(tuning: TuningFile) -> bytes:
 
 
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
-    """The tuning file in these bytes, YAML or JSON. Raises BadInput with the first mistakes."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"{name}: is not UTF-8 text. Choose a file that `imagekiln tune` wrote."
-        ) from error
+    """The tuning file in these bytes, YAML or JSON. Raises BadInput with each mistake."""
+    text = decode_text(content, name, TUNING_FILE_NOUN)
     values, locations = parse_settings(text, name, "what `imagekiln tune` wrote")
-    _require_version(values, name)
+    if values.get("version") != TUNING_VERSION:
+        raise BadInput(
+            f"{name}: is not {TUNING_FILE_NOUN} of version {TUNING_VERSION}. Choose one that this "
+            "Imagekiln's `imagekiln tune` wrote, or tune again."
+        )
     return validate_settings(TuningFile, values, name, locations, "the tuning file")
-
-
-def _require_version(values: Mapping[str, object], name: str) -> None:
-    if "version" not in values:
-        raise BadInput(
-            f"{name}: is not a tuning file: it has no version. "
-            "Choose a file that `imagekiln tune` wrote."
-        )
-    version = values["version"]
-    if version != TUNING_VERSION:
-        label = f"version {version}" if isinstance(version, int) else "another version"
-        raise BadInput(
-            f"{name}: has {label}, and this Imagekiln reads version {TUNING_VERSION}. "
-            "Use the Imagekiln that wrote it, or tune again."
-        )
 
 
 def _write_tuning_file(name: str, tuning: TuningFile) -> None:

@@ -4,9 +4,8 @@ The settings are those of a job, of a GPU profile or of any other group: `root` 
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -21,7 +20,6 @@ from imagekiln.steps.job.introspection import (
     iter_setting_paths,
     kinds_with_setting,
     required_setting_names,
-    setting_bounds,
     setting_description,
     setting_names,
 )
@@ -35,30 +33,15 @@ ENCODINGS_AS_FORMAT = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "web
 MIN_SIMILARITY = 0.6
 MIN_SIMILARITY_ELSEWHERE = 0.8
 MAX_VALUE_CHARS = 60
-# The types of settings that take a value from YAML, where its own type is not the only one.
-KINDS_OF_VALUES: dict[type, tuple[type, ...]] = {int: (int, float), list: (tuple,)}
+# A value for all rows is meant more often than the name of a column, or a sweep.
+GROUPS_BESIDE = ("columns", "prompts")
 MAX_SEARCHED_CHARS = 4000  # for URLs with credentials
 REMEDIES = {
     "bool_parsing": "write true or false",
     "bool_type": "write true or false",
     "dict_type": "write a group of settings",
-    "string_too_long": "write at most {max_length} characters",
-    "too_long": "list at most {max_length}",
     "too_short": "list at least one",
     "tuple_type": "write a list, such as [one, two]",
-}
-NUMBER_ERRORS = {
-    "finite_number",
-    "float_parsing",
-    "float_type",
-    "greater_than",
-    "greater_than_equal",
-    "int_from_float",
-    "int_parsing",
-    "int_parsing_size",
-    "int_type",
-    "less_than",
-    "less_than_equal",
 }
 
 
@@ -110,7 +93,7 @@ def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath,
 def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
-            return _describe_unknown_setting(root, path, error["input"])
+            return _describe_unknown_setting(root, path)
         case "missing":
             return f"is missing; {_suggest_addition(root, path)}"
         case "value_error":
@@ -133,20 +116,19 @@ def _suggest_value(root: type[BaseModel], path: SettingPath, error: ErrorDetails
             return _suggest_encoding(path, error["input"], choices) or _suggest_choice(
                 str(error["input"]), choices
             )
-        case "string_pattern_mismatch" | "string_too_short":
-            return _suggest_description(root, path) or _suggest_pattern(error)
+        case "string_too_short":
+            return _suggest_description(root, path) or "write some text"
+        case "string_pattern_mismatch" if description := _suggest_description(root, path):
+            return description
         case "string_type":
             return _suggest_text(root, path, error["input"])
         case "model_type":
             return _suggest_group(root, path, error["input"])
-        case kind if kind in NUMBER_ERRORS:
-            return f"write {_describe_number(root, path)}"
         case kind if kind in REMEDIES:
-            return REMEDIES[kind].format(**error.get("ctx", {}))
-        case kind if kind.startswith(("datetime_", "timezone_")):
-            return "write a date and time with an offset, such as 2026-11-21T01:30:00+00:00"
-        case _:
-            return error["msg"][:1].lower() + error["msg"][1:]
+            return REMEDIES[kind]
+        case _:  # such as: it should be less than or equal to 1000
+            problem = error["msg"].replace("Input should", "it should")
+            return problem[:1].lower() + problem[1:]
 
 
 def _suggest_group(root: type[BaseModel], path: SettingPath, value: object) -> str:
@@ -187,29 +169,6 @@ def _suggest_description(root: type[BaseModel], path: SettingPath) -> str | None
     return f"write {description.rstrip('.')}"
 
 
-def _suggest_pattern(error: ErrorDetails) -> str:
-    if error["type"] == "string_pattern_mismatch":
-        return f"write text that matches {error['ctx']['pattern']}"
-    return "write some text"
-
-
-def _describe_number(root: type[BaseModel], path: SettingPath) -> str:
-    """The numbers that the setting takes, such as: a whole number from 1 to 1000."""
-    noun = "a whole number" if accepts_type(root, path, int) else "a number"
-    bounds = setting_bounds(root, path)
-    if bounds.ge is not None and bounds.le is not None:
-        return f"{noun} from {bounds.ge} to {bounds.le}"
-
-    phrases = {
-        "of at least": bounds.ge,
-        "greater than": bounds.gt,
-        "at most": bounds.le,
-        "less than": bounds.lt,
-    }
-    limits = [f"{phrase} {limit}" for phrase, limit in phrases.items() if limit is not None]
-    return f"{noun} {' and '.join(limits)}".rstrip()
-
-
 def _suggest_encoding(path: SettingPath, value: object, choices: list[str]) -> str | None:
     """What to set where the format of the dataset is taken for that of its images; else None."""
     encoding = ENCODINGS_AS_FORMAT.get(str(value).lower())
@@ -236,18 +195,15 @@ def _closest(value: str, choices: list[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _describe_unknown_setting(root: type[BaseModel], path: SettingPath, value: object) -> str:
-    """The problem, with the setting that was probably meant.
-
-    That is one of exactly this name, else the nearest of the group, else the nearest of another.
-    """
+def _describe_unknown_setting(root: type[BaseModel], path: SettingPath) -> str:
+    """The problem, with the setting that was probably meant."""
     *group, last = path or [""]
     name = str(last).lower().replace("-", "_")
     names = setting_names(root, tuple(group))
     if name in names and name == str(last):
         return _describe_setting_of_other_kind(root, (*group, name))
 
-    paths = _find_intended_settings(root, tuple(group), name, value)
+    paths = _find_intended_settings(root, tuple(group), name)
     if paths:
         return f"is not a setting; write {' or '.join(map(format_path, paths))}"
     owner = f"the settings of {format_path(tuple(group))}" if group else "the settings"
@@ -255,59 +211,19 @@ def _describe_unknown_setting(root: type[BaseModel], path: SettingPath, value: o
 
 
 def _find_intended_settings(
-    root: type[BaseModel], group: SettingPath, name: str, value: object
+    root: type[BaseModel], group: SettingPath, name: str
 ) -> list[SettingPath]:
+    """Settings of exactly this name in any group, else the nearest of this group or of another."""
+    inner = [path for path in iter_setting_paths(root) if len(path) > 1]
     names = setting_names(root, group)
-    if name in names:
-        return [(*group, name)]
-
-    paths_by_name = _inner_settings_by_name(root)
-    if name in paths_by_name:
-        return _settings_that_accept(root, paths_by_name[name], value)
-
-    near = _near_names(name, names)
-    matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
-    if near and not (matches and _is_nearer(name, matches[0], near[0])):
-        return _settings_that_accept(root, [(*group, inner) for inner in near], value)[:1]
-    if not matches:
-        return []
-    return _settings_that_accept(root, paths_by_name[matches[0]], value)
-
-
-def _is_nearer(name: str, other: str, near: str) -> bool:
-    """Whether `other` is spelled more like a name than `near`, which the name does not begin."""
-    if near.startswith(name):
-        return False
-    likeness, likeness_of_near = (
-        SequenceMatcher(None, name, match).ratio() for match in (other, near)
-    )
-    return likeness > likeness_of_near
-
-
-def _near_names(name: str, names: list[str]) -> list[str]:
-    """The name that is spelled most like it, then those that it is the beginning of."""
-    match = _closest(name, names)
-    longer = [other for other in names if other.startswith(f"{name}_")]
-    return list(dict.fromkeys([match, *longer] if match else longer))
-
-
-def _inner_settings_by_name(root: type[BaseModel]) -> dict[str, list[SettingPath]]:
-    """The settings inside any group, by the last part of their paths."""
-    paths_by_name = defaultdict(list)
-    for path in iter_setting_paths(root):
-        *group, last = path
-        if group:
-            paths_by_name[str(last)].append(path)
-    return paths_by_name
-
-
-def _settings_that_accept(
-    root: type[BaseModel], paths: list[SettingPath], value: object
-) -> list[SettingPath]:
-    """Those of the settings that take a value of this type; all where none does."""
-    kinds = KINDS_OF_VALUES.get(type(value), (type(value),))
-    accepting = [path for path in paths if any(accepts_type(root, path, kind) for kind in kinds)]
-    return accepting or paths
+    if name not in names and (same := [path for path in inner if path[-1] == name]):
+        return [path for path in same if path[0] not in GROUPS_BESIDE] or same
+    last_names = [str(path[-1]) for path in inner]
+    near = _closest(name, names)
+    matches = get_close_matches(name, [*names, *last_names], n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    if near and not {*matches} - {*names}:
+        return [(*group, near)]
+    return [path for path in inner if path[-1] in matches and path[0] not in GROUPS_BESIDE]
 
 
 def _describe_setting_of_other_kind(root: type[BaseModel], path: SettingPath) -> str:

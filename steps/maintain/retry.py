@@ -10,21 +10,21 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from imagekiln.steps.aggregate.image_counts import permanent_mask
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate, finish_run, reconcile_or_recover
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
+from imagekiln.steps.job.execution import MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.sizes import MAX_SHARD_IMAGES
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.forgotten import NO_IDS, add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
 from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts_to_make import parts_to_make
-from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import (
     Plan,
     PlanCounts,

@@ -13,10 +13,10 @@ from imagekiln.steps.aggregate.verdict import gate_results
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
-from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Run, resolve_run
+from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store

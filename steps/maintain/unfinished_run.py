@@ -8,9 +8,9 @@ from itertools import islice
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.plan.step import fixed_settings
-from imagekiln.steps.runs.committed_images import count_committed_images
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.plan import InputFacts, Plan, load_plan
+from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 

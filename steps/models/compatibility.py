@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.adapters import require_adapter_support
 from imagekiln.steps.models.families import FAMILIES, family_of
 

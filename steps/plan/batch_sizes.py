@@ -11,7 +11,6 @@ from imagekiln.steps.job.tuning_file import (
     TuningFile,
     forward_pixels,
     read_tuning_file,
-    throughput_settings,
 )
 from imagekiln.steps.models.facts import ModelFacts, default_image_size
 from imagekiln.steps.models.families import family_of
@@ -76,20 +75,19 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
         for entry in _read_tuning(job.batch.tuning).entries
         if _entry_matches(entry, job, model.digest)
     ]
-    gpu = job.batch.gpu or _only_gpu(entries, job.batch.tuning)
-    tuning = TuningEntries(tuple(entry for entry in entries if entry.gpu == gpu))
+    _require_one_gpu(entries, job.batch.tuning)
+    tuning = TuningEntries(tuple(entries))
     return replace(tuning, key=_tuning_key(job, model, tuning, files))
 
 
-def _only_gpu(entries: list[TuningEntry], name: str) -> str | None:
-    """The GPU of the entries; None without entries. Raises BadInput where there are several."""
+def _require_one_gpu(entries: list[TuningEntry], name: str) -> None:
+    """Raise BadInput if the entries are of several GPUs."""
     gpus = sorted({entry.gpu for entry in entries})
     if len(gpus) > 1:
         listed = ", ".join(gpus)
         raise BadInput(
-            f"{name}: has entries for several GPUs ({listed}). Set batch.gpu to one of them."
+            f"{name}: has entries for several GPUs ({listed}). Tune each into a file of its own."
         )
-    return gpus[0] if gpus else None
 
 
 def _read_tuning(name: str) -> TuningFile:
@@ -106,7 +104,7 @@ def _entry_matches(entry: TuningEntry, job: Job, digest: str) -> bool:
         return False
     if entry.dtype != job.model.dtype:
         return False
-    return throughput_settings(entry.speed) == throughput_settings(job.speed)
+    return entry.speed == job.speed
 
 
 def _tuning_key(

@@ -18,6 +18,7 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS, lora_key, parse_loras
 
 MAX_CACHED_LORA_TEXTS = 100_000
@@ -34,7 +35,6 @@ class DerivedColumns:
     def __init__(
         self,
         models: Sequence[Path],
-        max_prompt_chars: int,
         default_loras: str,
         lora_digests: Mapping[str, str],
     ) -> None:
@@ -42,7 +42,6 @@ class DerivedColumns:
 
         Raises BadInput on a damaged tokenizer or an invalid default.
         """
-        self._max_prompt_chars = max_prompt_chars
         self._lengths = [PromptLengths(model) for model in models]
         self._loras = LoraColumnReader(default_loras, lora_digests)
 
@@ -50,7 +49,7 @@ class DerivedColumns:
         """The batch with the fields at its end."""
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
-        is_short = pc.less_equal(pc.utf8_length(prompts), self._max_prompt_chars)
+        is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
         prompts = pc.if_else(is_short, prompts, pa.scalar(None, prompts.type))
         # A prompt counts if any of the models truncates it.
         truncated = reduce(

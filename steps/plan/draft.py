@@ -185,7 +185,7 @@ def _make_images(
     sql = images_sql(job, size, key, violation, passthrough, empty)
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
-    with closing(InputImages(job.limits, scratch, store_image)) as input_images:
+    with closing(InputImages(scratch, store_image)) as input_images:
         write_images(database, schema, _read_rows(inputs, input_images), sql, images_file)
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
@@ -197,9 +197,7 @@ def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.Rec
     lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
     job = inputs.job
     configurations = [model.configuration, *model.pass_configurations.values()]
-    derived = DerivedColumns(
-        configurations, job.limits.prompt_chars, job.defaults.loras, lora_digests
-    )
+    derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
     batches = iter_prompt_batches(inputs.files, input_images)
     return map(derived.append_to, batches)
 

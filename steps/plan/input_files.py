@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
@@ -48,12 +48,11 @@ UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """The texts of a job's prompts, and a hash of them. A drawn prompt has at most `most_chars`."""
+    """The texts of a job's prompts, and a hash of them."""
 
     texts: Mapping[str, RewrittenText]
     sha256: str
     appends: bool
-    most_chars: int
 
     def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
         """The text that is drawn for a prompt, and what became of the prompt.
@@ -69,7 +68,7 @@ class PromptTexts:
             return prompt, "empty"
         text = prompt + rewritten.text if self.appends else rewritten.text
         text = text.strip()
-        if len(text) > self.most_chars:
+        if len(text) > MAX_PROMPT_CHARS:
             return prompt, "too_long"
         return text, "cut" if rewritten.end == "cut" else "rewritten"
 

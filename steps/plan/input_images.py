@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, cut_name
-from imagekiln.steps.imaging.input_images import ImageInspector, RejectedImage
-from imagekiln.steps.job.limits import JobLimits
+from imagekiln.steps.imaging.input_images import MAX_INPUT_BYTES, ImageInspector, RejectedImage
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -131,7 +130,6 @@ class InputImages:
 
     def __init__(
         self,
-        limits: JobLimits,
         folder: Path,
         sink: ImageSink | None = None,
         read: ImageReader = read_input_image,
@@ -140,8 +138,7 @@ class InputImages:
 
         `folder` is for a working file.
         """
-        self._max_bytes = limits.picture_bytes
-        self._inspector = ImageInspector(limits)
+        self._inspector = ImageInspector()
         self._cache = DiskCache(folder / "pictures.sqlite")
         self._sink = sink
         self._read = read
@@ -205,7 +202,7 @@ class InputImages:
 
     def _fetch(self, name: bytes, table: str) -> str:
         try:
-            content = self._read(name.decode(), table, self._max_bytes + 1)
+            content = self._read(name.decode(), table, MAX_INPUT_BYTES + 1)
         except UnicodeDecodeError:
             return "missing"
         except RejectedImage as error:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.plan.column_readers import read_texts
@@ -34,13 +35,12 @@ class NotRewritten(BadInput):
 class RewrittenInput:
     """The files with the prompts as they are drawn, and what the plan says of their texts.
 
-    `parts` are those that had the texts. `missing` counts the prompts that are still to be
+    `missing` counts the prompts that are still to be
     rewritten, which no plan has.
     """
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
-    parts: frozenset[str] = frozenset()
     missing: int = 0
 
 
@@ -49,45 +49,30 @@ def rewrite_input(
 ) -> RewrittenInput:
     """The files with rewritten prompts, where the job asks for them.
 
-    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten. Raises
-    TryAgain where the texts are removed meanwhile.
+    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten.
     """
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
-    prompts = collect_prompts(job, files)
+    prompts = collect_prompts(files)
     rewriting = open_rewriting(job, settings)
-    texts, parts = read_texts_of(rewriting, prompts)
+    texts = read_texts_of(rewriting, prompts)
     if rewriter is not None and len(texts) < len(prompts):
         rewriter(job, prompts)
-        texts, parts = read_texts_of(rewriting, prompts)
-        if len(texts) < len(prompts):
-            raise rewriting.removed_error()
+        texts = read_texts_of(rewriting, prompts)
     if len(texts) < len(prompts):
         raise NotRewritten(
             f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
             "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
             "or `imagekiln submit JOB`, whose workflow does it."
         )
-    prompt_texts = _gather_texts(job, settings, texts)
+    prompt_texts = _gather_texts(settings, texts)
     rewritten_files = _replace_prompts(files, prompt_texts)
-    if not prompts:  # planning says why all rows are rejected
-        return RewrittenInput(rewritten_files)
     model = rewriting.read_model()
-    if model is None:  # it was there when the texts were read
-        raise rewriting.removed_error()
+    if model is None:  # of no prompts: planning says why all rows are rejected
+        return RewrittenInput(rewritten_files)
     facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
-    return RewrittenInput(rewritten_files, facts, parts)
-
-
-def require_texts(job: Job, rewritten: RewrittenInput) -> None:
-    """Raise TryAgain where the texts that were read are removed meanwhile, as by `gc`.
-
-    Its run would be whole. But the job, if it has no `run_id`, finds it by texts that may come out
-    otherwise.
-    """
-    if job.rewrite is not None and rewritten.parts:
-        open_rewriting(job, job.rewrite).require_parts(rewritten.parts)
+    return RewrittenInput(rewritten_files, facts)
 
 
 def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
@@ -95,13 +80,13 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
-    prompts = collect_prompts(job, files)
-    texts, _ = read_texts_of(open_rewriting(job, settings), prompts)
-    rewritten = _replace_prompts(files, _gather_texts(job, settings, texts))
+    prompts = collect_prompts(files)
+    texts = read_texts_of(open_rewriting(job, settings), prompts)
+    rewritten = _replace_prompts(files, _gather_texts(settings, texts))
     return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
 
 
-def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
+def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
     """The distinct prompts of rows that are not rejected for their prompt. Raises BadInput."""
     prompts: set[str] = set()
     for file in files:
@@ -109,7 +94,7 @@ def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
         where = f"{file.source.uri}: column {name!r}"
         for batch in iter_file_columns(file, [name]):
             cells = read_texts(batch.column(name), where)
-            drawable = _drawable_prompts(cells.values, job.limits.prompt_chars)
+            drawable = _drawable_prompts(cells.values)
             prompts.update(drawable.to_pylist())
         if len(prompts) > MAX_PROMPTS:
             raise BadInput(
@@ -119,45 +104,34 @@ def collect_prompts(job: Job, files: tuple[InputFile, ...]) -> set[str]:
     return prompts
 
 
-def read_texts_of(
-    rewriting: Rewriting, prompts: set[str]
-) -> tuple[dict[str, RewrittenText], frozenset[str]]:
-    """The texts of these prompts that are committed, and the keys of the parts that have them."""
+def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+    """The texts of these prompts that are committed."""
     texts: dict[str, RewrittenText] = {}
-    parts = set[str]()
     for part, own in rewriting.divide(prompts):
         part_texts = rewriting.read_part(part)
         if part_texts is not None:
             pairs = zip(part.prompts, part_texts, strict=True)
             texts.update((prompt, text) for prompt, text in pairs if prompt in own)
-            parts.add(part.key)
-    return texts, frozenset(parts)
+    return texts
 
 
-def _gather_texts(
-    job: Job, settings: RewriteSettings, texts: Mapping[str, RewrittenText]
-) -> PromptTexts:
+def _gather_texts(settings: RewriteSettings, texts: Mapping[str, RewrittenText]) -> PromptTexts:
     """The texts with their hash, which does not depend on the order of rows."""
     digest = hashlib.sha256()
     for prompt in sorted(texts):
         rewritten = texts[prompt]
         line = json.dumps([prompt, rewritten.text, rewritten.end])
         digest.update(line.encode())
-    return PromptTexts(
-        texts=texts,
-        sha256=digest.hexdigest(),
-        appends=settings.append,
-        most_chars=job.limits.prompt_chars,
-    )
+    return PromptTexts(texts, sha256=digest.hexdigest(), appends=settings.append)
 
 
-def _drawable_prompts(cells: pa.Array, most_chars: int) -> pa.Array:
+def _drawable_prompts(cells: pa.Array) -> pa.Array:
     """The distinct texts that are neither null nor blank nor too long."""
     texts = pc.unique(cells.drop_null())
     trimmed = pc.utf8_trim_whitespace(texts)
     has_content = pc.not_equal(trimmed, "")
     lengths = pc.utf8_length(texts)
-    fits = pc.less_equal(lengths, most_chars)
+    fits = pc.less_equal(lengths, MAX_PROMPT_CHARS)
     return texts.filter(pc.and_(has_content, fits))
 
 

@@ -5,17 +5,19 @@ from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.input_images import (
-    IMAGE_REJECTION_REASONS,
     INPUT_IMAGE_FORMATS,
+    MAX_INPUT_BYTES,
+    MAX_INPUT_PIXELS,
     ImageRejectionReason,
 )
 from imagekiln.steps.job.columns import (
     INPUT_IMAGE_COLUMNS,
+    MAX_IMAGE_PIXELS,
+    MAX_PROMPT_CHARS,
     MAX_SIDE,
     PROMPT_COLUMNS,
 )
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.output import MAX_SIDES, Encoding
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.job.samplers import SAMPLERS
@@ -33,6 +35,14 @@ INVALID_VALUE_REASONS = {
     "text": NOT_UTF8,
     "integer": "is not a 64-bit integer",
     "number": "is not a number",
+}
+IMAGE_FAULT_REASONS: Mapping[ImageRejectionReason, str] = {
+    "place": "is outside the locations this table may reference",
+    "missing": "does not exist, or may not be read",
+    "bytes": f"has over {MAX_INPUT_BYTES} bytes",
+    "format": f"is not a picture in {', '.join(INPUT_IMAGE_FORMATS)}",
+    "pixels": f"has over {MAX_INPUT_PIXELS} pixels",
+    "damaged": "is damaged: it does not decode",
 }
 
 
@@ -73,7 +83,7 @@ def rejection_rules(
     _check_pass_samplers(job, fit, pass_fits)
     return (
         *_invalid_value_rules(len(job.carry)),
-        *_text_rules(job.limits),
+        *_text_rules(),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
         *_pass_rules(job, sizes),
@@ -84,7 +94,6 @@ def rejection_rules(
 
 def _check_defaults(job: Job, model: ModelFacts) -> None:
     defaults = job.defaults
-    limits = job.limits
     multiple = model.size_multiple
     for name, side in (("width", defaults.width), ("height", defaults.height)):
         if side is not None and (side % multiple or side > MAX_SIDE):
@@ -94,15 +103,15 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
                 f"Set it to {nearest}."
             )
     pixels = (defaults.width or 0) * (defaults.height or 0)
-    if pixels > limits.pixels:
+    if pixels > MAX_IMAGE_PIXELS:
         raise BadInput(
-            f"defaults.width times defaults.height is {pixels}; limits.pixels allows "
-            f"{limits.pixels}. Change one of them."
+            f"defaults.width times defaults.height is {pixels}; an image has at most "
+            f"{MAX_IMAGE_PIXELS} pixels. Lower one of them."
         )
-    if len(defaults.negative_prompt) > limits.prompt_chars:
+    if len(defaults.negative_prompt) > MAX_PROMPT_CHARS:
         raise BadInput(
-            f"defaults.negative_prompt has {len(defaults.negative_prompt)} characters; "
-            f"limits.prompt_chars allows {limits.prompt_chars}. Change one of them."
+            f"defaults.negative_prompt has {len(defaults.negative_prompt)} characters, and "
+            f"{MAX_PROMPT_CHARS} are allowed. Shorten it."
         )
 
 
@@ -143,12 +152,12 @@ def _invalid_value_rules(carried: int) -> Iterator[RejectionRule]:
         yield RejectionRule(name, f"wrong = '{name}'", NOT_UTF8)
 
 
-def _text_rules(limits: JobLimits) -> Iterator[RejectionRule]:
+def _text_rules() -> Iterator[RejectionRule]:
     yield RejectionRule("prompt", "prompt IS NULL", "is null")
     yield RejectionRule("prompt", r"NOT regexp_matches(prompt, '[^\s\p{Z}]')", "is blank")
     for name in ("prompt", "negative_prompt"):
-        condition = f"length({name}) > {limits.prompt_chars}"
-        yield RejectionRule(name, condition, f"is over {limits.prompt_chars} characters")
+        condition = f"length({name}) > {MAX_PROMPT_CHARS}"
+        yield RejectionRule(name, condition, f"is over {MAX_PROMPT_CHARS} characters")
 
 
 def _size_rules(job: Job, multiple: int) -> Iterator[RejectionRule]:
@@ -159,10 +168,8 @@ def _size_rules(job: Job, multiple: int) -> Iterator[RejectionRule]:
             f"is not a positive multiple of {multiple}, which this model needs",
         )
     yield from _encoding_rules(job.encoding)
-    pixels = job.limits.pixels
-    yield RejectionRule(
-        "width", f"width * height > {pixels}", f"times height is over {pixels} pixels"
-    )
+    reason = f"times height is over {MAX_IMAGE_PIXELS} pixels"
+    yield RejectionRule("width", f"width * height > {MAX_IMAGE_PIXELS}", reason)
 
 
 def _encoding_rules(encoding: Encoding) -> Iterator[RejectionRule]:
@@ -198,9 +205,9 @@ def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
     for name, side in final.items():
         reason = f"is over {limit} pixels after the passes"
         yield RejectionRule(name, f"{side} > {limit}", reason)
-    pixels = job.limits.pixels
-    reason = f"times height is over {pixels} pixels after the passes"
-    yield RejectionRule("width", f"{final['width']} * {final['height']} > {pixels}", reason)
+    reason = f"times height is over {MAX_IMAGE_PIXELS} pixels after the passes"
+    area = f"{final['width']} * {final['height']}"
+    yield RejectionRule("width", f"{area} > {MAX_IMAGE_PIXELS}", reason)
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass) and settings.steps is None:
             reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
@@ -233,10 +240,9 @@ def _bounds_rule(column: str, expression: str | None = None) -> RejectionRule:
 
 
 def _input_image_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
-    reasons = _image_fault_reasons(job.limits)
     for name in INPUT_IMAGE_COLUMNS:
-        for fault in IMAGE_REJECTION_REASONS:
-            yield RejectionRule(name, f"wrong = '{name} {fault}'", reasons[fault])
+        for fault, reason in IMAGE_FAULT_REASONS.items():
+            yield RejectionRule(name, f"wrong = '{name} {fault}'", reason)
     yield from _unsupported_input_rules(job, model.pipeline)
     for name in ("mask_image", "strength"):
         condition = f"{name} IS NOT NULL AND source_image IS NULL"
@@ -245,17 +251,6 @@ def _input_image_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
     yield RejectionRule(
         "strength", "strength * steps < 1", "times steps is under 1, which leaves nothing to draw"
     )
-
-
-def _image_fault_reasons(limits: JobLimits) -> dict[ImageRejectionReason, str]:
-    return {
-        "place": "is outside the locations this table may reference",
-        "missing": "does not exist, or may not be read",
-        "bytes": f"has over {limits.picture_bytes} bytes",
-        "format": f"is not a picture in {', '.join(INPUT_IMAGE_FORMATS)}",
-        "pixels": f"has over {limits.picture_pixels} pixels",
-        "damaged": "is damaged: it does not decode",
-    }
 
 
 def _unsupported_input_rules(job: Job, pipeline: str) -> Iterator[RejectionRule]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import lcm
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.sizes import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.plan.catalog import ImageGroup
 
 DEFAULT_SHARD_IMAGES = 2000

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
@@ -31,7 +31,6 @@ from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import (
     PromptRewriter,
     RewrittenInput,
-    require_texts,
     rewrite_input,
 )
 from imagekiln.steps.plan.run_time import RunTime
@@ -61,8 +60,6 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "output": True,
     "price_per_hour": True,
     "budget": True,
-    "shard": {"help": True},
-    "rewrite": {"batch_size": True},
 }
 
 
@@ -169,7 +166,6 @@ def make_plan(
             if existing is not None:
                 require_same_shards(store, existing, draft)
                 TurnStore(store)  # a removal that goes on, or was frozen, ends here
-            require_texts(job, rewritten)
             plan = write_plan(store, run_id, inputs, draft, scratch, existing)
             write_terms(store, terms, job)
             record_expectation(store, time, terms)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptTemplate
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
@@ -109,7 +109,7 @@ class _RowMaker:
     ) -> None:
         self._names = job.columns
         self._seed = job.defaults.seed
-        self._limit = job.limits.prompt_chars + 1  # one more is too many, and shows it
+        self._limit = MAX_PROMPT_CHARS + 1  # one more is too many, and shows it
         self._recipes = recipes
         self._table = table
         sweep = settings.sweep.values

@@ -34,20 +34,18 @@ MODEL_SETTING = "rewrite.model"
 RUN_AGAIN = "Run the command again."
 CAUSAL_CLASSES = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
 SEQUENCE_CLASSES = {*modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
+BATCH_PROMPTS = 16
+MAX_NEW_TOKENS = 256  # and at most half of the positions that a model has
 UNREAD = RewrittenText("", "unread")
 
 
-def load_language_model(
-    settings: RewriteSettings, device_name: str, threads: int | None
-) -> "LanguageModel":
+def load_language_model(settings: RewriteSettings, device_name: str) -> "LanguageModel":
     """Load the model onto the job's device.
 
     Raises BadInput where it writes no text or does not load without code of its own, Missing,
     TryAgain where the hub, the device or its memory fails.
     """
     device = choose_device(device_name)
-    if threads is not None:
-        torch.set_num_threads(threads)
     reference = settings.model
     folder = fetch_weights(reference, MODEL_SETTING)
     with loading_from_cache(reference.id, folder):
@@ -81,18 +79,22 @@ class LanguageModel:
     """A model with its tokenizer and the job's settings."""
 
     def __init__(self, model: Untyped, tokenizer: Untyped, settings: RewriteSettings) -> None:
-        """Prepare to generate. Raises BadInput where the model cannot write so many tokens."""
+        """Prepare to generate."""
         self._model = model
         self._tokenizer = tokenizer
         self._settings = settings
         self._is_sequence = bool(model.config.is_encoder_decoder)
-        self._batch_size = settings.batch_size
+        self._batch_size = BATCH_PROMPTS
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         if tokenizer.pad_token is None:
             self._batch_size = 1
+        config = model.config.get_text_config(decoder=True)
+        positions = getattr(config, "max_position_embeddings", None) or 2**31
+        self._new_tokens = min(MAX_NEW_TOKENS, positions // 2)
+        # Beyond the last position, models fail or write nonsense.
+        self._most_read = positions if self._is_sequence else positions - self._new_tokens
         self._generation = self._make_generation_config()
-        self._most_read = self._count_readable_tokens()
         embeddings = model.get_input_embeddings()
         self._known_tokens = getattr(embeddings, "num_embeddings", float("inf"))
 
@@ -186,7 +188,7 @@ class LanguageModel:
         settings = self._settings
         generation = copy.deepcopy(self._model.generation_config)
         generation.max_length = None
-        generation.max_new_tokens = settings.max_new_tokens
+        generation.max_new_tokens = self._new_tokens
         generation.num_beams = 1
         generation.num_return_sequences = 1
         generation.do_sample = settings.temperature > 0
@@ -198,20 +200,6 @@ class LanguageModel:
             generation.top_k = 50  # transformers' defaults: it warns of any other without sampling
             generation.top_p = 1.0
         return generation
-
-    def _count_readable_tokens(self) -> float:
-        """The most tokens of an input: beyond the last position, models fail or write nonsense."""
-        config = self._model.config.get_text_config(decoder=True)
-        positions = getattr(config, "max_position_embeddings", None)
-        if not isinstance(positions, int):
-            return float("inf")
-        new_tokens = self._settings.max_new_tokens
-        if new_tokens >= positions:
-            raise BadInput(
-                f"rewrite.max_new_tokens is {new_tokens}, and {self._settings.model.id} reads and "
-                f"writes at most {positions} tokens. Set it to less."
-            )
-        return positions if self._is_sequence else positions - new_tokens
 
 
 class _OutOfMemory(TryAgain):

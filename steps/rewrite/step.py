@@ -1,15 +1,13 @@
 """The rewrite step: each distinct prompt of a job goes through a language model, once.
 
 What is committed under the output stays, so that a step that was killed resumes at the next part.
-Several processes divide the parts among them by number: all freeze the same ones.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
@@ -30,25 +28,9 @@ from imagekiln.steps.storage.local import temporary_folder
 if TYPE_CHECKING:
     from imagekiln.steps.rewrite.language_model import LanguageModel
 
-T = TypeVar("T")
 MODEL_SETTING = "rewrite.model"
 PART_PROMPTS = 256  # of which each is rewritten again after a kill
 LIBRARIES = ("torch", "transformers")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One process of several that rewrite the prompts of a job: every so many of its parts."""
-
-    index: int = 0
-    count: int = 1
-
-    def select(self, parts: Iterable[T]) -> Iterator[T]:
-        """The parts of this process."""
-        return islice(parts, self.index, None, self.count)
-
-
-WHOLE = Share()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +42,12 @@ class RewriteResult:
     rewritten: int
 
 
-def rewrite(job: Job, progress: Progress | None = None, share: Share = WHOLE) -> RewriteResult:
+def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
     """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
 
     For a run that is planned already, nothing is read or rewritten. Raises BadInput where job,
-    prompts or model must be corrected, TryAgain where the hub, storage or the device failed, or
-    where what it writes is removed meanwhile; then it resumes.
+    prompts or model must be corrected, TryAgain where the hub, storage or the device failed; then
+    it resumes.
     """
     job = job.without_cluster()
     settings = require_rewrite(job)
@@ -76,8 +58,8 @@ def rewrite(job: Job, progress: Progress | None = None, share: Share = WHOLE) ->
         return RewriteResult(rewriting.uri, 0, 0)
     with temporary_folder("imagekiln-rewrite-") as folder:
         files = read_prompts(job, Path(folder))
-        prompts = collect_prompts(job, files)
-        rewritten = _rewrite_prompts(progress, job, prompts, share)
+        prompts = collect_prompts(files)
+        rewritten = _rewrite_prompts(progress, job, prompts)
     return RewriteResult(rewriting.uri, len(prompts), rewritten)
 
 
@@ -105,7 +87,7 @@ def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
     """What rewrites the prompts of a job here, for `make_plan`."""
 
     def rewrite_prompts(job: Job, prompts: set[str]) -> None:
-        _rewrite_prompts(_Sentences(progress or NoProgress()), job, prompts, WHOLE)
+        _rewrite_prompts(_Sentences(progress or NoProgress()), job, prompts)
 
     return rewrite_prompts
 
@@ -126,11 +108,11 @@ class _Sentences(RelayedProgress):
         _say(self._shown, f"Rewrote {self._done} of {pluralize(self._total, 'prompt')}.")
 
 
-def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str], share: Share) -> int:
-    """Commit the share's parts that have one of these prompts; the number of their prompts."""
+def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str]) -> int:
+    """Commit the parts that have one of these prompts; the number of their prompts."""
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
-    if _is_done(rewriting, prompts, share):
+    if _is_done(rewriting, prompts):
         return 0
     require_extra("generate", LIBRARIES, "to rewrite prompts")
     limit_spinning()
@@ -140,12 +122,10 @@ def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str], share: Sha
         # Frozen once it is loaded, so that one which cannot rewrite anything is not.
         rewriting.freeze_model(model, check_store=job.unconditional_writes == "refuse")
         rewriting.append_lists(prompts)
-        missing = _find_missing_parts(rewriting, prompts, share)
+        missing = _find_missing_parts(rewriting, prompts)
         total = sum(len(part.prompts) for part in missing)
         progress.start(total)
         _commit_parts(rewriting, missing, language_model, progress)
-    if not _is_done(rewriting, prompts, share):
-        raise rewriting.removed_error()
     return total
 
 
@@ -153,18 +133,17 @@ def _say(progress: Progress, sentence: str) -> None:
     progress.show_event(Event("rewrite", {}, sentence))
 
 
-def _is_done(rewriting: Rewriting, prompts: set[str], share: Share) -> bool:
-    """Whether nothing is left to do here. What is in no list yet may be in parts of any share."""
+def _is_done(rewriting: Rewriting, prompts: set[str]) -> bool:
+    """Whether all of the prompts are in lists, and their parts committed."""
     parts = list(rewriting.divide(prompts))
     if sum(len(own) for _, own in parts) < len(prompts):
         return False
-    return all(rewriting.has_part(part) for part, _ in share.select(parts))
+    return all(rewriting.has_part(part) for part, _ in parts)
 
 
-def _find_missing_parts(rewriting: Rewriting, prompts: set[str], share: Share) -> list[RewritePart]:
-    """The parts of a share that are not committed."""
-    parts = share.select(rewriting.divide(prompts))
-    return [part for part, _ in parts if not rewriting.has_part(part)]
+def _find_missing_parts(rewriting: Rewriting, prompts: set[str]) -> list[RewritePart]:
+    """The parts that are not committed."""
+    return [part for part, _ in rewriting.divide(prompts) if not rewriting.has_part(part)]
 
 
 def _commit_parts(
@@ -214,7 +193,7 @@ def _open_model(
     from imagekiln.steps.rewrite.language_model import load_language_model
 
     try:
-        yield load_language_model(_pin(settings, model), job.device, job.threads)
+        yield load_language_model(_pin(settings, model), job.device)
     finally:
         free_memory()
 

@@ -136,11 +136,6 @@ def account_key(number: int) -> str:
     return f"account/{number:06d}.json"
 
 
-def claims_key(number: int) -> str:
-    """An entry on what the run's workflows add to Argo's counters, numbered from 0."""
-    return f"exported/{number:06d}.json"
-
-
 def turn_key(number: int) -> str:
     """An entry on a process that began to replace objects of a run, numbered from 0."""
     return f"{TURNS_FOLDER}/{number:06d}.json"

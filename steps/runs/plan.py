@@ -21,8 +21,8 @@ from pydantic import (
 
 from imagekiln.steps.errors import BadInput, Missing, version_error
 from imagekiln.steps.job.columns import MAX_SIDE
+from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.sizes import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.passes import PassFacts, PassSizes

@@ -7,9 +7,8 @@ is one commit. A job with further prompts appends a list of those that no list h
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import Annotated, Literal, get_args
 
@@ -69,7 +68,7 @@ def digest_settings(settings: RewriteSettings) -> str:
 
     So what was rewritten stays where a branch moves, and is read where the model is not.
     """
-    values = settings.model_dump(mode="json", exclude={"batch_size": True})
+    values = settings.model_dump(mode="json")
     content = json.dumps(values, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
 
@@ -132,8 +131,7 @@ class Rewriting:
     def divide(self, prompts: set[str]) -> Iterator[tuple[RewritePart, set[str]]]:
         """Each part that decides the texts of some of these prompts, with those prompts.
 
-        The first list that has a prompt decides: whoever appends one while earlier ones are removed
-        leaves it to those that are written since.
+        The first list that has a prompt decides.
         """
         left = set(prompts)
         for part in self.iter_parts():
@@ -165,31 +163,19 @@ class Rewriting:
         return self.read_part(part) is not None
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
-        """Commit the texts of a part. The first writer wins.
-
-        What is there of other prompts is replaced: somebody wrote it when its list was removed.
-        Raises TryAgain where another process does that at the same time.
-        """
+        """Commit the texts of a part. The first writer wins."""
         columns = {
             "prompt": part.prompts,
             "text": [text.text for text in texts],
             "end": [text.end for text in texts],
         }
         content = to_parquet(pa.table(columns, PART_SCHEMA))
-        if not self._store.create(part.key, content) and not self.has_part(part):
-            check = partial(self._require_no_part, part)
-            self._store.replace_after(check, part.key, content)
-
-    def _require_no_part(self, part: RewritePart) -> None:
-        if self.has_part(part):
-            where = self._store.uri_of(part.key)
-            raise TryAgain(f"{where}: another process wrote it too. Run the command again.")
+        self._store.create(part.key, content)
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
-        """The texts of a part in the order of its prompts; None where it is not committed.
+        """The texts of a part in the order of its prompts; None if it is not committed.
 
-        An object of other prompts, whose list was removed, is no commit. Raises BadInput where the
-        object is damaged.
+        Raises BadInput if the object is damaged, or has the texts of other prompts.
         """
         try:
             table = read_table(self._store, part.key)
@@ -199,22 +185,12 @@ class Rewriting:
         if table.schema != PART_SCHEMA:
             raise damage_error(where, ValueError("it has other columns"))
         if tuple(table["prompt"].to_pylist()) != part.prompts:
-            return None
+            raise damage_error(where, ValueError("it has other prompts"))
         ends = table["end"].to_pylist()
         if table["text"].null_count or not set(ends) <= {*get_args(Ending)}:
             raise damage_error(where, ValueError("it lacks texts"))
         pairs = zip(table["text"].to_pylist(), ends, strict=True)
         return [RewrittenText(text, end) for text, end in pairs]
-
-    def require_parts(self, keys: Collection[str]) -> None:
-        """Raise TryAgain where one of these parts, which were there, is not any more."""
-        listed = {entry.key for entry in self._store.list_folder(f"{self.folder}/texts")}
-        if not listed.issuperset(keys):
-            raise self.removed_error()
-
-    def removed_error(self) -> TryAgain:
-        """That the folder lacks what was there."""
-        return TryAgain(f"{self.uri}: was removed meanwhile, as by `gc`. Run the command again.")
 
     def _read_list(self, number: int) -> tuple[str, ...] | None:
         key = self._list_key(number)

@@ -10,15 +10,14 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prices import normalize_gpu
-from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.job.tuning_file import throughput_settings
-from imagekiln.steps.runs.amounts import MAX_AMOUNT, Amount, read_or_none
-from imagekiln.steps.runs.keys import RATE_KEY
+from imagekiln.steps.runs.keys import ESTIMATE_KEY, RATE_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
+from imagekiln.steps.runs.stats import MAX_AMOUNT, Amount, read_or_none
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -143,7 +142,7 @@ def write_run_rate(
         run_id=plan.run_id,
         digest=plan.model.digest,
         dtype=plan.job.model.dtype,
-        speed=throughput_settings(plan.job.speed),
+        speed=plan.job.speed,
         device=device,
         images=images,
         work=work,
@@ -166,7 +165,6 @@ def find_earlier_rate(job: Job, digest: str, gpu: str | None = None) -> EarlierR
         own_entries = [entry for entry in entries if entry.name == job.name]
         other_entries = [entry for entry in entries if entry.name != job.name]
         own = _read_alike(own_entries, job, digest)
-        gpu = gpu or job.batch.gpu
         return (
             _pool(own, job, gpu)
             or _pool_others(_read_alike(other_entries, job, digest), job, gpu)
@@ -228,7 +226,7 @@ def _is_alike(rate: RunRate, job: Job, digest: str) -> bool:
         return False
     if rate.passes != _describe_passes(job):
         return False
-    return rate.speed == throughput_settings(job.speed)
+    return rate.speed == job.speed
 
 
 def _describe_passes(job: Job) -> str:
@@ -237,3 +235,26 @@ def _describe_passes(job: Job) -> str:
         return ""
     settings = [each_pass.model_dump(mode="json") for each_pass in job.passes.values()]
     return json.dumps(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """The estimate of a run when it was planned, and where its figures are from."""
+
+    gpu_hours: Amount
+    source: str
+    cost: Amount | None = None
+
+
+EXPECTATION_TYPE_ADAPTER: TypeAdapter[Expectation] = TypeAdapter(Expectation)
+
+
+def write_expectation(store: Store, expectation: Expectation) -> None:
+    """Write the estimate of a new run."""
+    content = EXPECTATION_TYPE_ADAPTER.dump_json(expectation, indent=1) + b"\n"
+    store.replace(ESTIMATE_KEY, content)
+
+
+def read_expectation(store: Store) -> Expectation | None:
+    """The estimate of the run in `store`; None where there was none, or it is damaged."""
+    return read_or_none(store, ESTIMATE_KEY, EXPECTATION_TYPE_ADAPTER)

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.runs.amounts import read_or_none
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
@@ -210,3 +210,21 @@ def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         peak_memory=max_peak_memory([earlier, attempt]),
         started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
     )
+
+
+MAX_AMOUNT = 1e18  # what exceeds it is damaged
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
+T = TypeVar("T")
+
+
+def read_or_none(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
+    """Figures of a run; None where there are none, or they are damaged.
+
+    Only figures are lost with them. Raises StorageRefused, TryAgain.
+    """
+    try:
+        return adapter.validate_json(store.read(key))
+    except StorageRefused:
+        raise
+    except (BadInput, ValidationError):
+        return None

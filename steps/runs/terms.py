@@ -11,8 +11,8 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, BudgetSpent, Missing
+from imagekiln.steps.job.execution import BudgetSettings
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.limits import BudgetSettings
 from imagekiln.steps.job.prices import PricePerHour, find_highest_price
 from imagekiln.steps.runs.account import Spent
 from imagekiln.steps.runs.keys import PRICES_KEY, TERMS_KEY

@@ -32,7 +32,6 @@ from imagekiln.steps.runs.parts import (
 )
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import damage_error
-from imagekiln.steps.runs.tar_members import iter_members
 from imagekiln.steps.storage.store import Store
 
 INDEX_MEMBER = "__index__"
@@ -263,3 +262,38 @@ def _tar_member(name: str, content: bytes) -> bytes:
     header = info.tobuf(tarfile.USTAR_FORMAT)
     padding = bytes(-len(content) % tarfile.BLOCKSIZE)
     return header + content + padding
+
+
+NO_HEADER = bytes(tarfile.BLOCKSIZE)  # at the end of the archive
+
+
+@dataclass(frozen=True, slots=True)
+class TarMember:
+    """A file in a tar: its name, and where its header begins, its bytes, and the next header."""
+
+    name: str
+    start: int
+    content: int
+    size: int
+    end: int
+
+
+def iter_members(tar: bytes) -> Iterator[TarMember]:
+    """The files in a tar, in order.
+
+    Raises ValueError where it is cut off, or has a member that is no plain file.
+    """
+    start = 0
+    while (header := tar[start : start + tarfile.BLOCKSIZE]) != NO_HEADER:
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            raise ValueError(f"it is no whole tar: {error}") from error
+
+        content = start + tarfile.BLOCKSIZE
+        if info.type != tarfile.REGTYPE or not 0 <= info.size <= len(tar) - content:
+            raise ValueError("it has a member that is no whole file")
+        blocks = -(-info.size // tarfile.BLOCKSIZE)
+        end = content + blocks * tarfile.BLOCKSIZE
+        yield TarMember(info.name, start, content, info.size, end)
+        start = end

@@ -18,11 +18,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import encode_image
+from imagekiln.steps.job.execution import JobLimits, PartSettings
+from imagekiln.steps.job.execution import ShardSettings as ShardSize
 from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.output import Png
-from imagekiln.steps.job.sizes import PartSettings
-from imagekiln.steps.job.sizes import ShardSettings as ShardSize
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import part_key

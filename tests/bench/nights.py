@@ -116,7 +116,6 @@ def night_job(folder: Path, night: int, run_id: str) -> Job:
         defaults={"steps": 1, "width": SIDE, "height": SIDE, "seed": 7},
         skip_existing=True,
         device="cpu",
-        threads=1,
     )
 
 

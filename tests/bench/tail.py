@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.job.execution import BatchSettings, PartSettings, ShardSettings
 from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
-from imagekiln.steps.job.sizes import BatchSettings, PartSettings, ShardSettings
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import stats_key

@@ -48,7 +48,6 @@ def job(**settings: object) -> Job:
         "shard": {"images": 6},
         "part": {"images": 2},
         "batch": {"images": 2},
-        "threads": 1,
         "cluster": {"namespace": NAMESPACE, "profile": "test"},
     }
     return validate_job(

@@ -36,7 +36,6 @@ def start_parent(argo: ArgoApi, run: str, name_length: int = 0) -> str:
     arguments = {"run": run, "pods": shards, "workflows": -(-shards // PODS_PER_WORKFLOW)}
     arguments |= {
         "parallelism": 2,
-        "priority": 3,
         "priority_class": "",
         "job_name": plan.job.name,
         "run_id": plan.run_id,
@@ -69,7 +68,6 @@ def test_shards_that_do_not_fit_are_made_by_child_workflows(argo: ArgoApi) -> No
     name = start_parent(argo, run, name_length=MOST_CHARS_OF_A_SCHEDULED_NAME)
     status = wait_for_end(name, argo)
     assert (status.phase, status.failures) == ("Succeeded", ())
-    assert {kube.get_field(each, "spec", "priority") for each in list_children(name, argo)} == {3}
     assert get_status(name, kube.NAMESPACE, argo).pods.done == len(
         load_plan(open_store(run)).shards
     )

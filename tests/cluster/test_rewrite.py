@@ -34,11 +34,11 @@ def rewriting_job(model: str) -> Job:
     """A job of hundreds of prompts, which become a few texts, and images of those."""
     texts = [f"{SUBJECTS[number % len(SUBJECTS)]} {number}" for number in range(PROMPTS)]
     settings = {"model": {"id": model, "dtype": "float32"}, "instruction": "Describe {prompt} :"}
-    cluster = {"namespace": kube.NAMESPACE, "profile": "test", "rewriters": 2}
+    cluster = {"namespace": kube.NAMESPACE, "profile": "test"}
     return jobs.job(
         prompts=jobs.prompts({"prompt": [*texts]}),
         output=f"{jobs.BUCKET}/rewritten/{uuid4().hex}",  # where nothing is rewritten yet
-        rewrite=settings | {"max_new_tokens": 4},
+        rewrite=settings,
         cluster=cluster,
     )
 

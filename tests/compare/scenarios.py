@@ -40,7 +40,7 @@ def demo(work: Workspace) -> None:
     datasets = work.checkout / "datasets"
     settings = yaml.safe_load((datasets / "demo.yaml").read_text(encoding="utf-8"))
     settings |= {"prompts": "prompts.parquet", "output": work.output.uri}
-    settings |= {"device": "cpu", "threads": 1}
+    settings |= {"device": "cpu"}
     rows = pq.read_table(datasets / "prompts.parquet").slice(0, 10)
     pq.write_table(rows, work.folder / "prompts.parquet")
     work.imagekiln("run", work.job_file(settings), "--set", "defaults.steps=4")
@@ -208,7 +208,7 @@ def gates(work: Workspace) -> None:
         }
     )
     marking = {
-        "low_contrast": {"share": 0.0},
+        "low_contrast": {"below": 0.5, "share": 0.0},
         "over_saturated": {},
         "near_duplicate": {},
         "checks": [{"name": "light", "entry": "own_checks:is_light"}],

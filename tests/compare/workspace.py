@@ -30,7 +30,6 @@ SETTINGS: Mapping[str, object] = {
     "part": {"images": 4},
     "shard": {"images": 8},
     "device": "cpu",
-    "threads": 1,
 }
 Columns: TypeAlias = Mapping[str, Sequence[object]]
 

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 from imagekiln.steps.generate.diffusion import compile as compilation
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.storage import open_store
 from tests import families, models

@@ -16,6 +16,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.plan import parse_plan, plan_to_json
@@ -231,9 +232,12 @@ def test_an_estimate_by_the_steps_of_another_model_is_not_firm(tmp_path: Path) -
     )
 
 
-def test_rows_that_passes_make_too_large_are_rejected(tmp_path: Path) -> None:
+def test_rows_that_passes_make_too_large_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"prompt": "a", "width": side} for side in (16, 64)]
-    limits = {"pixels": 64 * 32, "rejected_share": 0.6}
+    monkeypatch.setattr(rules, "MAX_IMAGE_PIXELS", 64 * 32)
+    limits = {"rejected_share": 0.6}
     plan = planned(tmp_path, str(tmp_path / "out"), rows, passes={"big": BIG}, limits=limits)
     (rejected,) = read_table(open_store(plan.uri), "rejected.parquet").to_pylist()
     assert rejected["reason"] == "times height is over 2048 pixels after the passes"

@@ -29,9 +29,7 @@ JOB = Job(
         id="stabilityai/stable-diffusion-xl-base-1.0",
         revision="462165984030d82259a11f4367a4eed129e94a7b",
     ),
-    cluster=ClusterSettings(
-        namespace=NAMESPACE, parallelism=8, priority=10, priority_class="imagekiln-batch"
-    ),
+    cluster=ClusterSettings(namespace=NAMESPACE, parallelism=8, priority_class="imagekiln-batch"),
 )
 # Texts that a careless template would take for its own.
 ODD = JOB.model_copy(

@@ -15,6 +15,13 @@
 """
 
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings, LoraSettings
+from imagekiln.steps.job.execution import (
+    BatchSettings,
+    JobLimits,
+    PartSettings,
+    ShardSettings,
+    SpeedSettings,
+)
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import (
@@ -24,7 +31,6 @@ from imagekiln.steps.job.job import (
     ModelSettings,
     RowDefaults,
 )
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
 from imagekiln.steps.job.passes import CaptionPass, RefinePass, UpscalePass
 from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
@@ -37,8 +43,6 @@ from imagekiln.steps.job.scores import (
     OwnScore,
     RewardScore,
 )
-from imagekiln.steps.job.sizes import BatchSettings, PartSettings, ShardSettings
-from imagekiln.steps.job.speed import SpeedSettings
 
 __all__ = [
     "AestheticScore",

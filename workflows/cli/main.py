@@ -26,7 +26,7 @@ from imagekiln.workflows.cli import (
     steps,
 )
 from imagekiln.workflows.cli.streams import OutputLost
-from imagekiln.workflows.cli.terminal import print_failure, print_note
+from imagekiln.workflows.cli.terminal import print_failure
 
 SECTIONS = (
     cloup.Section(
@@ -123,7 +123,6 @@ class KilnGroup(cloup.Group):
 
     def _invoke(self, ctx: click.Context) -> object:
         try:
-            _note_ignored_variables()
             with stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
@@ -137,18 +136,6 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
-
-
-def _note_ignored_variables() -> None:
-    """Print a note for each variable that looks like a setting and is none."""
-    names = [name for name in os.environ if name.startswith("IMAGEKILN_")]
-    if all(name.startswith("IMAGEKILN__") for name in names):
-        return  # so that commands start fast
-
-    from imagekiln.steps.job.reader import find_ignored_variables
-
-    for sentence in find_ignored_variables(os.environ):
-        print_note(sentence)
 
 
 @cloup.group(

@@ -212,8 +212,7 @@ def _format_shard_size(plan: "Plan") -> str:
 def _format_batches(plan: "Plan") -> str:
     """The batch sizes, where the job asks for tuned ones."""
     batch = plan.job.batch
-    is_tuned = batch.tuning is not None or batch.gpu is not None
-    if batch.images is not None or not is_tuned:
+    if batch.images is not None or batch.tuning is None:
         return ""
     if not plan.batch_sizes:
         return (

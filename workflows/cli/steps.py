@@ -32,13 +32,6 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 @date_options
 @cloup.option("--fetch", is_flag=True, help="Only download the language model.")
 @format_option
-@cloup.option(
-    "--share",
-    type=(click.IntRange(0), click.IntRange(1)),
-    default=(0, 1),
-    hidden=True,
-    help="The number of this pod, from 0, and how many divide the prompts among them.",
-)
 def rewrite(
     job: str | None,
     settings: tuple[str, ...],
@@ -48,14 +41,13 @@ def rewrite(
     timezone: str,
     fetch: bool,
     output_format: str,
-    share: tuple[int, int],
 ) -> None:
     """Rewrite a job's prompts with its language model, for its plan.
 
     Those that are rewritten already are left: run it again to resume. preview, plan and run do it
     themselves, and so does the workflow of a job that is submitted.
     """
-    from imagekiln.steps.rewrite.step import Share, fetch_language_model
+    from imagekiln.steps.rewrite.step import fetch_language_model
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
@@ -71,7 +63,7 @@ def rewrite(
         print_text(fetch_language_model(resolved_job))
         return
     with open_progress("prompts") as progress:
-        result = rewrite_job(resolved_job, progress, Share(*share))
+        result = rewrite_job(resolved_job, progress)
     print_result(result, output_format, format_rewrite)
 
 
@@ -292,19 +284,15 @@ def aggregate(
     Accounts for every planned image. Exits with 3 where images are missing, or more of them are
     not ok than the job accepts.
     """
-    import os
-
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.runtime.log_events import add_log_context
-    from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
-    from imagekiln.workflows.pod.run_metrics import write_figures
-    from imagekiln.workflows.pod.spending_export import SpendingExport
+    from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
 
     add_log_context("aggregate", run)
-    export = SpendingExport.begin(run, os.environ) if outputs else None
+    spent_before = read_spending(run) if outputs else None
     is_counted = False
     try:
         summary = aggregate_run(run, failed_share, accept, price)
@@ -312,12 +300,9 @@ def aggregate(
     except Incomplete:
         is_counted = True
         raise
-    finally:  # an incomplete run has figures too, and any other what an earlier try has claimed
-        if outputs and export is not None:
-            write_figures(Path(outputs), export, is_counted=is_counted)
-            if export.problem is not None:
-                reason = " ".join(str(export.problem).splitlines())
-                print_note(f"The GPU time and cost that Argo's counters lack are unknown: {reason}")
+    finally:  # an incomplete run has figures too
+        if outputs:
+            write_figures(Path(outputs), run, spent_before, is_counted=is_counted)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output_format, format_summary)
@@ -350,29 +335,36 @@ def fetch(run: str) -> None:
     hidden=True,
     help="Write the values of the run's metrics here, for Argo.",
 )
-def outcome(outputs: str | None) -> None:
+@cloup.option("--workflow", default="", hidden=True, help="NAMESPACE/NAME of the workflow.")
+@cloup.option("--status", required=True, hidden=True, help="The workflow's phase.")
+@cloup.option("--labels", default="", hidden=True, help="The workflow's labels, as JSON.")
+@cloup.option("--created-at", default="", hidden=True, help="When it was created, in seconds.")
+@cloup.option("--job", default="", hidden=True, help="The name of the job.")
+@cloup.option("--images", default="", hidden=True, help="The images that were planned.")
+@cloup.option("--figures", default="", hidden=True, help="What aggregation counted, as JSON.")
+@cloup.option("--report-node", default="", hidden=True, help="The node that has the report.")
+def outcome(outputs: str | None, **facts: str) -> None:
     """Report how a workflow ended: its exit handler.
 
-    Reads the environment that the workflow's template sets, and posts to the webhook of Secret
+    Its template sets the options and the environment. Posts to the webhook of Secret
     imagekiln-webhook. A webhook that fails is reported and changes nothing: Argo would take the
     workflow itself for failed.
     """
     import os
     import time
 
-    from imagekiln.steps.errors import BadInput, KilnError
+    from imagekiln.steps.errors import KilnError
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
-    from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
+    from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
     from imagekiln.workflows.pod.outputs import write_parameters
-    from imagekiln.workflows.pod.run_metrics import run_metric_values
+    from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
     from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
 
+    workflow = EndedWorkflow(**facts)
     if outputs:
-        write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
-    ended = outcome_from_environment(os.environ)
-    if not ended.status:
-        raise BadInput("IMAGEKILN_STATUS is not set. Only the exit handler of a workflow has it.")
+        write_parameters(Path(outputs), run_metric_values(workflow, time.time()))
+    ended = read_outcome(workflow, os.environ)
     if ended.run:
         add_log_context("report", ended.run)
     print_text(describe_outcome(ended))
@@ -394,17 +386,17 @@ def outcome(outputs: str | None) -> None:
 def publish(outputs: str) -> None:
     """Give Argo a run's report, for its page: its exit handler.
 
-    Reads the environment that the workflow's template sets. Ends with 75 where Argo's artifact
-    store does not answer, which changes nothing about the workflow or its dataset.
+    Reads the environment that the workflow's template sets. A failure changes nothing about the
+    workflow or its dataset.
     """
     import os
 
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.pod.outcome import outcome_from_environment
+    from imagekiln.workflows.pod.outcome import ended_run
     from imagekiln.workflows.pod.outputs import leave_report
 
-    run = outcome_from_environment(os.environ).run
+    run = ended_run(os.environ)
     if run:
         add_log_context("publish-report", run)
     print_text(leave_report(Path(outputs), run))

@@ -1,23 +1,34 @@
 """How it ended: a pod's termination message, and what the workflow's exit handler reports."""
 
 import base64
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import KilnError, StorageRefused
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
-from imagekiln.workflows.pod.cause import FailedNodes, find_cause, read_failed_nodes
-from imagekiln.workflows.pod.links import Links, links_from_environment
+from imagekiln.workflows.client.stages import STAGES, is_finish_step
+from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
+
+if TYPE_CHECKING:
+    from imagekiln.workflows.pod.run_metrics import EndedWorkflow
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
 MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
 MAX_FAILURES_CHARS = 2000
 KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
+ATTEMPT_PATTERN = re.compile(r"^(.+)\((\d+)\)$")  # `shard(3:3)(0)` is the first of `shard(3:3)`
+SHARD_PATTERN = re.compile(r"\(\d+:(\d+)\)$")
+# How Go quotes what JSON does not escape, or escapes in another way.
+GO_ESCAPE = re.compile(r'\\(?:x([0-9a-f]{2})|U([0-9a-f]{8})|(["\\]))')
 # Variables whose values no message shows.
 SECRET_VARIABLES = (
     "AWS_SECRET_ACCESS_KEY",
@@ -27,6 +38,89 @@ SECRET_VARIABLES = (
     "IMAGEKILN_WEBHOOK",
     "IMAGEKILN_WEBHOOK_AUTHORIZATION",
 )
+
+
+FNV_OFFSET = 0x811C9DC5
+FNV_PRIME = 0x01000193
+MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """URLs of pages; each is empty where it is not known."""
+
+    workflow: str = ""
+    report: str = ""
+    runbook: str = ""
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """The known ones, each with its title."""
+        if self.workflow:
+            yield "Workflow", self.workflow
+        if self.report:
+            yield "Report", self.report
+        if self.runbook:
+            yield "Runbook", self.runbook
+
+
+def find_links(environment: Mapping[str, str], workflow: str, node: str) -> Links:
+    """The links of a workflow, NAMESPACE/NAME, whose report is at this node if it has one."""
+    argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
+    runbook = environment.get("IMAGEKILN_RUNBOOK_URL", "").strip()
+    if not argo:
+        return Links(runbook=runbook)
+
+    report = _report_url(argo, workflow, node) if node else ""
+    return Links(f"{argo}/workflows/{workflow}", report, runbook)
+
+
+def _report_url(argo: str, workflow: str, node: str) -> str:
+    """Where Argo's server shows the artifact `report` of a node of the workflow."""
+    namespace, _, name = workflow.partition("/")
+    number = _fnv1a(f"{name}.{node}")
+    place = f"{namespace}/workflows/{name}/{name}-{number}"
+    return f"{argo}/artifact-files/{place}/outputs/report/index.html"
+
+
+def _fnv1a(text: str) -> int:
+    """The hash by which Argo names a node: FNV-1a of 32 bits."""
+    value = FNV_OFFSET
+    for byte in text.encode():
+        value ^= byte
+        value *= FNV_PRIME
+        value &= MASK
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FailedNodes:
+    """Argo's list of failed nodes; of one that is cut off, those that are whole."""
+
+    nodes: list[dict[str, object]]
+    is_cut: bool
+
+
+def read_failed_nodes(failures: str) -> FailedNodes:
+    """Read the list as Argo writes it: JSON, which Go has quoted."""
+    text = failures.strip()
+    if text.startswith('"'):
+        text = GO_ESCAPE.sub(_unquote, text[1:].removesuffix('"'))
+    decoder = json.JSONDecoder()
+    nodes: list[dict[str, object]] = []
+    place = text.find("{")
+    while place >= 0:
+        try:
+            node, end = decoder.raw_decode(text, place)
+        except ValueError:
+            return FailedNodes(nodes, is_cut=True)
+        nodes.append(node)
+        place = text.find("{", end)
+    return FailedNodes(nodes, is_cut=text.startswith("[") and not text.endswith("]"))
+
+
+def _unquote(escape: re.Match[str]) -> str:
+    byte, point, character = escape.groups()
+    return character or chr(int(byte or point, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,50 +173,40 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
     return [environment[name].strip() for name in SECRET_VARIABLES if name in environment]
 
 
-def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
-    """The outcome that the exit handler's template puts into the environment, without secrets."""
-    from imagekiln.workflows.pod.run_metrics import count_images
+def ended_run(environment: Mapping[str, str]) -> str | None:
+    """The run of the ended workflow, without secrets; None if planning did not finish."""
+    from imagekiln.workflows.pod.run_metrics import is_variable
+
+    run = environment.get("IMAGEKILN_RUN", "")
+    if not run or is_variable(run):
+        return None
+    return redact_secrets(run, secret_values(environment))
+
+
+def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> WorkflowOutcome:
+    """How a workflow ended: its facts, and what the environment has of texts, without secrets."""
+    from imagekiln.workflows.pod.run_metrics import count_images, is_variable
 
     secrets = secret_values(environment)
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
     failed_nodes = read_failed_nodes(failures)
     cause = find_cause(failed_nodes)
-    workflow = environment.get("IMAGEKILN_WORKFLOW", "")
-    run = _output(environment, "IMAGEKILN_RUN")
-    counts = count_images(environment)
+    run = ended_run(environment)
+    counts = count_images(ended)
+    planned = None if is_variable(ended.images) else ended.images or None
     return WorkflowOutcome(
-        workflow=workflow,
-        status=environment.get("IMAGEKILN_STATUS", ""),
-        run=redact_secrets(run, secrets) if run else None,
+        workflow=ended.workflow,
+        status=ended.status,
+        run=run,
         failures=truncate_text(
             redact_secrets(_list_failures(failures, failed_nodes), secrets), MAX_FAILURES_CHARS
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
-        images=_count_all(counts) or _output(environment, "IMAGEKILN_IMAGES"),
-        ok=_count_ok(counts) or _output(environment, "IMAGEKILN_OK"),
+        images=str(sum(counts.values())) if counts else planned,
+        ok=str(counts.get("ok", 0)) if counts else None,
         others={status: images for status, images in counts.items() if status != "ok"},
-        links=links_from_environment(environment, workflow, planned=run is not None),
+        links=find_links(environment, ended.workflow, ended.report_node if run else ""),
     )
-
-
-def _count_all(counts: Mapping[str, int]) -> str | None:
-    """All images of the run; None where they are not counted by status."""
-    if not counts:
-        return None
-    images = sum(counts.values())
-    return str(images)
-
-
-def _count_ok(counts: Mapping[str, int]) -> str | None:
-    """The images that are ok, also of an incomplete run; None where none is counted by status."""
-    return str(counts.get("ok", 0)) if counts else None
-
-
-def _output(environment: Mapping[str, str], variable: str) -> str | None:
-    """An output of the workflow; None where no step has set it."""
-    text = environment.get(variable, "")
-    is_set = text and not text.startswith("{{")  # Argo leaves its own variable in place
-    return text if is_set else None
 
 
 def _list_failures(text: str, failed_nodes: FailedNodes) -> str:
@@ -159,3 +243,57 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
     for name, url in outcome.links.items():
         text += f"\n{name}: {url}"
     return text
+
+
+def find_cause(failed_nodes: FailedNodes) -> str | None:
+    """The cause in one line; None where no step of ours failed for good.
+
+    A node that was retried is in the list beside its attempts, whose messages give the reasons.
+    An attempt alone was made up for by a later one. A list that is cut off says neither which
+    attempts are alone nor how many shards failed: there, the cause is that of the step that failed
+    most often.
+    """
+    failed = [node for node in failed_nodes.nodes if _is_ours(node)]
+    names = {_name(node) for node in failed}
+
+    last_attempts: dict[str, StepFailure] = {}
+    for node in failed:
+        match = ATTEMPT_PATTERN.match(_name(node))
+        if match is None or not (failed_nodes.is_cut or match[1] in names):
+            continue
+        step_name = match[1]
+        failure = _to_failure(node, step_name, int(match[2]) + 1)
+        latest = last_attempts.get(step_name)
+        if latest is None or latest.attempts < failure.attempts:
+            last_attempts[step_name] = failure
+    failures = list(last_attempts.values())
+    return failure_cause(_commonest(failures) if failed_nodes.is_cut else failures)
+
+
+def _commonest(failures: list[StepFailure]) -> list[StepFailure]:
+    """The failures of the step that has most of them, without the numbers of shards."""
+    steps = Counter(failure.step for failure in failures)
+    commonest = max(steps, key=lambda step: steps[step], default="")
+    return [replace(failure, shard=None) for failure in failures if failure.step == commonest]
+
+
+def _to_failure(node: dict[str, object], step_name: str, attempts: int) -> StepFailure:
+    """What the last of so many attempts left."""
+    step = str(node["templateName"])
+    # A pod that rewrites prompts has a number too, and no shard.
+    shard = SHARD_PATTERN.search(step_name) if step == "generate" else None
+    return StepFailure(
+        step=step,
+        shard=int(shard[1]) if shard else None,
+        attempts=attempts,
+        message=str(node.get("message") or ""),
+    )
+
+
+def _name(node: dict[str, object]) -> str:
+    return str(node.get("displayName"))
+
+
+def _is_ours(node: dict[str, object]) -> bool:
+    step = str(node.get("templateName", ""))
+    return step in STAGES and not is_finish_step(step)

@@ -7,12 +7,17 @@ of every metric from it (`workflows/templates/metrics.py`), also where it is mis
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps.errors import KilnError
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.storage import open_store
 from imagekiln.workflows.pod.outputs import write_parameters
-from imagekiln.workflows.pod.spending_export import SpendingExport
 from imagekiln.workflows.templates.metrics import (
+    COST,
+    GPU_USES,
     IMAGE_STATUSES,
     JOB_OUTPUT,
     SPENT_FIGURES,
@@ -21,33 +26,81 @@ from imagekiln.workflows.templates.metrics import (
 from imagekiln.workflows.templates.workflow import JOB_LABEL
 
 MISSING = "missing"
+DECIMALS = 3
 
 
-def write_figures(folder: Path, export: SpendingExport, *, is_counted: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class EndedWorkflow:
+    """What the template of the exit handler tells of its workflow, as text.
+
+    `workflow` is NAMESPACE/NAME. An output that no step has set is Argo's own variable.
+    """
+
+    workflow: str = ""
+    status: str = ""
+    job: str = ""
+    images: str = ""
+    figures: str = ""
+    labels: str = ""
+    created_at: str = ""
+    report_node: str = ""
+
+
+def read_spending(run: str) -> dict[str, float] | None:
+    """GPU seconds by use, and the cost of all, as the run's last aggregation had them.
+
+    Zeros before the first one; None if that is unknown.
+    """
+    with suppress(KilnError):
+        summary = _find_summary(run)
+        return dict.fromkeys(SPENT_FIGURES, 0.0) if summary is None else _spending_of(summary)
+    return None
+
+
+def write_figures(
+    folder: Path, run: str, before: Mapping[str, float] | None, *, is_counted: bool
+) -> None:
     """Write what one aggregation adds to the metrics of its job; nothing without a summary.
 
-    Images are those of the run, where this aggregation counted them. GPU time and cost are
-    counters, and a summary's are of all attempts so far: of these, what no other workflow exports,
-    and nothing where that is unknown.
+    Images are those of the run, if this aggregation counted them. GPU time and cost are counters,
+    and a summary has those of all attempts so far: they grow by what it has more than `before`.
     """
-    summary = export.read_summary()
-    if summary is None:
-        return
-    counted = IMAGE_STATUSES if is_counted else ()
-    images = {status: summary.statuses.get(status, 0) for status in counted}
-    figures = json.dumps({**images, **export.end(summary)})
     with suppress(KilnError):  # how the aggregation ended matters more
-        write_parameters(folder, {"figures": figures})
+        summary = _find_summary(run)
+        if summary is None:
+            return
+        counted = IMAGE_STATUSES if is_counted else ()
+        figures: dict[str, float] = {status: summary.statuses.get(status, 0) for status in counted}
+        if before is not None:
+            spent = _spending_of(summary)
+            figures |= {
+                name: round(max(0.0, spent[name] - before[name]), DECIMALS) for name in spent
+            }
+        write_parameters(folder, {"figures": json.dumps(figures)})
 
 
-def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, str]:
+def _find_summary(run: str) -> Summary | None:
+    """The summary of a run, or of the run of a round; None if there is none."""
+    with suppress(Missing, BadInput):
+        root, *_ = resolve_run(run)
+        return load_summary(open_store(root))
+    return None
+
+
+def _spending_of(summary: Summary) -> dict[str, float]:
+    gpu_seconds = summary.spending.gpu_seconds
+    by_use = {use: getattr(gpu_seconds, use) for use in GPU_USES}
+    return {**by_use, COST: summary.cost or 0.0}
+
+
+def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:
     """The value of every metric of a run that has ended, by output parameter.
 
     A run that was not aggregated has no image that is known to be there: all are missing.
     """
-    planned = _number(environment.get("IMAGEKILN_IMAGES", ""))
-    figures = _parse_figures(environment.get("IMAGEKILN_FIGURES", ""))
-    created_at = _number(environment.get("IMAGEKILN_CREATED_AT", ""))
+    planned = _number(ended.images)
+    figures = _parse_figures(ended.figures)
+    created_at = _number(ended.created_at)
     values = {
         "seconds": max(0.0, now - created_at) if created_at else 0.0,
         "ended_at": now,
@@ -56,29 +109,23 @@ def run_metric_values(environment: Mapping[str, str], now: float) -> dict[str, s
         **figures,
     }
     texts = {name: f"{value:.15g}" for name, value in values.items()}
-    return {JOB_OUTPUT: _job_name(environment), **texts}
+    return {JOB_OUTPUT: _job_name(ended), **texts}
 
 
-def count_images(environment: Mapping[str, str]) -> dict[str, int]:
+def count_images(ended: EndedWorkflow) -> dict[str, int]:
     """The images of the run by status, those that there are; none where it was not aggregated."""
-    text = environment.get("IMAGEKILN_FIGURES", "")
-    figures = _parse_figures(text)
-    counts: dict[str, int] = {}
-    for status in IMAGE_STATUSES:
-        images = int(figures.get(status, 0))
-        if images:
-            counts[status] = images
-    return counts
+    figures = _parse_figures(ended.figures)
+    counts = {status: int(figures.get(status, 0)) for status in IMAGE_STATUSES}
+    return {status: images for status, images in counts.items() if images}
 
 
-def _job_name(environment: Mapping[str, str]) -> str:
+def _job_name(ended: EndedWorkflow) -> str:
     """The job's name, by its plan, else by the label of the workflow."""
-    name = environment.get("IMAGEKILN_JOB_NAME", "")
-    if name and name != UNKNOWN_JOB and not _is_variable(name):
-        return name
+    if ended.job and ended.job != UNKNOWN_JOB and not is_variable(ended.job):
+        return ended.job
     labels: object = {}
     with suppress(ValueError):
-        labels = json.loads(environment.get("IMAGEKILN_LABELS", ""))
+        labels = json.loads(ended.labels)
     label = labels.get(JOB_LABEL) if isinstance(labels, dict) else None
     return label if isinstance(label, str) and label else UNKNOWN_JOB
 
@@ -101,5 +148,6 @@ def _number(text: str) -> float:
     return 0.0
 
 
-def _is_variable(text: str) -> bool:
+def is_variable(text: str) -> bool:
+    """Whether Argo left its own variable in place, since no step has set the output."""
     return text.startswith("{{")

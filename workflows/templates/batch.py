@@ -80,14 +80,8 @@ def _cluster_arguments(cluster: ClusterSettings, *, rewrites: bool) -> dict[str,
             "cluster.cpu_image and cluster.gpu_image: a batch in another workflow has the images "
             "of its profile. Write them into a profile of your own."
         )
-    if cluster.rewriters > 1:
-        raise BadInput(
-            "cluster.rewriters: a batch in another workflow rewrites prompts in one pod. "
-            "Leave it out."
-        )
     return {
         "template": template_name(load_profile(cluster.profile), rewrites=rewrites),
         "parallelism": str(cluster.parallelism),
-        "priority": str(cluster.priority),
         "priority-class": cluster.priority_class or "",
     }

@@ -16,7 +16,7 @@ PARENT_LABEL = "imagekiln.dev/part-of"  # on a child workflow: the name of its p
 CHILD_TEMPLATE = "further-one"
 NOOP_TEMPLATE = "nothing"
 # What the plan step outputs of the job for each child workflow.
-SCHEDULING_PARAMETERS = ("parallelism", "priority", "priority_class")
+SCHEDULING_PARAMETERS = ("parallelism", "priority_class")
 MAX_NAME_CHARS = 59  # of a parent's name in that of a child: Argo takes 63
 MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
 
@@ -92,7 +92,6 @@ def _workflow(template: str, max_pods: int) -> dict[str, object]:
             "entrypoint": "shards",
             "onExit": NOOP_TEMPLATE,
             "parallelism": Unquoted("{{inputs.parameters.parallelism}}"),
-            "priority": Unquoted("{{inputs.parameters.priority}}"),
             "podPriorityClassName": Unquoted("{{=toJson(inputs.parameters.priority_class)}}"),
             "arguments": {
                 "parameters": [{"name": name, "value": value} for name, value in parameters.items()]

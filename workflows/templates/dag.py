@@ -102,37 +102,13 @@ def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
     return here, further
 
 
-def rewrite_tasks(fetch_step: Container | None, rewriters: DAG) -> list[Task]:
+def rewrite_tasks(fetch_step: Container | None, rewrite_step: Container) -> list[Task]:
     """What comes before planning, in order: `fetch_step` fills a cache of models, if there is one.
 
     A workflow that retries a run has its plan, and rewrites nothing.
     """
-    tasks = []
-    if fetch_step is not None:
-        tasks.append(Task(name=str(fetch_step.name), template=fetch_step, when=IS_NO_RETRY))
-    count = Parameter(name="count", value="{{=asInt(workflow.parameters.rewriters)}}")
-    tasks.append(Task(name="rewrite", template=rewriters, arguments=[count], when=IS_NO_RETRY))
-    return tasks
-
-
-def rewriters_dag(rewrite_step: Container, sharing: GpuSharing) -> DAG:
-    """`count` pods, which divide the prompts among them."""
-    task = Task(
-        name="rewriter",
-        template=rewrite_step,
-        arguments=[
-            Parameter(name="rewriter", value=ITEM),
-            Parameter(name="rewriters", value="{{inputs.parameters.count}}"),
-        ],
-        with_sequence=_sequence(count="{{inputs.parameters.count}}"),
-    )
-    return DAG(
-        name="rewriters",
-        inputs=declare_inputs("count"),
-        fail_fast=False,
-        tasks=[task],
-        synchronization=_lock(sharing),
-    )
+    steps = [rewrite_step] if fetch_step is None else [fetch_step, rewrite_step]
+    return [Task(name=str(step.name), template=step, when=IS_NO_RETRY) for step in steps]
 
 
 def finish_dag(steps: Sequence[Container]) -> DAG:
@@ -172,7 +148,7 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT],
         fail_fast=False,
         tasks=[task],
-        synchronization=_lock(sharing),
+        synchronization=gpu_lock(sharing),
     )
 
 
@@ -216,7 +192,7 @@ def children_dag(child: Resource) -> DAG:
     )
 
 
-def _lock(sharing: GpuSharing) -> m.Synchronization | None:
+def gpu_lock(sharing: GpuSharing) -> m.Synchronization | None:
     """Of the DAGs of GPU pods; the whole workflow's would keep its own children waiting forever."""
     if sharing.mutex is None:
         return None

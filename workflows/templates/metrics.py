@@ -19,8 +19,6 @@ IMAGE_STATUSES = ("ok", "blank", "filtered", "failed", "outscored", "forgotten",
 GPU_USES = ("drawing", "loading", "idle", "repeated")
 COST = "cost"
 SPENT_FIGURES = (*GPU_USES, COST)  # GPU seconds by use, and what all of them cost
-# Of the pod that aggregates: by it, a further try is told from another workflow's.
-WORKFLOW_UID_VARIABLE = "IMAGEKILN_WORKFLOW_UID"
 # From a shard of ten seconds to a day, which is when a pod is stopped.
 SHARD_BUCKETS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 SUCCEEDED = "{{workflow.status}} == Succeeded"

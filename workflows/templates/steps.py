@@ -10,9 +10,9 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
+from imagekiln.workflows.templates.dag import gpu_lock
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
-    WORKFLOW_UID_VARIABLE,
     outcome_metrics,
     plan_metrics,
     run_outputs,
@@ -77,19 +77,17 @@ ENCODED_PARAMETERS = {
 
 
 def rewrite_step(profile: Profile) -> Container:
-    """Rewrite a pod's share of the prompts, on one GPU of the profile."""
+    """Rewrite the prompts, on one GPU of the profile."""
     cache = profile.cache
     offline = _is_offline(cache)
-    share = ["--share", "{{inputs.parameters.rewriter}}", "{{inputs.parameters.rewriters}}"]
     step = StepCommand(
         "rewrite",
-        ["rewrite", "--argo", "--device", profile.gpu.device, *share],
+        ["rewrite", "--argo", "--device", profile.gpu.device],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("rewriter", "rewriters"),
         env=_job_environment() | _offline_environment(cache),
         secrets=MODEL_SECRETS,
-        synchronization=_semaphore(profile.sharing),
+        synchronization=_lock_and_semaphore(profile.sharing),
     )
     one_gpu = profile.model_copy(update={"gpu": profile.gpu.model_copy(update={"count": 1})})
     return gpu_container(step, one_gpu, _model_volume(cache, read_only=offline))
@@ -172,7 +170,6 @@ def aggregate_step(profile: Profile) -> Container:
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
-        env={WORKFLOW_UID_VARIABLE: "{{workflow.uid}}"},
         # Argo stops at the first that is missing and has no default: an incomplete run has no `ok`.
         outputs=[_output_parameter("figures"), _output_parameter("ok")],
         secrets=STORAGE_SECRETS,
@@ -211,23 +208,26 @@ def publish_step(profile: Profile) -> Container:
 def report_step(profile: Profile) -> Container:
     """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
-    outputs = {
-        f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.parameters.{name}}}}}"
-        for name in GLOBAL_OUTPUTS
+    # Names and numbers only: a URI of a user's and messages are in the environment.
+    options = {
+        "workflow": "{{workflow.namespace}}/{{workflow.name}}",
+        "status": "{{workflow.status}}",
+        "labels": "{{workflow.labels.json}}",
+        "created-at": "{{workflow.creationTimestamp.s}}",
+        "job": "{{workflow.outputs.parameters.job_name}}",
+        "images": "{{workflow.outputs.parameters.images}}",
+        "figures": "{{workflow.outputs.parameters.figures}}",
     }
-    report_node = {"IMAGEKILN_REPORT_NODE": REPORT_NODE} if profile.report_artifact else {}
+    if profile.report_artifact:
+        options["report-node"] = REPORT_NODE
+    arguments = [f"--{name}={value}" for name, value in options.items()]
     step = StepCommand(
         "report",
-        ["outcome", "--outputs", OUTPUTS_FOLDER],
+        ["outcome", "--outputs", OUTPUTS_FOLDER, *arguments],
         profile.steps.image,
         env={
-            "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
-            "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_LABELS": "{{workflow.labels.json}}",
-            "IMAGEKILN_CREATED_AT": "{{workflow.creationTimestamp.s}}",
-            **outputs,
-            **report_node,
+            "IMAGEKILN_RUN": ENDED_RUN,
         },
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
@@ -282,6 +282,14 @@ def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
     source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
     semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
     return m.Synchronization(semaphores=[semaphore])
+
+
+def _lock_and_semaphore(sharing: GpuSharing) -> m.Synchronization | None:
+    """The synchronization of a GPU pod that no DAG with a lock is around."""
+    semaphore, lock = _semaphore(sharing), gpu_lock(sharing)
+    if semaphore is None or lock is None:
+        return semaphore or lock
+    return m.Synchronization(semaphores=semaphore.semaphores, mutexes=lock.mutexes)
 
 
 def _is_offline(cache: ModelCache | None) -> bool:

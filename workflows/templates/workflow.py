@@ -23,7 +23,6 @@ from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
 from imagekiln.workflows.templates.pod import CPU_IMAGE_PARAMETER, GPU_IMAGE_PARAMETER
 from imagekiln.workflows.templates.workflow_template import (
-    REWRITERS_PARAMETER,
     TITLE_ANNOTATION,
     as_object,
     job_template_name,
@@ -58,10 +57,8 @@ def job_parameter(job: Job) -> str:
 
 def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
     """The parameters of a run of the job: only those that differ from the template's."""
-    rewriters = job.cluster.rewriters if job.rewrite else 1
     values = {
         "job": job_parameter(job),
-        REWRITERS_PARAMETER: "" if rewriters == 1 else str(rewriters),
         CPU_IMAGE_PARAMETER: job.cluster.cpu_image or "",
         GPU_IMAGE_PARAMETER: job.cluster.gpu_image or "",
         **more,
@@ -89,7 +86,6 @@ def build_workflow(
         workflow_template_ref=m.WorkflowTemplateRef(name=job_template_name(job, profile)),
         arguments=workflow_arguments(job, **dates, retry="true" if retry else ""),
         parallelism=job.cluster.parallelism,
-        priority=job.cluster.priority or None,
         pod_priority_class_name=job.cluster.priority_class,
     )
     return as_object(workflow.build())
@@ -141,7 +137,6 @@ def build_cron_workflow(
         workflow_template_ref=m.WorkflowTemplateRef(name=job_template_name(job, profile)),
         arguments=workflow_arguments(job, timezone=zone) | date,
         parallelism=job.cluster.parallelism,
-        priority=job.cluster.priority or None,
         pod_priority_class_name=job.cluster.priority_class,
     )
     model = cron_workflow.build()

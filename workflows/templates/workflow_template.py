@@ -23,7 +23,6 @@ from imagekiln.workflows.templates.dag import (
     group_dag,
     main_dag,
     rewrite_tasks,
-    rewriters_dag,
     shards_dag,
 )
 from imagekiln.workflows.templates.pod import (
@@ -56,7 +55,6 @@ TITLE_ANNOTATION = "workflows.argoproj.io/title"  # shown in the UI
 DESCRIPTION_ANNOTATION = "workflows.argoproj.io/description"
 DIGEST_ANNOTATION = "imagekiln.dev/digest"
 REWRITE_SUFFIX = "-rewrite"
-REWRITERS_PARAMETER = "rewriters"  # of a template that rewrites
 
 
 def template_name(profile: Profile, *, rewrites: bool = False) -> str:
@@ -127,7 +125,7 @@ def _workflow_template(
         },
         entrypoint="main",
         on_exit="finish",
-        arguments=_parameters(rewrites=rewrites),
+        arguments=_parameters(),
         service_account_name="imagekiln",
         affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
@@ -152,15 +150,9 @@ def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
     return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
 
 
-def _parameters(*, rewrites: bool) -> list[Parameter]:
+def _parameters() -> list[Parameter]:
     descriptions = WORKFLOW_PARAMETERS | IMAGE_PARAMETERS
-    parameters = [
-        Parameter(name=name, value="", description=text) for name, text in descriptions.items()
-    ]
-    if rewrites:
-        text = "How many pods rewrite prompts."
-        parameters.append(Parameter(name=REWRITERS_PARAMETER, value="1", description=text))
-    return parameters
+    return [Parameter(name=name, value="", description=text) for name, text in descriptions.items()]
 
 
 def _templates(
@@ -205,6 +197,5 @@ def _rewriting(
 ) -> tuple[list[Task], list[m.Template | Templatable]]:
     """The tasks that rewrite prompts before they are planned, and their templates."""
     rewrite = steps.rewrite_step(profile)
-    rewriters = rewriters_dag(rewrite, profile.sharing)
     fetch = steps.fetch_language_model_step(profile) if needs_fetch else None
-    return rewrite_tasks(fetch, rewriters), [rewriters, rewrite, *([fetch] if fetch else [])]
+    return rewrite_tasks(fetch, rewrite), [rewrite, *([fetch] if fetch else [])]

@@ -9,12 +9,14 @@ from imagekiln.steps.aggregate.verdict import GateResult, gate_results
 from imagekiln.steps.job.gates import (
     BLANK,
     LOW_CONTRAST,
+    MAX_HASH_DISTANCE,
+    MAX_SATURATION,
     NEAR_DUPLICATE,
     OVER_SATURATED,
     SAFETY,
 )
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runtime.figures import format_number, format_percent, pluralize
+from imagekiln.steps.runtime.figures import format_number, format_percent
 
 MAX_GATES_WITH_SAMPLES = 12
 
@@ -70,16 +72,14 @@ def top_gates(
 
 
 def _criterion(job: Job, gate: str) -> str:
-    gates = job.gates
-    distance = gates.near_duplicate.distance if gates.near_duplicate else 0
     criteria = {
         BLANK: "not finite, or a single flat color",
         SAFETY: "flagged by the model's safety checker",
-        LOW_CONTRAST: f"contrast under {format_number(gates.low_contrast.below)}",
-        OVER_SATURATED: f"more than {format_percent(gates.over_saturated.above)} vivid pixels",
-        NEAR_DUPLICATE: f"at most {pluralize(distance, 'bit')} from an earlier image",
+        LOW_CONTRAST: f"contrast under {format_number(job.gates.low_contrast.below)}",
+        OVER_SATURATED: f"more than {format_percent(MAX_SATURATION)} vivid pixels",
+        NEAR_DUPLICATE: f"at most {MAX_HASH_DISTANCE} bits from an earlier image",
     }
-    criteria |= {check.name: check.entry for check in gates.checks}
+    criteria |= {check.name: check.entry for check in job.gates.checks}
     criteria |= {name: score.criterion for name, score in job.scores.items()}
     return criteria[gate]
 

@@ -30,7 +30,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     shared_code_folder,
     with_float_timesteps,
 )
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import Family, family_of
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape

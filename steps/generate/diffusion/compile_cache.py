@@ -1,9 +1,8 @@
 """Compiled code that pods share, so that the next one need not compile.
 
-Loading it runs it: whoever can write where it is kept can run code in the pods. By default that is
-the cache of model files. The output, which many may write to, takes the word of both the job and
-the machine. `speed.compile_cache: off` neither reads nor writes any. Objects are not signed:
-a pod that could sign its code for others would hold the key that an intruder needs.
+Loading it runs it: whoever can write where it is kept can run code in the pods. So that is the
+cache of model files, never the output. Objects are not signed: a pod that could sign its code for
+others would hold the key that an intruder needs.
 
 What decides code is the configuration of the networks, never their weights, so all fine-tunes of a
 model share it. PyTorch compares each piece with what it would compile before it runs it.
@@ -42,7 +41,6 @@ MAX_OBJECT_BYTES = 2**30  # an object is held in memory, and anybody may have pu
 # The folder of the model cache that holds it. Templates set it where that outlives the pod: else
 # the code would be saved for nobody, since processes of one machine share PyTorch's own cache.
 CODE_CACHE_VARIABLE = "IMAGEKILN_CODE_CACHE"
-TRUST_OUTPUT_VARIABLE = "IMAGEKILN_TRUST_OUTPUT_CODE"
 CODE_VERSION = 1  # raised when this program compiles other code from the same model
 LIBRARIES = ("imagekiln", "diffusers", "peft", "torchao", "triton")  # whose code is compiled
 COMPILED_COMPONENTS = ("unet", "transformer", "vae")
@@ -145,23 +143,23 @@ class _Download:
             self._error = error
 
 
-def open_compile_cache(plan: Plan, run: str, device: torch.device) -> CompileCache | None:
-    """The compiled code that the plan's job shares, for its model on this device.
+def open_compile_cache(plan: Plan, device: torch.device) -> CompileCache | None:
+    """The compiled code that pods share, for the plan's model on this device.
 
-    None where the job shares none, or where the model's configuration cannot be read: loading the
-    model says why. Raises BadInput where the environment names a folder that cannot be.
+    None if the environment names no folder, or if the model's configuration cannot be read: loading
+    the model says why. Raises BadInput if the environment names a folder that cannot be.
     """
-    place = _cache_folder(plan, run)
-    if place is None:
+    folder = _named_folder()
+    if folder is None:
         return None
     try:
         configuration = _code_configuration(plan)
     except KilnError:
         return None
-    can_save = "://" in place or _is_writable(Path(place))
+    can_save = _is_writable(folder)
     if not can_save:
-        log.warning("%s: cannot be written. Compiled code is not kept.", place)
-    return CompileCache(open_store(place), device, configuration, can_save=can_save)
+        log.warning("%s: cannot be written. Compiled code is not kept.", folder)
+    return CompileCache(open_store(str(folder)), device, configuration, can_save=can_save)
 
 
 def create_code_folder() -> None:
@@ -185,24 +183,6 @@ def _named_folder() -> Path | None:
         return local_path(name)
     except BadInput as error:
         raise BadInput(f"{CODE_CACHE_VARIABLE}: {error}") from error
-
-
-def _cache_folder(plan: Plan, run: str) -> str | None:
-    """The folder or URI under which code is kept; None where it is not."""
-    setting = plan.job.speed.compile_cache
-    if setting == "output":
-        # The plan alone does not decide it: plan.json lies in the output too.
-        if os.environ.get(TRUST_OUTPUT_VARIABLE) != "1":
-            log.warning(
-                "speed.compile_cache is output, which this machine does not trust, so the model is "
-                "compiled here. Set %s=1 in its environment, or write models.",
-                TRUST_OUTPUT_VARIABLE,
-            )
-            return None
-        uri = run if "://" in run else os.path.normpath(Path(run).absolute())
-        return uri.rstrip("/").rpartition("/")[0] or "/"
-    folder = _named_folder() if setting == "models" else None
-    return None if folder is None else str(folder)
 
 
 def _is_writable(folder: Path) -> bool:

@@ -43,7 +43,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
 from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.runs.image import (
@@ -360,7 +360,7 @@ def load_denoiser(
         device = open_device(plan, clock)
         if store is not None and code:
             with clock.phase("code"):
-                cache = _open_compile_cache(plan, store, device)
+                cache = _open_compile_cache(plan, device)
         pipe = load_pipeline(plan, begun, device)
 
     speed = plan.job.speed
@@ -375,13 +375,12 @@ def load_denoiser(
         )
 
 
-def _open_compile_cache(plan: Plan, store: Store, device: torch.device) -> CompileCache | None:
+def _open_compile_cache(plan: Plan, device: torch.device) -> CompileCache | None:
     """The compiled code that the job shares, if its model is compiled."""
     family = family_of(plan.model.pipeline)
     if family.compile_mode == "none" or not asks_to_compile(plan.job.speed, device):
         return None
-    run, _ = resolve_run(store.uri)
-    cache = open_compile_cache(plan, run, device)
+    cache = open_compile_cache(plan, device)
     if cache is not None:
         images = 1 if family.one_at_a_time else plan.batch_size(plan.width, plan.height)
         cache.prefetch(code_shape(family, _default_shape(plan), images))

@@ -74,7 +74,7 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
         if plan.job.speed.quantization == "fp8":
             require_fp8_support(device)
         _refuse_emulated_dtype(plan, device)
-    _set_threads(plan, device)
+    _limit_threads(device)
     # diffusers imports each pipeline when it is first used; what fails fails again in loading.
     with clock.phase("imports"), suppress(Exception):
         getattr(diffusers, plan.model.pipeline, None)
@@ -151,11 +151,9 @@ def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
     return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
 
 
-def _set_threads(plan: Plan, device: torch.device) -> None:
-    """The plan's number of CPU threads; on CUDA few, since the CPU only feeds the device."""
-    if plan.job.threads is not None:
-        torch.set_num_threads(plan.job.threads)
-    elif device.type == "cuda" and THREADS_VARIABLE not in os.environ:
+def _limit_threads(device: torch.device) -> None:
+    """Use few CPU threads on CUDA, since the CPU only feeds the device."""
+    if device.type == "cuda" and THREADS_VARIABLE not in os.environ:
         torch.set_num_threads(min(available_cpus(), MAX_CUDA_THREADS))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate import quality
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, manifest_key, part_key
@@ -38,8 +39,11 @@ def _run(tmp_path: Path, **gates: object) -> Store:
     )
 
 
-def test_each_gate_marks_the_images_of_a_real_run(tmp_path: Path) -> None:
-    store = _run(tmp_path, low_contrast={"below": 0.5}, over_saturated={"above": 0}, checks=[EVEN])
+def test_each_gate_marks_the_images_of_a_real_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quality, "MAX_SATURATION", 0)
+    store = _run(tmp_path, low_contrast={"below": 0.5}, checks=[EVEN])
     table = manifest(store)
     assert table["status"].to_pylist() == ["ok"] * 8
     for row in table.to_pylist():
@@ -58,13 +62,11 @@ def test_each_gate_marks_the_images_of_a_real_run(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
-    store = _run(
-        tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={"distance": 8}
-    )
+    store = _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={})
     before = {key: store.read(key) for key in (part_key(0, 0), part_key(0, 1), manifest_key(0))}
     for key in (part_key(0, 1), manifest_key(0), SUCCESS_KEY):
         store.remove(key)
-    _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={"distance": 8})
+    _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={})
     assert {key: store.read(key) for key in before} == before
 
 

@@ -175,13 +175,6 @@ def test_without_the_gate_nothing_is_compared(tmp_path: Path) -> None:
     assert manifest(open_store(planned_run.uri))["near_duplicate_of"].null_count == 20
 
 
-def test_the_distance_is_that_of_the_job(tmp_path: Path) -> None:
-    store = _filled(_planned(tmp_path, distance=2), ALIKE)
-    assert (
-        aggregate(store.uri).marks["near_duplicate"] == 2
-    )  # 9 is equal, 17 two bits away, 6 three
-
-
 def test_other_marks_stay_in_front(tmp_path: Path) -> None:
     planned_run = _planned(tmp_path)
     fill(planned_run, {place: _hashed(place, 0, "low_contrast") for place in range(2)})

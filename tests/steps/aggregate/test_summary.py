@@ -19,8 +19,8 @@ from imagekiln.steps.aggregate.summary import (
 from imagekiln.steps.aggregate.throughput import DeviceUsage
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.expectation import Expectation
 from imagekiln.steps.runs.keys import SUMMARY_KEY, part_key
+from imagekiln.steps.runs.run_rate import Expectation
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned

@@ -11,10 +11,8 @@ from huggingface_hub import constants
 import imagekiln
 from imagekiln import BadInput, TryAgain
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.export.push import push
 from imagekiln.steps.export.removal import remove_from_export
 from imagekiln.steps.runs.keys import SUCCESS_KEY
-from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.runs import encoded, fill, planned
@@ -110,111 +108,6 @@ def test_two_pushes_at_once_agree_on_a_version(export: Path, hub: DatasetHub) ->
         imagekiln.push(export, REPOSITORY, version="v1")
 
 
-class Changing(NoProgress):
-    """Has somebody else commit these files once some of the export's are committed."""
-
-    def __init__(self, hub: DatasetHub, files: dict[str, bytes]) -> None:
-        self._hub = hub
-        self._files = files
-
-    def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many files
-        self._hub.commits.append(dict(self._files))
-
-
-@pytest.mark.parametrize("place", [None, "data/place=0/00000.parquet"])
-def test_a_version_has_no_files_that_somebody_else_committed_meanwhile(
-    export: Path, hub: DatasetHub, place: str | None
-) -> None:
-    others = {"notes.txt": b"of somebody else"} | ({} if place is None else {place: b"other"})
-    with pytest.raises(TryAgain, match=r"data/place=0/\S+ is not as it was pushed"):
-        push(str(export), REPOSITORY, "v1", progress=Changing(hub, others))
-    assert hub.tags == {}
-    imagekiln.push(export, REPOSITORY, version="v1")
-    assert hub.commits[hub.tags["v1"]] == pushed_files(export) | {"notes.txt": b"of somebody else"}
-
-
-def test_a_version_lacks_no_files_that_the_dataset_ignores(export: Path, hub: DatasetHub) -> None:
-    hub.ignored = "data"
-    with pytest.raises(TryAgain, match=r"remove \.gitignore"):
-        imagekiln.push(export, REPOSITORY, version="v1")
-    assert hub.tags == {}
-
-
-class Forgetting(NoProgress):
-    """Has images of an export removed while its files are uploaded."""
-
-    def __init__(self, export: Path) -> None:
-        self._export = export
-
-    def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many files
-        rows = pq.read_table(self._export / "manifest" / "00000.parquet")
-        remove_from_export(open_store(str(self._export)), rows["image_id"][:1], remove=True)
-
-
-def test_an_export_that_changes_while_it_is_pushed_gets_no_version(
-    export: Path, hub: DatasetHub, tmp_path: Path
-) -> None:
-    changing = shutil.copytree(export, tmp_path / "changing")
-    with pytest.raises(TryAgain, match="changed while it was pushed"):
-        push(str(changing), REPOSITORY, "v1", progress=Forgetting(changing))
-    assert hub.tags == {}
-    imagekiln.push(changing, REPOSITORY, version="v1")
-    assert hub.files == pushed_files(changing)
-
-
-@pytest.mark.parametrize("is_cut", [False, True])
-@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
-def test_a_damaged_file_of_an_export_is_not_published(
-    export: Path, hub: DatasetHub, tmp_path: Path, file_format: str, is_cut: bool
-) -> None:
-    run = next((export.parent / "out").glob("tiny-*"))
-    imagekiln.export(run, tmp_path / "damaged", format=file_format)
-    (file,) = (tmp_path / "damaged" / "data").iterdir()
-    content = bytearray(file.read_bytes())
-    content[content.index(b"IDAT") + len(b"IDAT")] ^= 1
-    file.write_bytes(content[: len(content) // 2] if is_cut else content)
-    with pytest.raises(BadInput, match=f"{file.name}: (is damaged|has not the images)"):
-        imagekiln.push(tmp_path / "damaged", REPOSITORY, version="v1")
-    assert hub.tags == {}
-
-
-def test_a_file_with_the_name_of_a_column_damaged_is_not_published(
-    export: Path, hub: DatasetHub, tmp_path: Path
-) -> None:
-    damaged = shutil.copytree(export, tmp_path / "damaged")
-    path = damaged / "data/place=1/00000.parquet"
-    path.write_bytes(path.read_bytes().replace(b"guidance", b"guidince"))
-    with pytest.raises(BadInput, match=r"00000\.parquet: has not the columns"):
-        imagekiln.push(damaged, REPOSITORY, version="v1")
-    assert hub.tags == {}
-
-
-def test_a_file_in_the_place_of_another_is_not_published(
-    export: Path, hub: DatasetHub, tmp_path: Path
-) -> None:
-    swapped = shutil.copytree(export, tmp_path / "swapped")
-    first, second = (swapped / f"data/place={place}/00000.parquet" for place in range(2))
-    shutil.copy(first, second)
-    with pytest.raises(BadInput, match="has not the images that were planned"):
-        imagekiln.push(swapped, REPOSITORY, version="v1")
-    assert hub.tags == {}
-
-
-@pytest.mark.parametrize("suffix", [".json", ".txt"])
-def test_a_damaged_sidecar_is_not_published(
-    export: Path, hub: DatasetHub, tmp_path: Path, suffix: str
-) -> None:
-    run = next((export.parent / "out").glob("tiny-*"))
-    imagekiln.export(run, tmp_path / "damaged", format="webdataset")
-    (file,) = (tmp_path / "damaged" / "data").iterdir()
-    content = bytearray(file.read_bytes())
-    content[content.index(b"number 1", content.index(suffix.encode()))] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(BadInput, match="has not the images and sidecars that"):
-        imagekiln.push(tmp_path / "damaged", REPOSITORY, version="v1")
-    assert hub.tags == {}
-
-
 def test_an_export_of_tars_without_what_was_taken_down_is_published(
     export: Path, hub: DatasetHub, tmp_path: Path
 ) -> None:
@@ -224,29 +117,6 @@ def test_an_export_of_tars_without_what_was_taken_down_is_published(
     remove_from_export(open_store(str(tmp_path / "tars")), rows["image_id"][:1], remove=True)
     imagekiln.push(tmp_path / "tars", REPOSITORY, version="v1")
     assert hub.tags.keys() == {"v1"}
-
-
-@pytest.mark.parametrize("left", [[1, 0, 2, 3, 4], [1, 2, 3, 4], None], ids=str)
-def test_a_manifest_that_says_something_else_or_is_lost_is_not_published(
-    export: Path, hub: DatasetHub, tmp_path: Path, left: list[int] | None
-) -> None:
-    damaged = shutil.copytree(export, tmp_path / "damaged")
-    manifest = damaged / "manifest" / "00000.parquet"
-    rows = pq.read_table(manifest)
-    manifest.unlink()
-    if left is not None:
-        pq.write_table(rows.take(left), manifest)
-    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: (is missing|has not the rows)"):
-        imagekiln.push(damaged, REPOSITORY, version="v1")
-    assert hub.tags == {}
-
-
-def test_a_damaged_manifest_is_not_published(export: Path, hub: DatasetHub, tmp_path: Path) -> None:
-    damaged = shutil.copytree(export, tmp_path / "damaged")
-    (damaged / "manifest" / "00000.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: is damaged"):
-        imagekiln.push(damaged, REPOSITORY, version="v1")
-    assert hub.tags == {}
 
 
 @pytest.mark.parametrize("name", ["README.md", "data", "manifest/00000.parquet"])

@@ -17,7 +17,7 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.generate.step import generate_shard
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.stats import ShardStats

@@ -55,7 +55,6 @@ datasets = import_module(
 SETTINGS: dict[str, Any] = {
     "defaults": {"steps": 1, "width": 16, "height": 16},
     "device": "cpu",
-    "threads": 1,
     "limits": {"failed_share": 1, "rejected_share": 1},
 }
 PROMPTS = [

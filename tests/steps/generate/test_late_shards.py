@@ -12,14 +12,18 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.late_shards import parts_to_help_with, shard_shapes
+from imagekiln.steps.generate.late_shards import (
+    mark_begun,
+    mark_finished,
+    parts_to_help_with,
+    shard_shapes,
+)
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import load_stats
-from imagekiln.steps.runs.work_marks import mark_begun, mark_finished
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -161,16 +165,6 @@ def test_a_process_that_is_done_makes_what_a_stuck_one_does_not(
 def test_no_device_is_kept_from_a_shard_that_waits_for_one(run: PlanResult) -> None:
     store = open_store(run.uri)
     mark_begun(store, 0)  # and shard 2 waits
-    device = Device()
-    _generate(run, 1, device)
-    assert set(device.drawn) == _images(run, 1)
-
-
-def test_nobody_helps_where_the_job_says_so(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), shard={"images": 8, "help": False})
-    store = open_store(run.uri)
-    mark_begun(store, 0)
-    mark_finished(store, 2)
     device = Device()
     _generate(run, 1, device)
     assert set(device.drawn) == _images(run, 1)

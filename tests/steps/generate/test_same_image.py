@@ -42,7 +42,7 @@ Made = Mapping[str, str]
 
 def made(folder: Path, rows: pa.Table, **cut: object) -> Made:
     """Make these rows; the hash of each image's file by its id."""
-    planned = jobs.plan(folder, rows, **SETTINGS, device="cpu", threads=1, **cut)
+    planned = jobs.plan(folder, rows, **SETTINGS, device="cpu", **cut)
     for number in range(len(planned.plan.shards)):
         generate(planned.uri, number)
     store, found = open_store(planned.uri), dict[str, str]()

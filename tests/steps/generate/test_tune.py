@@ -25,9 +25,7 @@ ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
 
 
 def _job(folder: Path, **settings: object) -> Job:
-    return job(
-        folder, ROWS, **{"device": "cpu", "threads": 1, "defaults": {"steps": 2}, **settings}
-    )
+    return job(folder, ROWS, **{"device": "cpu", "defaults": {"steps": 2}, **settings})
 
 
 def _tuned(
@@ -142,8 +140,7 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(
         ((0, 64), "0 x 64: the model's sides are multiples of 8 pixels. Choose another size."),
         (
             (8192, 8192),
-            "8192 x 8192: has more than 16777216 pixels. "
-            "Choose another size, or raise limits.pixels.",
+            "8192 x 8192: has more than 16777216 pixels. Choose another size.",
         ),
     ],
 )

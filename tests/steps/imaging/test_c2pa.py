@@ -25,7 +25,7 @@ c2pa = import_module("c2pa")  # it has no types to speak of
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> C2paSettings:
-    return C2paSettings(**certificates.write(tmp_path_factory.mktemp("certificates")))  # type: ignore[arg-type]
+    return C2paSettings(**certificates.write(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
@@ -47,9 +47,7 @@ def test_a_signed_image_says_that_a_model_made_it(
 
 
 def test_a_changed_pixel_breaks_the_signature(settings: C2paSettings) -> None:
-    signed = bytearray(
-        C2paSigner(settings, Png(level=0))(encode_image(noise(16, 16), Png(level=0)))
-    )
+    signed = bytearray(C2paSigner(settings, Png())(encode_image(noise(16, 16), Png())))
     signed[-100] ^= 1
     with c2pa.Reader("image/png", io.BytesIO(bytes(signed))) as reader:
         assert "assertion.dataHash.mismatch" in {
@@ -90,13 +88,12 @@ def test_settings_that_cannot_sign_are_refused_before_any_image_is_drawn(
         {"certificate": settings.certificate, "key": other["key"]},
         {"certificate": settings.certificate, "key": str(tmp_path / "no.pem")},
         {"certificate": str(tmp_path / "no.pem"), "key": settings.key},
-        {"certificate": settings.certificate, "key": settings.key, "algorithm": "ps256"},
         expired,
     ):
         with pytest.raises(
-            BadInput, match=r"^c2pa: .* do not sign by \w+ \(.+\)\. Correct c2pa\."
+            BadInput, match=r"^c2pa: .* do not sign images \(.+\)\. Correct c2pa\."
         ) as caught:
-            C2paSigner(C2paSettings(**values), Png())  # type: ignore[arg-type]
+            C2paSigner(C2paSettings(**values), Png())
         assert "\n" not in str(caught.value)
         assert "PRIVATE" not in str(caught.value)
     with pytest.raises(BadInput, match=r"c2pa\.key: .*nowhere\.pem: no such file"):

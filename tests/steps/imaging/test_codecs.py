@@ -50,7 +50,6 @@ def test_the_default_quality_is_close_to_what_was_drawn(encoding: Encoding) -> N
     [
         (Jpeg(quality=1), Jpeg(quality=100)),
         (Webp(quality=1), Webp(quality=100)),
-        (Png(level=9), Png(level=0)),
     ],
 )
 def test_settings_reach_the_file(small: Encoding, near: Encoding) -> None:

@@ -11,7 +11,7 @@ from imagekiln.steps.job.job import Job
 
 
 def test_groups_have_settings_and_other_settings_have_none() -> None:
-    assert setting_names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image", "help"]
+    assert setting_names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image"]
     assert setting_names(Job, ("name",)) == setting_names(Job, ("nowhere",)) == []
 
 
@@ -37,7 +37,7 @@ def test_members_that_the_user_names_are_found_by_any_name() -> None:
 def test_every_setting_is_listed_once() -> None:
     paths = [*iter_setting_paths(Job)]
     assert len(paths) == len(set(paths))
-    assert {("name",), ("model", "dtype"), ("limits", "pixels")} <= {*paths}
+    assert {("name",), ("model", "dtype"), ("limits", "failed_share")} <= {*paths}
     assert ("model",) not in paths
 
 
@@ -53,7 +53,7 @@ def test_what_a_setting_takes_is_read_from_its_type() -> None:
     assert all(accepts_type(Job, path, str) for path in texts)
     assert not any(
         accepts_type(Job, path, str)
-        for path in [("threads",), ("model",), ("carry",), ("nowhere",)]
+        for path in [("skip_existing",), ("model",), ("carry",), ("nowhere",)]
     )
     assert [
         path for path in [("prompts",), ("carry",), ("name",)] if accepts_type(Job, path, tuple)

@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.reader import find_ignored_variables, read_job, validate_job
+from imagekiln.steps.job.reader import read_job, validate_job
 
 JOB = """\
 name: test
@@ -70,11 +70,11 @@ def test_every_mistake_is_reported_at_its_own_line() -> None:
         JOB.replace("float32", "bf16") + "defaults:\n  steps: 0\n  width: -1\nunknown: 1\n"
     ).splitlines() == [
         'job.yaml:6: model.dtype is "bf16"; write "bfloat16".',
-        "job.yaml:8: defaults.steps is 0; write a whole number from 1 to 1000.",
-        "job.yaml:9: defaults.width is -1; write a whole number of at least 1.",
+        "job.yaml:8: defaults.steps is 0; it should be greater than or equal to 1.",
+        "job.yaml:9: defaults.width is -1; it should be greater than or equal to 1.",
         "job.yaml:10: unknown is not a setting; the settings are name, prompts, rewrite, output, "
         "model, columns, carry, defaults, format, card, encoding, metadata, c2pa, shard, part, "
-        "batch, device, threads, speed, limits, gates, scores, keep, passes, "
+        "batch, device, speed, limits, gates, scores, keep, passes, "
         "price_per_hour, budget, run_id, skip_existing, "
         "unconditional_writes, cluster.",
     ]
@@ -119,13 +119,7 @@ def test_setting_that_is_set_twice_is_refused_at_the_second() -> None:
             b"name: *nowhere\n",
             "job.yaml:1: is not valid YAML (found undefined alias 'nowhere'). Correct the syntax.",
         ),
-        *(
-            (
-                f'name: a\nprompts: "{escape}"\n'.encode(),
-                "job.yaml:2: is not valid YAML (an escape is beyond the characters of Unicode).",
-            )
-            for escape in (r"\U80000000", r"\U00110000")
-        ),
+        (b"skip_existing: !!bool maybe\n", "job.yaml: is not valid YAML ('maybe'). Correct"),
         (b"name: \0\n", "job.yaml: is not valid YAML (unacceptable character #x0000"),
         (
             b"? [a]\n: 1\n",
@@ -161,54 +155,10 @@ def test_aliases_of_aliases_cost_no_more_than_they_are_long() -> None:
     assert "defaults is a list" in _message(JOB + "k0: &k0 [x]\n" + bomb + "defaults: *k29\n")
 
 
-def test_merges_of_merges_are_refused_before_they_fill_memory() -> None:
-    bomb = "".join(f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 9)}]}}\n" for n in range(1, 30))
-    assert "it comes to more than 500000 settings" in _message(JOB + "k0: &k0 {x: 1}\n" + bomb)
-    wide = "".join(f"k{n}: {{<<: *k}}\n" for n in range(1000))
-    group = ", ".join(f"x{n}: 1" for n in range(1000))
-    assert "it comes to more than 500000" in _message(f"{JOB}k: &k {{{group}}}\n{wide}")
-
-
-def test_file_of_mistakes_alone_is_refused_at_once_with_some_of_them() -> None:
-    sentences = _message("".join(f"mistake{n}: 1\n" for n in range(200))).splitlines()
-    assert len(sentences) == 51
-    assert sentences[-1] == "job.yaml: has more mistakes than these. Correct these first."
-
-
-@pytest.mark.parametrize("number", [f"0x{'f' * 5000}", "9" * 5000, ":".join(["59"] * 900)])
-def test_number_of_any_length_is_refused_in_a_sentence(number: str) -> None:
-    message = _message(f"{JOB}threads: {number}\n")
-    assert message.endswith("). Correct the syntax.")
-    assert len(message) < 200
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ("!!bool maybe", "'maybe' is no bool"),
-        ("!!int ''", "'' is no int"),
-        ("!!float ''", "'' is no float"),
-        ("!!timestamp soon", "'soon' is no timestamp"),
-        (f"{'1:' * 190}1.0", "a number has more than 200 characters"),
-        ("[" * 4000, "it is nested too deeply"),
-    ],
-)
-def test_value_that_is_not_what_its_tag_says_is_refused_with_its_line(
-    value: str, problem: str
-) -> None:
-    message = _message(f"{JOB}threads: {value}\n")
-    assert message == f"job.yaml:7: is not valid YAML ({problem}). Correct the syntax."
-
-
 def test_key_of_aliases_of_aliases_is_refused_before_it_fills_memory() -> None:
     bomb = "".join(f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9)}]\n" for n in range(1, 30))
     message = _message(f"{JOB}k0: &k0 [x]\n{bomb}? [*k29]\n: 1\n")
     assert "is not valid YAML (found unhashable key)" in message
-
-
-def test_set_whose_order_is_of_the_process_is_no_list() -> None:
-    message = _message(JOB + "carry: !!set {a, b}\n")
-    assert "is not valid YAML (a set has no order; write a list)" in message
 
 
 def test_file_of_any_length_is_refused_before_it_fills_memory() -> None:
@@ -320,7 +270,8 @@ def test_mistake_in_set_is_reported_with_the_option(change: str, message: str) -
 
 def test_mistake_in_the_environment_is_reported_with_the_variable() -> None:
     assert _message(JOB, IMAGEKILN__DEFAULTS__STEPS="x") == (
-        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; write a whole number from 1 to 1000.'
+        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; it should be a valid integer, '
+        "unable to parse string as an integer."
     )
     assert (
         _message(JOB, IMAGEKILN__="x")
@@ -365,25 +316,3 @@ def test_plain_values_are_checked_without_a_file() -> None:
 def test_bare_on_and_off_are_words_though_yaml_reads_booleans(word: str) -> None:
     assert _read(JOB + f"speed: {{compile: {word}}}\n").speed.compile == word
     assert _read(JOB, f"speed.compile={word}").speed.compile == word
-    assert _read(JOB + "speed: {compile_cache: off}\n").speed.compile_cache == "off"
-
-
-def test_on_is_refused_where_only_off_is_a_choice() -> None:
-    assert "speed.compile_cache" in _message(JOB + "speed: {compile_cache: on}\n")
-
-
-def test_variables_that_set_nothing_for_want_of_an_underscore_are_found() -> None:
-    environment = {
-        "IMAGEKILN_LIMITS_FAILED_SHARE": "1",
-        "IMAGEKILN_MODEL_SIZE": "1",
-        "IMAGEKILN__MODEL__DTYPE": "float32",
-        "IMAGEKILN_RUN_ID": "a",
-        "IMAGEKILN_C2PA_CERTIFICATE": "b",
-        "MODEL_ID": "c",
-    }
-    assert find_ignored_variables(environment) == [
-        "IMAGEKILN_LIMITS_FAILED_SHARE: is ignored. "
-        "Write IMAGEKILN__LIMITS__FAILED_SHARE to set limits.failed_share.",
-        "IMAGEKILN_MODEL_SIZE: is ignored. "
-        "Variables that set something are named as IMAGEKILN__DEFAULTS__STEPS.",
-    ]

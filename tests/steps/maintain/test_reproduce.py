@@ -1,5 +1,7 @@
 """One image again."""
 
+import hashlib
+import io
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, NotInstalled
@@ -120,7 +123,11 @@ def test_pixels_are_compared_where_the_bytes_were_packed_otherwise(
     drawn = [decode_image(image(store, each)) for each in manifests(store.uri)[:4]]
     packed = [encode_drawn_image(picture(place), Png()) for place in range(4)]
     for place, rgb in enumerate(drawn):
-        packed[place] = encode_drawn_image(type(picture(0))(place, rgb), Png(level=9))
+        otherwise = io.BytesIO()
+        Pillow.fromarray(rgb).save(otherwise, "PNG", compress_level=9)
+        own = encode_drawn_image(type(picture(0))(place, rgb), Png())
+        digest = hashlib.sha256(otherwise.getvalue()).hexdigest()
+        packed[place] = replace(own, content=otherwise.getvalue(), sha256=digest)
     store.replace(part.key, part_to_parquet(part.rows, packed))
     aggregate(store.uri)
     assert reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png").equal == "pixels"

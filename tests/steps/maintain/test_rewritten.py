@@ -13,17 +13,15 @@ import pytest
 
 import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.rewrite import step
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.workflows.cli.text import format_forgotten
 from tests.interleaving import frozen, interleaving
-from tests.jobs import files, image_rows
+from tests.jobs import files
 from tests.language_models import language_model
 from tests.runs import fill, job, write_prompts
 
@@ -31,21 +29,21 @@ DAY = 86_400
 TEXTS = ("red cat", "red dog", "blue cat", "blue dog")
 
 
-def _job(folder: Path, run_id: str, tokens: int = 4, texts: Sequence[str] = TEXTS) -> Job:
-    """A job of prompts to rewrite, by other settings with other `tokens`."""
+def _job(folder: Path, run_id: str, seed: int = 4, texts: Sequence[str] = TEXTS) -> Job:
+    """A job of prompts to rewrite, by other settings with another `seed`."""
     settings = {
         "model": {"id": str(language_model("gpt2")), "dtype": "float32"},
         "instruction": "Describe {prompt} :",
-        "max_new_tokens": tokens,
+        "seed": seed,
     }
     rows = [{"prompt": text, "id": text} for text in texts]
     prompts = write_prompts(folder / f"{run_id}.parquet", rows)
     return job(prompts, str(folder / "out"), run_id=run_id, rewrite=settings)
 
 
-def _run(folder: Path, run_id: str, tokens: int = 4) -> PlanResult:
+def _run(folder: Path, run_id: str, seed: int = 4) -> PlanResult:
     """A finished run of rewritten prompts."""
-    result = make_plan(_job(folder, run_id, tokens), rewriter=prompt_rewriter())
+    result = make_plan(_job(folder, run_id, seed), rewriter=prompt_rewriter())
     fill(result)
     aggregate(result.uri)
     return result
@@ -63,7 +61,7 @@ def _folders(output: Path) -> set[str]:
 def test_rewritten_prompts_go_once_no_plan_names_them(tmp_path: Path) -> None:
     output = tmp_path / "out"
     first = _run(tmp_path, "first")
-    second = _run(tmp_path, "second", tokens=5)
+    second = _run(tmp_path, "second", seed=5)
     assert second.plan.rewrite is not None
     (output / "_rewritten" / "notes").mkdir()
     (output / "_rewritten" / "notes" / "mine.txt").write_text("mine")
@@ -103,7 +101,7 @@ def test_rewritten_prompts_stay_while_a_plan_cannot_be_read(tmp_path: Path) -> N
 
 def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     _run(tmp_path, "first")
-    job_to_come = _job(tmp_path, "second", tokens=5)
+    job_to_come = _job(tmp_path, "second", seed=5)
     folder = Path(rewrite(job_to_come).uri)
     _age(tmp_path / "out", 10)
     (text,) = folder.glob("texts/*")
@@ -128,7 +126,7 @@ def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
     tmp_path: Path, is_readable: bool
 ) -> None:
     _run(tmp_path, "first")
-    job_to_come = _job(tmp_path, "second", tokens=5)
+    job_to_come = _job(tmp_path, "second", seed=5)
     rewrite(job_to_come)
     output = tmp_path / "out"
     _age(output, 10)
@@ -141,56 +139,6 @@ def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
     assert collection.error is None
     assert planned.plan.rewrite is not None
     assert planned.plan.rewrite.folder.rpartition("/")[2] in _folders(output)
-
-
-def test_planning_whose_texts_are_removed_meanwhile_means_try_again(tmp_path: Path) -> None:
-    job_to_come = _job(tmp_path, "night")
-    folder = Path(rewrite(job_to_come).uri)
-    work = partial(make_plan, job_to_come)
-    with interleaving(tmp_path / "out", lambda _operation, _name: None):
-        planning = frozen(work, "open", "texts/00000-0000.parquet")
-        planning.step()
-        shutil.rmtree(folder)
-        planning.finish()
-    assert isinstance(planning.error, TryAgain)
-    with pytest.raises(TryAgain, match="was removed meanwhile"):
-        make_plan(job_to_come, rewriter=lambda _job, _prompts: None)
-    assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(TEXTS)
-
-
-def test_run_whose_texts_are_removed_while_it_is_planned_is_not_made(tmp_path: Path) -> None:
-    unnamed = _job(tmp_path, "night").model_copy(update={"run_id": None})
-    folder = Path(rewrite(unnamed).uri)
-    with interleaving(tmp_path / "out", lambda _operation, _name: None):
-        planning = frozen(partial(make_plan, unnamed), "read", "plan.json")
-        shutil.rmtree(folder)
-        planning.finish()
-    assert isinstance(planning.error, TryAgain)
-    assert not [name for name in files(tmp_path / "out") if name.endswith("plan.json")]
-
-
-@pytest.mark.parametrize("late", ["prompts/00001.parquet", "texts/00000-0001.parquet"])
-def test_what_is_written_while_the_folder_is_removed_is_told_and_stops_no_later_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
-    monkeypatch.setattr(step, "PART_PROMPTS", 2)
-    output = tmp_path / "out"
-    texts = TEXTS if late.startswith("texts") else (*TEXTS, "cat", "sea", "house")
-    with interleaving(output, lambda _operation, _name: None):
-        killed = frozen(partial(rewrite, _job(tmp_path, "killed")), "create", "00000-0001.parquet")
-        killed.kill()
-        _age(output, 10)
-        writer = frozen(partial(rewrite, _job(tmp_path, "late", texts=texts)), "create", late)
-        assert gc(str(output), remove=True).found
-        writer.finish()
-    assert isinstance(writer.error, TryAgain)
-    assert [name.partition("/")[2].partition("/")[2] for name in files(output)] == [late]
-
-    for number, later in enumerate([("cat", "a b", "house c", "sea d"), ("cat", "c d"), texts]):
-        planned = make_plan(_job(tmp_path, f"{number}", texts=later), rewriter=prompt_rewriter())
-        alone = _job(tmp_path / f"{number}", f"{number}", texts=later)
-        expected = make_plan(alone, rewriter=prompt_rewriter())
-        assert image_rows(planned).equals(image_rows(expected))
 
 
 def test_prompts_that_are_written_while_plans_are_read_again_stay(tmp_path: Path) -> None:
@@ -214,7 +162,7 @@ def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     run = _run(tmp_path, "first")
-    _run(tmp_path, "second", tokens=5)
+    _run(tmp_path, "second", seed=5)
     output = tmp_path / "out"
     folder = run.plan.rewrite.folder if run.plan.rewrite else ""
     before = {name: text for name, text in files(output).items() if name.startswith(folder)}
@@ -236,27 +184,6 @@ def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
     rewrite(_job(tmp_path, "again"))
     after = {name: text for name, text in files(output).items() if name.startswith(folder)}
     assert after == before
-
-
-def test_other_prompts_are_rewritten_after_a_removal_that_was_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(tmp_path, "first")
-    _run(tmp_path, "second", tokens=5)
-    shutil.rmtree(run.uri)
-    _age(tmp_path / "out", 10)
-    remove = LocalStore.remove
-
-    def remove_one(store: LocalStore, key: str) -> None:
-        remove(store, key)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "remove", remove_one)
-        with pytest.raises(KeyboardInterrupt):
-            gc(str(tmp_path / "out"), remove=True)
-    further = _job(tmp_path, "again", texts=["green fox"])
-    assert make_plan(further, rewriter=prompt_rewriter()).plan.counts.images == 1
 
 
 def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:

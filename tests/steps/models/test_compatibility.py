@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce
@@ -65,7 +65,7 @@ def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
 ) -> None:
     expected_text = (
         rf"speed\.{setting} is not a setting; the settings of speed are "
-        r"compile, compile_cache, vae, quantization\."
+        r"compile, vae, quantization\."
     )
     with pytest.raises(BadInput, match=expected_text):
         _planned(tmp_path, speed={setting: 2})

@@ -15,6 +15,7 @@ from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.tables import read_table
@@ -221,11 +222,14 @@ def test_sizes_are_multiples_of_those_of_the_pass_model() -> None:
         resolved({"x": refine(coarse, width=multiple + 8, height=multiple)})
 
 
-def test_planned_sizes_are_those_that_sql_checks(tmp_path: Path) -> None:
+def test_planned_sizes_are_those_that_sql_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows are rejected by the size that the last model gives, as it rounds."""
     coarse = {"id": str(families.folder("qwen-image")), "dtype": "float32"}
     rows: list[dict[str, object]] = [{"prompt": "a", "width": width} for width in (16, 24)]
-    limits = {"pixels": 16 * 25, "rejected_share": 0.6}
+    monkeypatch.setattr(rules, "MAX_IMAGE_PIXELS", 16 * 25)
+    limits = {"rejected_share": 0.6}
     result = plan_of(tmp_path, rows, passes={"x": refine(coarse)}, limits=limits)
     (rejected,) = read_table(open_store(result.uri), "rejected.parquet").to_pylist()
     assert rejected["reason"] == "times height is over 400 pixels after the passes"

@@ -57,10 +57,6 @@ def test_without_either_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
     assert (other.batch_sizes, other.batch_size(64, 64)) == ((), 8)
 
 
-def test_a_gpu_without_a_tuning_file_decides_no_batch(tmp_path: Path) -> None:
-    assert _plan(tmp_path, batch={"gpu": "NVIDIA L4"}).batch_sizes == ()
-
-
 def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(
     tmp_path: Path,
 ) -> None:
@@ -100,17 +96,14 @@ def test_a_size_without_an_entry_takes_no_more_of_the_device_than_those_with_one
     assert tuned.batch_size_for(width, height, guided=guided) == images
 
 
-def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
+def test_two_gpus_in_the_file_are_refused(tmp_path: Path) -> None:
     slices = entry(batch=4), entry(gpu="a GPU MIG 1g.10gb", gpu_gib=9.5, batch=1)
     with pytest.raises(BadInput) as caught:
         _plan(tmp_path, **_tuned(tmp_path, *slices))
     assert str(caught.value) == (
         f"{tmp_path}/tuning.yaml: has entries for several GPUs (a GPU, a GPU MIG 1g.10gb). "
-        "Set batch.gpu to one of them."
+        "Tune each into a file of its own."
     )
-    for each in slices:
-        run_plan = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))
-        assert run_plan.batch_sizes == (BatchSize(64, 64, each.batch),)
 
 
 def test_other_speed_settings_have_other_entries(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_megabyte_of_text_is_counted() -> None:
 def test_a_prompt_that_is_rejected_for_its_length_is_not_tokenized() -> None:
     prompts = ["a " * 1999, "a" * 4001, None]
     batch = pa.record_batch({"prompt": prompts, "loras": pa.nulls(3, pa.string())})
-    columns = DerivedColumns([SHAPES], 4000, "", {}).append_to(batch)
+    columns = DerivedColumns([SHAPES], "", {}).append_to(batch)
     assert columns["prompt"].to_pylist() == prompts
     assert columns["truncated"].to_pylist() == [True, False, False]
 

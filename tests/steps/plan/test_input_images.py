@@ -14,7 +14,7 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.job.limits import JobLimits
+from imagekiln.steps.imaging import input_images as pictures
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_images import DiskCache, InputImages, read_input_image
 from imagekiln.steps.plan.step import PlanResult
@@ -26,7 +26,13 @@ from tests.jobs import image_rows, rejected
 from tests.mounts import fill, small_disk
 from tests.pictures import repeat_scan
 
-ALL = {"limits": {"rejected_share": 1, "picture_bytes": 20_000, "picture_pixels": 4096}}
+ALL = {"limits": {"rejected_share": 1}}
+
+
+@pytest.fixture(autouse=True)
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "MAX_INPUT_BYTES", 20_000)
+    monkeypatch.setattr(pictures, "MAX_INPUT_PIXELS", 4096)
 
 
 def _file(kind: str = "PNG", mode: str = "RGB", side: int = 16, **options: object) -> bytes:
@@ -95,13 +101,13 @@ HOSTILE = {
         "is not a picture in PNG, JPEG, WEBP",
     ),
     "tiff": (_file("TIFF"), "is not a picture in PNG, JPEG, WEBP"),
-    "a bomb": (_bomb(60_000, 60_000), "has over 4096 pixels"),
-    "a bomb of warnings": (_bomb(10_000, 10_000), "has over 4096 pixels"),
+    "a bomb": (_bomb(60_000, 60_000), "has over 67108864 pixels"),
+    "a bomb of warnings": (_bomb(10_000, 10_000), "has over 67108864 pixels"),
     "a bomb of time": (repeat_scan(1000), "is damaged: it does not decode"),
     "a bomb of text": (_text_bomb(), "is damaged: it does not decode"),
     "no pixels": (_bomb(0, 8), "is not a picture in PNG, JPEG, WEBP"),
-    "large": (_file(side=65), "has over 4096 pixels"),
-    "heavy": (GOOD + b"\0" * 20_000, "has over 20000 bytes"),
+    "large": (_file(side=65), "has over 67108864 pixels"),
+    "heavy": (GOOD + b"\0" * 20_000, "has over 33554432 bytes"),
 }
 
 
@@ -328,7 +334,7 @@ def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None
         return read_input_image(name, table, limit)
 
     column = pa.array([str(tmp_path / "a.png")] * 1000)
-    with closing(InputImages(JobLimits(), tmp_path, read=read)) as images:
+    with closing(InputImages(tmp_path, read=read)) as images:
         for _ in range(3):
             digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
             assert digests == [_hash(GOOD)] * 1000

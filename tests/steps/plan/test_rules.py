@@ -7,6 +7,7 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import PROMPT_COLUMNS, SEED
 from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.rules import rejection_rules
 from tests.jobs import image_rows, job, plan, rejected
 
@@ -43,7 +44,13 @@ BAD = [
     ("sampler", "Euler", "is none of default, ddim,"),
     ("sampler", "'; DROP TABLE images; --", "is none of default, ddim,"),
 ]
-LIMITS = {"prompt_chars": 40, "pixels": 8192, "rejected_share": 1}
+LIMITS = {"rejected_share": 1}
+
+
+@pytest.fixture(autouse=True)
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MAX_PROMPT_CHARS", 40)
+    monkeypatch.setattr(rules, "MAX_IMAGE_PIXELS", 8192)
 
 
 @pytest.mark.parametrize(("column", "value", "reason"), BAD, ids=lambda value: repr(value)[:20])
@@ -130,7 +137,7 @@ def test_refused_row_is_one_row_however_many_images_it_asked_for(tmp_path: Path)
 def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
     columns = {"prompt": ["a"] * 8 + [None, "x" * 50]}
     with pytest.raises(BadInput) as caught:
-        plan(tmp_path, columns, limits={"rejected_share": 0.19, "prompt_chars": 40})
+        plan(tmp_path, columns, limits={"rejected_share": 0.19})
     assert str(caught.value).startswith(
         f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected: "
         "prompt is null (1 row; the first is row 8); "
@@ -139,12 +146,7 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
         "20 % of the rows are rejected, and the limit is 19 %. "
         "Correct the input, or raise limits.rejected_share. All are listed in "
     )
-    assert (
-        plan(
-            tmp_path, columns, limits={"rejected_share": 0.2, "prompt_chars": 40}
-        ).plan.counts.rejected_rows
-        == 2
-    )
+    assert plan(tmp_path, columns, limits={"rejected_share": 0.2}).plan.counts.rejected_rows == 2
 
 
 def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) -> None:
@@ -168,14 +170,13 @@ def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) 
             "defaults.width is 70000; this model needs a multiple of 8. Set it to 65536.",
         ),
         (
-            {"defaults": {"width": 64, "height": 64}, "limits": {"pixels": 4095}},
-            "defaults.width times defaults.height is 4096; limits.pixels allows 4095. Change "
-            "one of them.",
+            {"defaults": {"width": 128, "height": 72}},
+            "defaults.width times defaults.height is 9216; an image has at most 8192 pixels. "
+            "Lower one of them.",
         ),
         (
-            {"defaults": {"negative_prompt": "x" * 9}, "limits": {"prompt_chars": 8}},
-            "defaults.negative_prompt has 9 characters; limits.prompt_chars allows 8. Change "
-            "one of them.",
+            {"defaults": {"negative_prompt": "x" * 41}},
+            "defaults.negative_prompt has 41 characters, and 40 are allowed. Shorten it.",
         ),
     ],
 )
@@ -189,8 +190,8 @@ def test_default_that_breaks_a_rule_is_the_jobs_mistake(
 
 def test_every_column_with_bounds_has_one_rule_for_them(tmp_path: Path) -> None:
     configured = job(tmp_path, {"prompt": ["a"]})
-    rules = rejection_rules(configured, load_model_facts(configured.model))
-    bounded = [rule.column for rule in rules if rule.reason.startswith("is not between")]
+    found = rejection_rules(configured, load_model_facts(configured.model))
+    bounded = [rule.column for rule in found if rule.reason.startswith("is not between")]
     assert sorted(bounded) == sorted(column.name for column in PROMPT_COLUMNS if column.bounds)
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.job.sizes import DEFAULT_BATCH_IMAGES
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
 from tests.texts import chance

@@ -77,7 +77,7 @@ def test_hostile_text_goes_through_every_format_unchanged(tmp_path: Path) -> Non
     for name, content in (("p.csv", _csv(columns)), ("p.jsonl", lines)):
         folder = tmp_path / name
         folder.mkdir()
-        rows = _planned(folder, name, content, limits={"prompt_chars": 2_000_000})
+        rows = _planned(folder, name, content)
         assert rows["prompt"].to_pylist() == columns["prompt"]
 
 

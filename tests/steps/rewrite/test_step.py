@@ -15,12 +15,13 @@ from transformers import AutoConfig, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan import rewritten_prompts
+from imagekiln.steps.plan import prompt_texts, rewritten_prompts
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.rewrite import language_model as language_model_module
 from imagekiln.steps.rewrite import step
-from imagekiln.steps.rewrite.step import Share, fetch_language_model, prompt_rewriter, rewrite
+from imagekiln.steps.rewrite.step import fetch_language_model, prompt_rewriter, rewrite
 from imagekiln.steps.runs import rewriting
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
@@ -33,10 +34,15 @@ PROMPTS = ("red cat", "blue dog", "house", "a b c d", "dog on sea", "red house a
 Rows = dict[str, tuple[str, str]]
 
 
+@pytest.fixture(autouse=True)
+def _short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_model_module, "MAX_NEW_TOKENS", 4)
+
+
 def _job(folder: Path, prompts: object = PROMPTS, /, **rewrite: object) -> Job:
-    plain = {"model": _model("gpt2"), "instruction": "Describe {prompt} :", "max_new_tokens": 4}
+    plain = {"model": _model("gpt2"), "instruction": "Describe {prompt} :"}
     columns = prompts if isinstance(prompts, Mapping) else {"prompt": prompts}
-    return jobs.job(folder, columns, rewrite=plain | rewrite, device="cpu", threads=1)
+    return jobs.job(folder, columns, rewrite=plain | rewrite, device="cpu")
 
 
 def _model(source: Kind | Path) -> dict[str, object]:
@@ -88,10 +94,13 @@ def test_the_model_s_text_is_the_prompt_and_the_row_says_of_what(
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
-def test_no_size_of_batches_changes_a_text(tmp_path: Path, kind: Kind) -> None:
+def test_no_size_of_batches_changes_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
     rows = []
     for size in (1, 3, 16):
-        job = _job(tmp_path / str(size), PROMPTS, model=_model(kind), batch_size=size)
+        monkeypatch.setattr(language_model_module, "BATCH_PROMPTS", size)
+        job = _job(tmp_path / str(size), PROMPTS, model=_model(kind))
         rows.append(_rows(job))
     assert rows[0] == rows[1] == rows[2]
 
@@ -117,21 +126,12 @@ def test_further_rows_are_the_only_ones_that_are_rewritten(tmp_path: Path) -> No
     assert make_plan(_job(tmp_path, PROMPTS[:4])).uri == first.uri
 
 
-@pytest.mark.parametrize(
-    ("settings", "rewritten"),
-    [
-        ({"append": True}, {"red cat": "cut", "cat": "cut"}),
-        ({"max_new_tokens": POSITIONS - 3}, {"red cat": "unread", "cat": "rewritten"}),
-    ],
-)
-def test_rows_say_what_became_of_their_prompt(
-    tmp_path: Path, settings: dict[str, object], rewritten: dict[str, str]
-) -> None:
-    rows = _rows(_job(tmp_path, [*rewritten], **settings))
-    assert {prompt: kind for prompt, (_, kind) in rows.items()} == rewritten
-    for prompt, (text, kind) in rows.items():
-        assert (text == prompt) is (kind == "unread")
-        assert text.startswith(f"{prompt} ") or "append" not in settings
+def test_rows_say_what_became_of_their_prompt(tmp_path: Path) -> None:
+    rows = _rows(_job(tmp_path, ["red cat", "cat"], append=True))
+    assert {kind for _, kind in rows.values()} == {"cut"}
+    assert all(text.startswith(f"{prompt} ") for prompt, (text, _) in rows.items())
+    long = "red cat " * POSITIONS
+    assert _rows(_job(tmp_path / "long", [long])) == {long: (long, "unread")}
 
 
 def test_prompt_whose_tokens_the_model_has_not_stays_and_stops_no_other(tmp_path: Path) -> None:
@@ -158,17 +158,20 @@ def test_half_a_surrogate_pair_that_a_tokenizer_writes_is_replaced(
     assert _rows(_job(tmp_path, ["cat"])) == {"cat": ("????", "cut")}
 
 
-def test_prompts_stay_where_the_model_writes_nothing_or_too_much(tmp_path: Path) -> None:
+def test_prompts_stay_where_the_model_writes_nothing_or_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silent = _edited(tmp_path, "generation_config.json", eos_token_id=[*range(40)])
     assert _rows(_job(tmp_path, PROMPTS, model=_model(silent))) == {
         prompt: (prompt, "empty") for prompt in PROMPTS
     }
-    wordy = _job(tmp_path / "wordy", ["cat", "dog"], max_new_tokens=30)
-    short = wordy.model_copy(
-        update={"limits": wordy.limits.model_copy(update={"prompt_chars": 20})}
-    )
-    assert _rows(short) == {"cat": ("cat", "too_long"), "dog": ("dog", "too_long")}
+    wordy = _job(tmp_path / "wordy", ["cat", "dog"])
     assert all(kind == "cut" for _, kind in _rows(wordy).values())
+    monkeypatch.setattr(prompt_texts, "MAX_PROMPT_CHARS", 3)
+    assert _rows(wordy.model_copy(update={"run_id": "short"})) == {
+        "cat": ("cat", "too_long"),
+        "dog": ("dog", "too_long"),
+    }
 
 
 def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path) -> None:
@@ -307,27 +310,6 @@ def test_two_writers_with_other_tables_leave_one_text_of_each_prompt(
     assert rows[0] | rows[1] == alone
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("pods", [2, 3, 7])
-def test_pods_divide_the_parts_and_write_what_one_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: int
-) -> None:
-    monkeypatch.setattr(rewriting, "LIST_PROMPTS", 4)
-    monkeypatch.setattr(step, "PART_PROMPTS", 2)
-    rewrite(_job(tmp_path / "whole"))
-    job = _job(tmp_path / "shared")
-    shares = [Share(index, pods) for index in reversed(range(pods))]
-    counts = [rewrite(job, share=share).rewritten for share in shares]
-    assert sum(counts) == len(PROMPTS)
-    assert max(counts) <= 4 if pods == 2 else max(counts) <= 3
-    assert _texts(tmp_path / "shared") == _texts(tmp_path / "whole")
-    # A pod that is retried has nothing left to do, and loads no model.
-    shutil.move(tmp_path / "shared", tmp_path / "moved")
-    moved = _job(tmp_path / "moved")
-    monkeypatch.setattr(step, "_open_model", None)
-    assert [rewrite(moved, share=share).rewritten for share in shares] == [0] * pods
-
-
 def test_pods_at_once_leave_one_text_of_each_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,10 +319,7 @@ def test_pods_at_once_leave_one_text_of_each_prompt(
     job = _job(tmp_path / "shared")
     dice = random.Random(5)  # noqa: S311  # no secret
     with interleaving(tmp_path / "shared" / "out", lambda _operation, _name: None):
-        processes = [
-            Process(f"pod {index}", partial(rewrite, job, share=Share(index, 3)))
-            for index in range(3)
-        ]
+        processes = [Process(f"pod {index}", partial(rewrite, job)) for index in range(3)]
         while not all(process.is_done for process in processes):
             dice.choice(processes).step(dice.randrange(1, 4))
     assert [process.error for process in processes] == [None] * 3
@@ -398,8 +377,6 @@ def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> 
     assert "has no config.json, so it is not a model of transformers" in refused(own)
     (own / "adapter_config.json").write_text("{}")
     assert "is an adapter of another model" in refused(own)
-    too_many = refused(language_model("gpt2"), max_new_tokens=POSITIONS)
-    assert "reads and writes at most 64 tokens" in too_many
 
 
 @pytest.mark.parametrize(

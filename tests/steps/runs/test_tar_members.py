@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from imagekiln.steps.runs.tar_members import iter_members
+from imagekiln.steps.runs.webdataset_format import iter_members
 
 Block = bytes
 

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.imaging.input_images import ImageInspector
-from imagekiln.steps.job.limits import JobLimits
 from imagekiln.steps.runtime.machine import limit_spinning, silence_libraries
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -61,5 +60,5 @@ def test_an_image_with_a_thousand_damaged_tags_writes_no_line(
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         silence_libraries()
-        ImageInspector(JobLimits()).inspect(file.getvalue())
+        ImageInspector().inspect(file.getvalue())
     assert capsys.readouterr().err == ""

@@ -103,9 +103,7 @@ def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path
     from imagekiln.steps.generate.start import generate
 
     settings = {"steps": 1}
-    planned = jobs.plan(
-        tmp_path, PROMPTS, output=str(disk), defaults=settings, part={"images": 8}, threads=1
-    )
+    planned = jobs.plan(tmp_path, PROMPTS, output=str(disk), defaults=settings, part={"images": 8})
     ballast = fill(disk, kibibytes_left=150)
     with pytest.raises(TryAgain, match=r"images/00000-000\d.parquet: the disk is full") as raised:
         generate(planned.uri, 0)

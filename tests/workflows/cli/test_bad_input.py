@@ -153,12 +153,6 @@ def test_address_without_a_bucket_is_no_folder(command: list[str]) -> None:
     assert _refused(*command) == "s3://: names no bucket. Write s3://bucket/folder."
 
 
-def test_outcome_outside_of_a_workflow() -> None:
-    assert _refused("outcome") == (
-        "IMAGEKILN_STATUS is not set. Only the exit handler of a workflow has it."
-    )
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "command",
@@ -205,17 +199,6 @@ def test_check_that_was_not_tried_at_planning_is_noted() -> None:
         "gates.checks: mine: nope.module:check was not tried, since nope.module does not import "
         "here (ModuleNotFoundError: No module named 'nope'). Where images are generated, it must "
         "import.\n"
-    )
-
-
-def test_variable_that_lacks_an_underscore_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IMAGEKILN_DEFAULTS_STEPS", "3")
-    monkeypatch.setenv("IMAGEKILN_C2PA_KEY", "secret")
-    monkeypatch.setenv("IMAGEKILN_NAMESPACE", "images")
-    done = CliRunner().invoke(main, ["estimate", _job(PROMPTS)])
-    assert done.stderr == (
-        "IMAGEKILN_DEFAULTS_STEPS: is ignored. "
-        "Write IMAGEKILN__DEFAULTS__STEPS to set defaults.steps.\n"
     )
 
 

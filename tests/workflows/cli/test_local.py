@@ -108,7 +108,6 @@ def test_demo_runs_the_bundled_job(tmp_path: Path) -> None:
         "output": tmp_path / "out",
         "defaults.steps": 1,
         "batch.images": 1,
-        "threads": 1,
     }
     done = kiln(
         "demo", *(word for key, value in changed.items() for word in ("--set", f"{key}={value}"))

@@ -13,7 +13,7 @@ from imagekiln.steps.generate import tune
 from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult, read_tuning_file
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.cli.plan_text import format_tuning
-from tests.tuned import entry
+from tests.tuned import entry, tuned_file
 
 JOB = {
     "name": "tiny",
@@ -22,7 +22,6 @@ JOB = {
     "model": {"id": "bundled:shapes", "dtype": "float32"},
     "defaults": {"steps": 2},
     "device": "cpu",
-    "threads": 1,
 }
 
 
@@ -128,6 +127,7 @@ def test_what_was_found_before_is_said_to_be(job: str) -> None:
 
 
 def test_a_plan_says_where_nothing_is_known_of_the_gpu(job: str, tmp_path: Path) -> None:
-    done = _kiln("plan", job, "--set", "batch.gpu=a GPU", "--set", f"output={tmp_path}/out")
+    file = tuned_file(tmp_path, entry(digest="sha256:0"))
+    done = _kiln("plan", job, "--set", f"batch.tuning={file}", "--set", f"output={tmp_path}/out")
     advice = "no tuning entry fits this model, dtype, speed and GPU. `imagekiln tune` measures one."
     assert done.stdout.endswith(f"\nBatches of 8 images: {advice}\n")

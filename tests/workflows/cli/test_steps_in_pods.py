@@ -52,9 +52,7 @@ def _plan_file(run: str) -> dict[str, object]:
 
 
 def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
-    done = _plan(
-        tmp_path, _job(tmp_path, "cluster: {parallelism: 3, priority: 7, priority_class: nights}")
-    )
+    done = _plan(tmp_path, _job(tmp_path, "cluster: {parallelism: 3, priority_class: nights}"))
     assert done.exit_code == 0, done.output
     left = _outputs(tmp_path)
     shards = len(_list(_plan_file(left["run"])["shards"]))
@@ -66,7 +64,6 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "pods_here": str(shards),
         "workflows": "0",
         "parallelism": "3",
-        "priority": "7",
         "priority_class": "nights",
         "job_name": "shapes",
         "run_id": Path(left["run"]).name,
@@ -89,27 +86,26 @@ def test_canary_is_one_pod_before_the_others(tmp_path: Path) -> None:
     assert (left["pods"], left["canary"], left["pods_here"]) == ("0", "0", "0")
 
 
-def _rewrite(job: str, index: int, pods: int, **variables: str) -> Result:
+def _rewrite(job: str, **variables: str) -> Result:
     environment = {"IMAGEKILN_JOB": _encoded(job)} | variables
-    share = ["--share", str(index), str(pods)]
-    return CliRunner(env=environment).invoke(main, ["rewrite", "--argo", "--device", "cpu", *share])
+    return CliRunner(env=environment).invoke(main, ["rewrite", "--argo", "--device", "cpu"])
 
 
-def test_pods_rewrite_their_shares_of_the_prompts_for_the_pod_that_plans(tmp_path: Path) -> None:
+def test_a_pod_rewrites_the_prompts_for_the_pod_that_plans(tmp_path: Path) -> None:
     model = json.dumps({"id": str(language_model("gpt2")), "dtype": "float32"})
-    job = _job(tmp_path, f"rewrite: {{model: {model}, max_new_tokens: 2}}")
+    job = _job(tmp_path, f"rewrite: {{model: {model}}}")
     count = tmp_path / "progress"
-    first = _rewrite(job, 0, 2, ARGO_PROGRESS_FILE=str(count))
+    first = _rewrite(job, ARGO_PROGRESS_FILE=str(count))
     assert first.exit_code == 0, first.output
     done, prompts = map(int, count.read_text().split("/"))
     assert 0 < done == prompts
-    # One part has all of them, so that the other pod has nothing to do.
-    assert "0 of them rewritten now" in _rewrite(job, 1, 2).output
+    # A pod that is retried has nothing to do.
+    assert "0 of them rewritten now" in _rewrite(job).output
     assert _plan(tmp_path, job).exit_code == 0
 
 
 def test_pod_of_a_job_without_a_language_model_says_so(tmp_path: Path) -> None:
-    done = _rewrite(_job(tmp_path), 0, 1)
+    done = _rewrite(_job(tmp_path))
     assert done.exit_code == 2
     assert "the job has no `rewrite`. Add it, or plan the job as it is." in done.output
 
@@ -152,7 +148,7 @@ def test_run_is_the_same_whatever_the_cluster_settings_and_the_plan_holds_none(
     tmp_path: Path,
 ) -> None:
     runs = set()
-    for more in ("", "cluster: {profile: h100, parallelism: 3, priority: 7}"):
+    for more in ("", "cluster: {profile: h100, parallelism: 3}"):
         assert _plan(tmp_path, _job(tmp_path, more)).exit_code == 0
         runs.add(_outputs(tmp_path)["run"])
     assert len(runs) == 1

@@ -19,13 +19,13 @@ FAILURES = json.dumps(json.dumps([{"displayName": "shard(3:3)", "message": 'main
 
 
 def _run_exit_handler(**variables: str) -> Result:
-    return CliRunner(env=_environment(**variables)).invoke(main, ["outcome"])
+    return CliRunner(env=_environment(**variables)).invoke(
+        main, ["outcome", "--workflow", "images/postcards-1", "--status", "Failed"]
+    )
 
 
 def _environment(**variables: str) -> dict[str, str]:
     return {
-        "IMAGEKILN_WORKFLOW": "images/postcards-1",
-        "IMAGEKILN_STATUS": "Failed",
         "IMAGEKILN_RUN": "s3://datasets/postcards/run-1",
         "IMAGEKILN_FAILURES": base64.b64encode(FAILURES.encode()).decode(),
     } | variables

@@ -17,8 +17,7 @@ from click.testing import CliRunner, Result
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.terms import budget_error
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.links import Links
-from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
+from imagekiln.workflows.pod.outcome import Links, WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
 
 pytestmark = pytest.mark.usefixtures("retries_at_once")
@@ -29,7 +28,6 @@ OUTCOME = WorkflowOutcome("images/postcards-1", "Failed", "s3://datasets/run-1",
 LINKS = {
     "IMAGEKILN_ARGO_URL": "https://argo.example.com/",
     "IMAGEKILN_RUNBOOK_URL": "https://wiki.example.com/runbook",
-    "IMAGEKILN_REPORT_NODE": "aggregate",
 }
 
 
@@ -67,14 +65,14 @@ def _webhook(
         server.shutdown()
 
 
-def _run_exit_handler(status: str = "Failed", **variables: str) -> Result:
+def _run_exit_handler(status: str = "Failed", *options: str, **variables: str) -> Result:
     environment = {
-        "IMAGEKILN_WORKFLOW": "images/postcards-1",
-        "IMAGEKILN_STATUS": status,
         "IMAGEKILN_RUN": "s3://datasets/postcards/run-1",
         "IMAGEKILN_FAILURES": base64.b64encode(FAILURES.encode()).decode(),
     }
-    return CliRunner(env=environment | variables).invoke(main, ["outcome"])
+    return CliRunner(env=environment | variables).invoke(
+        main, ["outcome", "--workflow", "images/postcards-1", "--status", status, *options]
+    )
 
 
 def test_default_body_is_a_chat_message() -> None:
@@ -152,9 +150,10 @@ def test_buttons_lead_to_the_pages_that_are_known() -> None:
 
 
 def test_message_has_links_and_counts_where_they_are_known() -> None:
-    known = {"IMAGEKILN_IMAGES": "48", "IMAGEKILN_OK": "46", **LINKS}
-    text = _run_exit_handler(**known).stdout
-    assert "images/postcards-1: Failed. 46 of 48 images are ok. Dataset: s3://" in text
+    figures = json.dumps({"ok": 46, "failed": 2})
+    options = ("--images=48", f"--figures={figures}", "--report-node=aggregate")
+    text = _run_exit_handler("Failed", *options, **LINKS).stdout
+    assert "images/postcards-1: Failed. 46 of 48 images are ok, 2 failed. Dataset: s3://" in text
     assert text.endswith(
         "Workflow: https://argo.example.com/workflows/images/postcards-1\n"
         # Argo's own id of the node postcards-1.aggregate
@@ -164,24 +163,19 @@ def test_message_has_links_and_counts_where_they_are_known() -> None:
     )
 
 
-@pytest.mark.parametrize("ok", ["12", "{{workflow.outputs.parameters.ok}}"])
-def test_message_counts_all_images_of_the_run_by_status(ok: str) -> None:
-    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's. Where
-    # images are missing, it leaves figures, and no `ok`.
-    figures = {"ok": 12, "failed": 1, "outscored": 7, "drawing": 3.5}
-    known = {
-        "IMAGEKILN_IMAGES": "2",
-        "IMAGEKILN_OK": ok,
-        "IMAGEKILN_FIGURES": json.dumps(figures),
-    }
-    text = _run_exit_handler(**known).stdout
+def test_message_counts_all_images_of_the_run_by_status() -> None:
+    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's.
+    figures = json.dumps({"ok": 12, "failed": 1, "outscored": 7, "drawing": 3.5})
+    text = _run_exit_handler("Failed", "--images=2", f"--figures={figures}").stdout
     assert "Failed. 12 of 20 images are ok, 1 failed, 7 outscored. Dataset: s3://" in text
 
 
 def test_run_that_was_not_planned_has_neither_counts_nor_a_report() -> None:
-    names = ("run", "images", "ok")
-    unset = {f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.{name}}}}}" for name in names}
-    text = _run_exit_handler(**unset, **LINKS).stdout
+    unset = [f"--{name}={{{{workflow.outputs.{name}}}}}" for name in ("images", "figures")]
+    run = "{{workflow.outputs.parameters.run}}"
+    text = _run_exit_handler(
+        "Failed", *unset, "--report-node=aggregate", IMAGEKILN_RUN=run, **LINKS
+    ).stdout
     assert "{{" not in text
     assert "Report" not in text
     assert "Workflow: https://argo.example.com/workflows/images/postcards-1" in text

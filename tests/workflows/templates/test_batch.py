@@ -27,7 +27,7 @@ from tests.workflows.goldens import JOB, NAMESPACE, ODD, example_pipeline
 FILE = Path(__file__).parents[3] / "workflows/cluster/base/batch.yaml"
 TEMPLATE = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 BATCH = TEMPLATE["spec"]["templates"][0]
-CLUSTER_INPUTS = {"name", "template", "parallelism", "priority", "priority-class"}
+CLUSTER_INPUTS = {"name", "template", "parallelism", "priority-class"}
 
 
 def test_docs_example_fits_argos_schema_and_refers_to_the_shipped_template() -> None:
@@ -58,7 +58,6 @@ def test_batch_of_a_job_is_what_submit_would_run() -> None:
         "name": "images",
         "template": "imagekiln-gpu",
         "parallelism": "8",
-        "priority": "10",
         "priority-class": "imagekiln-batch",
         "job": job_parameter(JOB),
         "logical-date": "2026-11-21",
@@ -98,7 +97,7 @@ def test_output_that_a_batch_lacks_is_refused() -> None:
 def test_workflow_of_a_batch_reads_as_it_is_meant_whatever_a_text_holds(text: str) -> None:
     inputs = dict.fromkeys(WORKFLOW_PARAMETERS, text)
     inputs |= {"name": "images", "template": "imagekiln-gpu", "priority-class": ""}
-    inputs |= {"parallelism": "8", "priority": "-10"}
+    inputs |= {"parallelism": "8"}
     filled = fill_in_template(BATCH, {"workflow.name": "nightly"}, inputs)
     workflow = yaml.safe_load(filled["resource"]["manifest"])
 
@@ -106,7 +105,7 @@ def test_workflow_of_a_batch_reads_as_it_is_meant_whatever_a_text_holds(text: st
     assert workflow["metadata"]["name"] == "nightly-images"
     spec = workflow["spec"]
     assert spec["workflowTemplateRef"] == {"name": "imagekiln-gpu"}
-    assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
+    assert (spec["parallelism"], spec["podPriorityClassName"]) == (8, "")
     parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
     assert parameters == dict.fromkeys(WORKFLOW_PARAMETERS, text)
 

@@ -24,7 +24,7 @@ def test_plan_outputs_what_further_workflows_take_and_they_draw_with_the_same_im
     templates = _templates()
     outputs = {parameter["name"] for parameter in templates["plan"]["outputs"]["parameters"]}
     inputs = {parameter["name"] for parameter in templates["further"]["inputs"]["parameters"]}
-    assert {"parallelism", "priority", "priority_class"} < inputs <= outputs
+    assert {"parallelism", "priority_class"} < inputs <= outputs
     assert (
         "- name: gpu-image\n        value: {{=toJson(workflow.parameters['gpu-image'])}}"
         in templates["further-one"]["resource"]["manifest"]
@@ -38,7 +38,6 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
         '=sprig.trimAll("-.", sprig.trunc(-59, workflow.name))': "postcards",
         "inputs.parameters.number": "2",
         "inputs.parameters.parallelism": "8",
-        "inputs.parameters.priority": "-10",
         "inputs.parameters.job_name": "1e3",
         "inputs.parameters.run_id": "2026-11-21",
         "=toJson(inputs.parameters.priority_class)": '""',
@@ -54,7 +53,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     labels = {"imagekiln.dev/part-of": "postcards"}
     assert workflow["metadata"] == {"name": "postcards-2", "labels": labels}
     spec = workflow["spec"]
-    assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
+    assert (spec["parallelism"], spec["podPriorityClassName"]) == (8, "")
     parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
     assert parameters == {
         "run": run,

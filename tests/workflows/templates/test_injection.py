@@ -43,7 +43,7 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 # What our own steps hand on, as numbers, or in the characters of a name or URI.
 OWN_INPUTS = {
     "run", "number", "shard", "first", "count", "judge", "pods", "workflows",
-    "parallelism", "priority", "priority_class", "job_name", "run_id", "rewriter", "rewriters",
+    "parallelism", "priority_class", "job_name", "run_id",
 }  # fmt: skip
 
 
@@ -92,13 +92,13 @@ def test_plan_gets_each_parameter_as_it_was_written_whatever_it_holds(text: str)
 @given(text=TEXTS)
 def test_no_text_of_a_caller_changes_the_workflow_of_a_batch(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class"), text)
-    inputs |= {"name": "images", "parallelism": "8", "priority": "-10"}
+    inputs |= {"name": "images", "parallelism": "8"}
     spec = _child_workflow(inputs, other=text)["spec"]
     assert set(spec) == {
-        "workflowTemplateRef", "parallelism", "priority", "podPriorityClassName", "arguments",
+        "workflowTemplateRef", "parallelism", "podPriorityClassName", "arguments",
     }  # fmt: skip
     assert spec["workflowTemplateRef"] == {"name": text}
-    assert (spec["parallelism"], spec["priority"]) == (8, -10)
+    assert spec["parallelism"] == 8
     assert spec["podPriorityClassName"] == text
     parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
     assert parameters == dict.fromkeys(WORKFLOW_PARAMETERS, text)
@@ -107,9 +107,7 @@ def test_no_text_of_a_caller_changes_the_workflow_of_a_batch(text: str) -> None:
 @given(text=TEXTS)
 def test_name_of_a_batch_is_a_name_or_refused(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class"), "")
-    workflow = _child_workflow(
-        inputs | {"name": text, "parallelism": "8", "priority": "0"}, other="s"
-    )
+    workflow = _child_workflow(inputs | {"name": text, "parallelism": "8"}, other="s")
     name = workflow["metadata"]["name"]
     # Kubernetes refuses a name with an underscore.
     assert name == f"nightly-{text}" or "_" in name
@@ -117,12 +115,10 @@ def test_name_of_a_batch_is_a_name_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["8\n    serviceAccountName: other", "x", "", "8 # {{item}}"])
-@pytest.mark.parametrize("name", ["parallelism", "priority"])
-def test_number_of_a_batch_is_a_number_or_its_manifest_is_no_yaml(name: str, text: str) -> None:
+def test_number_of_a_batch_is_a_number_or_its_manifest_is_no_yaml(text: str) -> None:
     inputs = dict.fromkeys((*WORKFLOW_PARAMETERS, "template", "priority-class", "name"), "a")
-    numbers = {"parallelism": "8", "priority": "0", name: text}
     with pytest.raises(yaml.YAMLError):
-        _child_workflow(inputs | numbers, other="s")
+        _child_workflow(inputs | {"parallelism": text}, other="s")
 
 
 def _templates(profile: str) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from tests.workflows.argo_schemas import mistakes
 from tests.workflows.goldens import JOB, NAMESPACE
 
 EVERY_PROFILE = pytest.mark.parametrize("name", bundled_profiles())
-ADDED = {"rewriters", "rewrite", "fetch-language-model"}
+ADDED = {"rewrite", "fetch-language-model"}
 
 
 def _template(profile: Profile, *, rewrites: bool = True) -> dict[str, Any]:
@@ -96,8 +96,6 @@ def test_rewriting_comes_before_planning_unless_a_run_is_retried() -> None:
     assert tasks["rewrite"]["when"] == "{{=workflow.parameters.retry != 'true'}}"
     assert tasks["plan"]["depends"] == "(rewrite.Succeeded || rewrite.Skipped)"
     assert "fetch-language-model" not in tasks
-    (task,) = _parts(load_profile("gpu"))["rewriters"]["dag"]["tasks"]
-    assert task["withSequence"] == {"count": "{{inputs.parameters.count}}"}
 
 
 def test_one_pod_fills_a_shared_cache_for_those_that_rewrite() -> None:
@@ -119,28 +117,15 @@ def test_one_pod_fills_a_shared_cache_for_those_that_rewrite() -> None:
 def test_batches_that_share_gpus_share_them_for_rewriting_too() -> None:
     sharing = GpuSharing(semaphore="gpu", mutex="images")
     parts = _parts(load_profile("gpu").model_copy(update={"sharing": sharing}))
-    assert parts["rewrite"]["synchronization"] == parts["generate"]["synchronization"]
-    assert parts["rewriters"]["synchronization"] == parts["shards"]["synchronization"]
+    both = parts["generate"]["synchronization"] | parts["shards"]["synchronization"]
+    assert parts["rewrite"]["synchronization"] == both
 
 
-def test_workflow_says_how_many_pods_rewrite_and_names_the_template() -> None:
-    gpu = load_profile("gpu")
-    several = _job(cluster={"namespace": NAMESPACE, "rewriters": 4})
-    for job, expected in ((_job(), None), (several, "4")):
-        spec = cast("Any", build_workflow(job, gpu)["spec"])
-        assert spec["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
-        parameters = spec["arguments"]["parameters"]
-        values = {item["name"]: item["value"] for item in parameters}
-        assert values.get("rewriters") == expected
-        assert mistakes(build_workflow(job, gpu)) == []
-
-
-def test_number_of_pods_changes_no_workflow_of_other_jobs() -> None:
-    gpu = load_profile("gpu")
-    cluster = JOB.cluster.model_copy(update={"rewriters": 1})
-    assert build_workflow(JOB.model_copy(update={"cluster": cluster}), gpu) == build_workflow(
-        JOB, gpu
-    )
+def test_workflow_names_the_template_that_rewrites() -> None:
+    workflow = build_workflow(_job(), load_profile("gpu"))
+    spec = cast("Any", workflow["spec"])
+    assert spec["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
+    assert mistakes(workflow) == []
 
 
 def test_render_prints_the_template_that_a_job_needs() -> None:
@@ -153,8 +138,6 @@ def test_render_prints_the_template_that_a_job_needs() -> None:
 def test_batch_of_another_workflow_runs_by_the_template_that_rewrites() -> None:
     for task in (batch_task(_job()), batch_task("s3://jobs/a.yaml", rewrites=True)):
         assert "imagekiln-gpu-rewrite" in json.dumps(task.arguments)
-    with pytest.raises(BadInput, match=r"cluster\.rewriters: a batch in another workflow"):
-        batch_task(_job(cluster={"rewriters": 2}))
 
 
 def test_language_model_of_this_machine_is_refused() -> None:

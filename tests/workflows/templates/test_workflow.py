@@ -53,9 +53,8 @@ HUB = {"id": "org/model"}
 @pytest.mark.parametrize(
     "change",
     [
-        {"encoding": {"kind": "png", "level": 9}},
-        {"encoding": {"kind": "jpeg"}},
         {"encoding": {"kind": "webp"}},
+        {"encoding": {"kind": "jpeg"}},
         {"scores": {"a": {"kind": "clip_score", **HUB}}},
         {"scores": {"a": {"kind": "reward", **HUB}}},
         {"scores": {"a": {"kind": "aesthetic", **HUB, "head": "/opt/head.safetensors"}}},

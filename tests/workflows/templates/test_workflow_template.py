@@ -295,9 +295,8 @@ def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name:
 
 def test_notification_links_to_the_node_that_has_the_report() -> None:
     templates = {template["name"]: template for template in _template("gpu")["spec"]["templates"]}
-    variables = templates["report"]["container"]["env"]
-    environment = {variable["name"]: variable.get("value") for variable in variables}
-    place, _, task = environment["IMAGEKILN_REPORT_NODE"].rpartition(".")
+    *_, option = templates["report"]["container"]["args"]
+    place, _, task = option.removeprefix("--report-node=").rpartition(".")
     dag = templates[{"": "main", "onExit": "finish"}[place]]["dag"]
     (template,) = [node["template"] for node in dag["tasks"] if node["name"] == task]
     artifacts = templates[template]["outputs"]["artifacts"]
@@ -314,9 +313,20 @@ def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
     assert [output["name"] for output in outputs] == ["figures", "ok"]
 
 
+NAMES_AND_NUMBERS = {
+    "--workflow={{workflow.namespace}}/{{workflow.name}}",
+    "--status={{workflow.status}}",
+    "--labels={{workflow.labels.json}}",
+    "--created-at={{workflow.creationTimestamp.s}}",
+    "--job={{workflow.outputs.parameters.job_name}}",
+    "--images={{workflow.outputs.parameters.images}}",
+    "--figures={{workflow.outputs.parameters.figures}}",
+}
+
+
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge", "rewriter", "rewriters")
-    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
+    inputs = ("run", "shard", "judge")
+    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs} | NAMES_AND_NUMBERS
     for name in ("gpu", "cached-claim", "gpu-4"):
         rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
         for template in cast("dict[str, Any]", rewriting)["spec"]["templates"]:

@@ -32,8 +32,8 @@ from imagekiln.steps.generate.diffusion.patches import (
 )
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow

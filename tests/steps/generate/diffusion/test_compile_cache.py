@@ -19,7 +19,6 @@ from imagekiln.steps.generate.diffusion import compile_cache
 from imagekiln.steps.generate.diffusion.compile_cache import (
     CODE_CACHE_VARIABLE,
     FORMAT_HEADER,
-    TRUST_OUTPUT_VARIABLE,
     CompileCache,
     create_code_folder,
     open_compile_cache,
@@ -201,7 +200,7 @@ def _planned(
 
 
 def _open(planned: PlanResult) -> CompileCache | None:
-    return open_compile_cache(planned.plan, planned.uri, CPU)
+    return open_compile_cache(planned.plan, CPU)
 
 
 def _compile(planned: PlanResult) -> None:
@@ -212,8 +211,7 @@ def _compile(planned: PlanResult) -> None:
 
 @pytest.fixture
 def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """What Imagekiln keeps in the model cache of the machine, which trusts no output."""
-    monkeypatch.delenv(TRUST_OUTPUT_VARIABLE, raising=False)
+    """What Imagekiln keeps in the model cache of the machine."""
     monkeypatch.setenv(CODE_CACHE_VARIABLE, str(tmp_path / "models" / "imagekiln"))
     return open_store(str(tmp_path / "models" / "imagekiln"))
 
@@ -277,32 +275,47 @@ def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
 
 
 @pytest.mark.usefixtures("model_cache")
-def test_no_code_is_shared_where_nothing_outlives_the_pod_or_where_the_job_says_off(
+def test_no_code_is_shared_where_nothing_outlives_the_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))  # may be the pod's own
-    assert _open(_planned(tmp_path, "off", compile_cache="off")) is None
     monkeypatch.delenv(CODE_CACHE_VARIABLE)
     assert _open(_planned(tmp_path, "run")) is None
 
 
-def test_code_comes_from_the_output_only_where_job_and_machine_both_say_so(
-    tmp_path: Path,
-    pod: Pod,
-    model_cache: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    planned = _planned(tmp_path, "run", compile_cache="output")
-    assert _open(planned) is None
-    assert "speed.compile_cache is output, which this machine does not trust" in caplog.text
-    monkeypatch.setenv(TRUST_OUTPUT_VARIABLE, "1")
-    _compile(planned)
-    assert len(_kept(open_store(str(tmp_path / "out")))) == 1
-    assert not (tmp_path / "models").exists()
+class Counting:
+    """A store that counts how often an object is read whose key exists."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reads = 0
+
+    def read_prefix(self, key: str, most: int) -> bytes:
+        content = self._store.read_prefix(key, most)
+        self.reads += 1
+        return content
+
+
+def test_code_that_was_read_ahead_is_used_and_not_read_again(tmp_path: Path, pod: Pod) -> None:
+    store = open_store(str(tmp_path / "out"))
+    made = _run(_code(store))
     pod("second")
-    _compile(_planned(tmp_path, "default"))
-    assert len(_kept(model_cache)) == 1
+    counting = Counting(store)
+    code = _code(counting)  # type: ignore[arg-type]  # nothing more is asked for
+    code.prefetch("4 images")
+    assert torch.equal(_run(code), made)
+    assert _hits() > 0
+    assert counting.reads == 1
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_cache_that_cannot_be_written_is_tried_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = _code(Down(open_store(str(tmp_path / "out")), reads=True))  # type: ignore[arg-type]
+    _run(code)
+    _run(code, "8 images", side=8)
+    assert caplog.text.count("Compiled code is not kept.") == 1
 
 
 class Empty:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from tests import histories, models
 from tests.drawing import bytes_of
 from tests.runs import image_row

@@ -72,8 +72,8 @@ def _lora(folder: Path) -> Loading:
 
 
 def _language_model(_folder: Path) -> Loading:
-    settings = RewriteSettings.model_validate({"model": ON_HUB, "max_new_tokens": 8})
-    return lambda: load_language_model(settings, "cpu", None)
+    settings = RewriteSettings.model_validate({"model": ON_HUB})
+    return lambda: load_language_model(settings, "cpu")
 
 
 PREPARED: dict[str, tuple[Callable[[], Path], Callable[[Path], Loading]]] = {

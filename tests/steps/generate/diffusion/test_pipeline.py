@@ -57,11 +57,18 @@ def test_a_folder_saved_in_half_precision_loads_whole_in_the_plan_s_dtype(tmp_pa
     assert {each.dtype for each in (pipe.unet, pipe.vae, pipe.text_encoder)} == {torch.float32}
 
 
-def test_the_plan_s_threads_are_those_of_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cpus", "threads"), [(3, 3), (64, 8)])
+def test_on_a_gpu_few_threads_feed_the_device(
+    cpus: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(pipeline, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(pipeline, "load_pretrained", lambda *_: models.pipe("sd"))
     before = torch.get_num_threads()
     try:
-        load_pipeline(_plan(tmp_path, threads=3))
-        assert torch.get_num_threads() == 3
+        load_pipeline(_plan(tmp_path))
+        assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 

@@ -17,7 +17,7 @@ from imagekiln.steps.generate.diffusion.profiling import (
     Spans,
     elapsed_seconds,
 )
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from tests import families, models, plain
 from tests.runs import image_row
 

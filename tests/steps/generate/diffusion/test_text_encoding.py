@@ -22,7 +22,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     synchronized,
 )
 from imagekiln.steps.generate.step import generate_shard
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop

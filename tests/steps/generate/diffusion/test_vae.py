@@ -19,7 +19,7 @@ from imagekiln.steps.generate.diffusion.vae import (
     decode_chunk_size,
 )
 from imagekiln.steps.generate.recovery import BatchRecovery
-from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.storage import open_store
 from tests import models, plain

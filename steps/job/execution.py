@@ -1,0 +1,109 @@
+"""How a job is executed: the sizes of its pieces, speed, limits and budget."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from imagekiln.steps.job.fields import Location, Number, PositiveInteger, Settings, Share
+
+DEFAULT_BATCH_IMAGES = 8
+DEFAULT_PART_IMAGES = 64
+MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
+
+
+class ShardSettings(Settings):
+    """The work of one pod: a number of images, or minutes."""
+
+    images: Annotated[PositiveInteger, Field(le=MAX_SHARD_IMAGES)] | None = None
+    minutes: Number | None = Field(default=None, gt=0)
+    seconds_per_image: Number | None = Field(
+        default=None,
+        gt=0,
+        description="The time of one image of the default size and steps on one GPU.",
+    )
+
+    @model_validator(mode="after")
+    def _require_one_size(self) -> "ShardSettings":
+        if self.images is not None and self.minutes is not None:
+            raise ValueError("has both shard.images and shard.minutes; remove one of them")
+        return self
+
+
+class PartSettings(Settings):
+    """The images that one commit writes: a minute or two of work."""
+
+    images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
+        default=None,
+        description=(
+            f"Where absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
+        ),
+    )
+
+
+class BatchSettings(Settings):
+    """The images that one call of the denoiser draws: a number, or as `tune` measured."""
+
+    images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
+        default=None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
+    )
+    tuning: Location | None = Field(
+        default=None, description="The file that `imagekiln tune` wrote: a path or URI."
+    )
+
+
+class JobLimits(Settings):
+    """The shares of rejected rows and failed images that are too many."""
+
+    rejected_share: Share = Field(
+        default=0.01, description="Planning fails when a larger share of the rows is rejected."
+    )
+    failed_share: Share = Field(
+        default=0.0, description="The run fails when a larger share of the images is not ok."
+    )
+
+
+class BudgetSettings(Settings):
+    """What a run may cost, with all its retries. No plan contains it, so that it can be raised."""
+
+    gpu_hours: Number | None = Field(
+        default=None, gt=0, description="The most GPU-hours that the run may take."
+    )
+    cost: Number | None = Field(
+        default=None, gt=0, description="The most that the run may cost; needs a price."
+    )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return self != BudgetSettings()
+
+
+def _restore_on_off(value: object) -> object:
+    # YAML reads a bare on and off as true and false.
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value
+
+
+class SpeedSettings(Settings):
+    """How the model is run. `quantization` changes pixels, so it is part of `image_id`."""
+
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
+        default="auto", description="auto compiles the model on CUDA devices only, on always."
+    )
+    vae: Literal["auto", "whole", "slices", "tiles"] = Field(
+        default="auto",
+        description="How latents are decoded; auto decodes in pieces only where memory is short.",
+    )
+    quantization: Literal["none", "fp8"] = Field(
+        default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
+    )
+
+    @model_validator(mode="after")
+    def _require_compile_for_fp8(self) -> "SpeedSettings":
+        if self.quantization == "fp8" and self.compile == "off":
+            raise ValueError(
+                "has quantization: fp8 and compile: off; without compilation, fp8 is slower than "
+                "bfloat16, so remove one of them"
+            )
+        return self
