@@ -122,17 +122,6 @@ def _aggregate(run: PlanResult, disk: Disk) -> None:
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "fault",
-    [("open", part_key(1, 0)), ("read", "shards/00001.parquet"), ("read nothing", SUMMARY_KEY)],
-    ids=" ".join,
-)
-def test_fault_that_passes_is_no_damage(fault: tuple[str, str], mended_run: PlanResult) -> None:
-    _aggregate(mended_run, Disk(mended_run.uri, fault))
-    assert verify(mended_run.uri).ok == 20
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    "fault",
     [
         ("find", part_key(1, 0)),
         ("read", manifest_key(2)),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image as Pillow
@@ -30,7 +29,6 @@ from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
 from tests.runs import PROMPTS, Rows, fill, finished, job, not_ok, picture, planned, write_prompts
@@ -277,16 +275,6 @@ def test_the_id_of_a_row_with_several_images_is_refused_with_their_ids(tmp_path:
         reproduce(planned_run.uri, "circle")
     ids = [str(row["image_id"]) for row in manifests(planned_run.uri) if row["id"] == "circle"]
     assert all(f"{image_id} (ok)" in str(refusal.value) for image_id in ids)
-
-
-def test_an_image_is_not_drawn_with_loras_that_its_run_lacks(store: Store, tmp_path: Path) -> None:
-    row = manifests(store.uri)[0]
-    manifest = read_table(store, manifest_key(0))
-    loras = pa.array(["../style:1"] * manifest.num_rows)
-    changed = manifest.set_column(manifest.column_names.index("loras"), "loras", loras)
-    store.replace(manifest_key(0), to_parquet(changed))
-    with pytest.raises(BadInput, match=r"manifest/00000\.parquet: is damaged .*other LoRAs"):
-        reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
 
 
 @pytest.mark.parametrize("name", ["0" * 32, "../../etc/passwd", "", "A" * 32])

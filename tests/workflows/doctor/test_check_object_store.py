@@ -50,7 +50,7 @@ def test_store_that_ignores_conditional_writes_is_wrong_unless_the_job_accepts_i
 def test_probe_that_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with stub_s3() as store:
         s3.log_in(s3.S3Server(store.endpoint), monkeypatch)
-        store.faults.extend(["none", "none", "none", "none", *[(403, "AccessDenied")] * 2])
+        store.faults.extend(["none", "none", "none", *[(403, "AccessDenied")] * 2])
         finding = check_output(_job("s3://bucket"))
         assert (finding.verdict, list(store.objects)) == (
             "ok",
