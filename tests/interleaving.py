@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.steps.generate import attempt, pass_stage
+from imagekiln.steps.generate import attempt
 from imagekiln.steps.runs.keys import TURNS_FOLDER
 from imagekiln.steps.storage.local import LocalStore
 
@@ -176,7 +176,6 @@ def interleaving(root: Path, note: Callable[[str, str], None]) -> Iterator[None]
         patch.setattr(ThreadPoolExecutor, "submit", _submit_at_once)
         patch.setattr(attempt, "consume_in_thread", _consume_at_once)
         patch.setattr(attempt, "prefetch", _fetch_at_once)
-        patch.setattr(pass_stage, "prefetch", _fetch_at_once)
         patch.setattr(os, "fsync", lambda _: None)  # nobody cuts the power
         yield
 

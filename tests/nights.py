@@ -18,10 +18,7 @@ from imagekiln.steps.aggregate import step as aggregate_step
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.draw_stage import draw_shard
 from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.lazy_denoiser import LoadedPasses
-from imagekiln.steps.generate.pass_stage import pass_shard
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
@@ -57,7 +54,6 @@ CANDIDATES = 2
 FAILING_PASSES = 0.3  # of all
 MAX_ROUNDS = 6
 Losers = Literal["drop", "keep"]
-Passes = Literal["none", "at once", "separate"]
 # What an image is in the end: its status, and the hashes of its file and its pixels.
 Outcome = tuple[str, str | None, str | None]
 
@@ -70,7 +66,7 @@ class Setting:
     format: str = "parquet"
     failed_share: float = 1.0
     skip_existing: bool = False
-    passes: Passes = "none"
+    passes: bool = False
     part_images: int = 1
     shard_images: int = 3
     images: int = 1
@@ -95,8 +91,7 @@ class Setting:
             defaults={**DEFAULTS, **({} if self.losers else {"images_per_prompt": self.images})},
             limits={"failed_share": self.failed_share},
             skip_existing=self.skip_existing,
-            passes={} if self.passes == "none" else PASSES,
-            separate_passes=self.passes == "separate",
+            passes=PASSES if self.passes else {},
             **self._best(),
             batch={"images": 1},
             part={"images": self.part_images},
@@ -179,8 +174,7 @@ def painter(is_retry: bool, has_taste: bool, has_passes: bool) -> Painter:
 
 def painter_of(plan: Plan) -> Painter:
     """The one of a plan."""
-    has_passes = bool(plan.job.passes) and not plan.job.separate_passes
-    return painter(plan.round > 0, plan.job.keep is not None, has_passes)
+    return painter(plan.round > 0, plan.job.keep is not None, bool(plan.job.passes))
 
 
 class Negatives:
@@ -224,37 +218,7 @@ def work(uri: str, shard: int) -> None:
     if not plan.shards:  # earlier nights have all images
         return
     number = shard % len(plan.shards)
-    if plan.job.separate_passes:
-        make_separately(store, plan, number)
-    else:
-        generate_and_help(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
-
-
-def work_stage(uri: str, shard: int, draws: bool) -> None:
-    """Do one of the two stages of a shard."""
-    store = open_store(uri)
-    plan = load_plan(store)
-    if not plan.shards:
-        return
-    number = shard % len(plan.shards)
-    (draw if draws else pass_over)(store, plan, number)
-
-
-def make_separately(store: Store, plan: Plan, number: int) -> None:
-    """Draw a shard, then run the passes over it."""
-    draw(store, plan, number)
-    pass_over(store, plan, number)
-
-
-def pass_over(store: Store, plan: Plan, number: int) -> None:
-    """Run the passes over a shard that is drawn."""
-    passes = LoadedPasses(painter_of(plan).device, Negatives())
-    pass_shard(store, plan, number, lambda: passes, NoProgress(), Stop())
-
-
-def draw(store: Store, plan: Plan, number: int) -> None:
-    """Draw a shard, whose passes are to come."""
-    draw_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
+    generate_and_help(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 
 
 def retry(uri: str, include_permanent: bool) -> None:
@@ -273,10 +237,7 @@ def make_round(retry_round: Round) -> None:
     store = retry_round.store
     for number in range(len(retry_round.plan.shards)):
         plan = retry_round.plan
-        if plan.job.separate_passes:
-            make_separately(store, plan, number)
-        else:
-            generate_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
+        generate_shard(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
 
 
 def finish_night(

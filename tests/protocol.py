@@ -27,7 +27,6 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.keys import (
-    DRAWN_FOLDER,
     PLAN_KEY,
     SUCCESS_KEY,
     TURNS_FOLDER,
@@ -46,7 +45,6 @@ from tests.nights import (
     retry,
     without_reports,
     work,
-    work_stage,
 )  # fmt: skip
 from tests.wholeness import check_whole, outcomes, undisturbed
 
@@ -62,7 +60,7 @@ def random_setting(dice: Random) -> Setting:
         format=dice.choice(("parquet", "webdataset", "files")),
         failed_share=dice.choice((0.3, 1.0)),
         skip_existing=dice.random() < 0.5,
-        passes=dice.choice(("none", "at once", "separate")),
+        passes=dice.random() < 0.5,
         part_images=dice.choice((1, 3)),
         images=1 if losers is None else CANDIDATES,
         losers=losers,
@@ -70,10 +68,10 @@ def random_setting(dice: Random) -> Setting:
     )
 
 
-Command = Literal["plan", "work", "draw", "passes", "retry", "aggregate", "forget", "gc"]
+Command = Literal["plan", "work", "retry", "aggregate", "forget", "gc"]
 COMMANDS: tuple[Command, ...] = (
-    "plan", "work", "work", "work", "draw", "passes", "retry", "retry", "aggregate", "aggregate",
-    "forget", "gc",
+    "plan", "work", "work", "work", "work", "retry", "retry", "aggregate", "aggregate", "forget",
+    "gc",
 )  # fmt: skip
 Fate = Literal[
     "go on", "write", "end", "be killed", "be torn", "fail", "lose an answer", "be refused"
@@ -190,14 +188,11 @@ class History:
         night = event.night % self.setting.nights
         uri = f"{self.output}/night-{night}"
         is_planned = open_store(uri).exists(PLAN_KEY)
-        is_separate = self.setting.passes == "separate"
         match event.command:
             case "plan":
                 return partial(make_plan, self.setting.job(self.folder, night))
             case "work" if is_planned:
                 return partial(work, uri, event.number)
-            case "draw" | "passes" if is_planned and is_separate:
-                return partial(work_stage, uri, event.number, event.command == "draw")
             case "retry" if is_planned:
                 return partial(retry, uri, event.is_thorough)
             case "aggregate" if is_planned:
@@ -371,7 +366,7 @@ class History:
 def _parts_of(run: Path) -> frozenset[str]:
     """The parts that a run and its rounds have now, and what says which images are forgotten."""
     parts = [*run.glob("**/*-*.parquet"), *run.glob("forgotten/*.parquet")]
-    return frozenset(str(path) for path in parts if path.parent.name != DRAWN_FOLDER)
+    return frozenset(map(str, parts))
 
 
 def check_history(seed: str) -> None:

@@ -13,8 +13,8 @@ from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
-from tests.life import lasting, make_missing, make_round
 from tests.mounts import fill, small_disk
+from tests.scenarios import lasting, make_missing, make_round
 
 DISK_KIBIBYTES = 8192
 PAGE_KIBIBYTES = 4  # what a disk in memory takes at least for a file
@@ -40,15 +40,14 @@ def list_steps(output: Path) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
 def test_step_that_finds_the_disk_full_is_finished_by_the_same_step(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, format_name: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with small_disk(tmp_path / "disk", DISK_KIBIBYTES) as disk:
         output = disk / "out"
         prompts = [{"prompt": prompt} for prompt in PROMPTS]
-        settings = {"format": format_name, "limits": {"failed_share": 0.5}}
-        run = runs.planned(tmp_path, str(output), prompts, run_id="run", **settings)
+        limits = {"failed_share": 0.5}
+        run = runs.planned(tmp_path, str(output), prompts, run_id="run", limits=limits)
         make_missing(run.uri, [FAILED])
         open_store(run.uri).create(LEFT_BEHIND, b"a part of no plan")
         for name, step in list_steps(output).items():

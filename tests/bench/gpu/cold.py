@@ -12,20 +12,15 @@ from tests.bench.gpu.session import Session
 from tests.bench.jobs import plan_work
 from tests.bench.measure import scratch_folder
 from tests.bench.processes import in_child
-from tests.bench.starts import ShardProcess, Start, generate_arguments, load_way_arguments
+from tests.bench.starts import ShardProcess, Start
 from tests.bench.work import Work
 
-# By figure: ways to load weights, with compiled code, to be compared with `kept`.
-OTHER_LOAD_WAYS = {"read": "read, not mapped", "direct": "straight to the device"}
 STEPS = 2
 SECONDS_PER_START = 40.0
 
 
 def measure_cold(session: Session) -> None:
-    """Starts with nothing kept, with the code that the first start kept, two at once, and plain.
-
-    At the end, the other ways to load weights, with compiled code.
-    """
+    """Starts with nothing kept, with the code that the first start kept, two at once, and plain."""
     work = replace(session.job_work, images=session.work.batch, steps=STEPS)
     with scratch_folder() as folder:
         uncompiled = replace(work, compile=False)
@@ -37,8 +32,6 @@ def measure_cold(session: Session) -> None:
         _measure(session, "nothing_kept", uris[:1])
         _measure(session, "kept", uris[1:2])
         _measure(session, "two_at_once", uris[2:])
-        for number, (name, way) in enumerate(OTHER_LOAD_WAYS.items(), start=5):
-            _measure(session, name, [_plan(work, folder, number)], way)
 
 
 def _plan(work: Work, folder: Path, number: int) -> str:
@@ -49,10 +42,10 @@ def _plan(work: Work, folder: Path, number: int) -> str:
     return in_child(plan_work, work, folder, numbers)
 
 
-def _measure(session: Session, name: str, uris: Sequence[str], way: str | None = None) -> None:
+def _measure(session: Session, name: str, uris: Sequence[str]) -> None:
     if not session.has_time_for(f"cold, {name}", SECONDS_PER_START):
         return
-    starts = _start_all(uris, way)
+    starts = _start_all(uris)
     slowest = max(starts, key=lambda start: start.first_step)
     figure = f"cold.{name}"
     session.report.figure(
@@ -64,18 +57,12 @@ def _measure(session: Session, name: str, uris: Sequence[str], way: str | None =
     session.report.note(f"{figure}, stages in stats/: {stages}")
 
 
-def _start_all(uris: Sequence[str], way: str | None) -> list[Start]:
-    """Start a process for each run at once, each with empty caches of its own.
-
-    They load weights as pods do if `way` is None.
-    """
+def _start_all(uris: Sequence[str]) -> list[Start]:
+    """Start a process for each run at once, each with empty caches of its own."""
     with scratch_folder() as caches:
         processes: list[ShardProcess] = []
         for number, uri in enumerate(uris):
-            arguments = load_way_arguments(uri, way) if way else generate_arguments(uri)
-            environment = _environment(uri, caches / str(number))
-            process = ShardProcess(uri, arguments, environment)
-            processes.append(process)
+            processes.append(ShardProcess(uri, _environment(uri, caches / str(number))))
         return [process.wait() for process in processes]
 
 
