@@ -55,7 +55,7 @@ test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG names, with the images loaded
 	@$(BIN)/pytest -o faulthandler_timeout=1800 tests/cluster
 
-test-cluster-scale: $(VENV)/dev build/linked ## Workflows of 500 and 2,000 pods there, with a stub in place of the GPU image
+test-cluster-scale: $(VENV)/dev build/linked ## A workflow of 500 pods there, or SHARDS=2000, with a stub in place of the GPU image
 	@$(BIN)/pytest -o faulthandler_timeout=7200 -s tests/cluster/scale.py
 
 compare: $(VENV)/dev build/linked ## Run the checkout in BASE=... and this one on the same jobs, and compare

@@ -1,7 +1,5 @@
 """More shards than a workflow holds: child workflows make them, and the parent waits for each."""
 
-from pathlib import Path
-
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan
@@ -77,20 +75,6 @@ def test_shards_that_do_not_fit_are_made_by_child_workflows(argo: ArgoApi) -> No
         load_plan(open_store(run)).shards
     )
     assert aggregate(run).ok == len(jobs.TEXTS)
-
-
-def test_passes_of_their_own_run_in_child_workflows_after_those_that_draw(
-    argo: ArgoApi, tmp_path: Path
-) -> None:
-    run = plan_small_shards(
-        passes={"larger": {"kind": "refine", "scale": 1.5, "strength": 0.6}}, separate_passes=True
-    )
-    for stage in ("draw", "passes"):
-        status = wait_for_end(start_parent(argo, run, stage), argo)
-        assert (status.phase, status.failures) == ("Succeeded", ())
-    assert aggregate(run).ok == len(jobs.TEXTS)
-    local = jobs.run_here(load_plan(open_store(run)).job, tmp_path)
-    assert jobs.image_hashes(run) == jobs.image_hashes(local)
 
 
 def test_stopping_stops_the_children_too_and_resubmitting_resumes(argo: ArgoApi) -> None:

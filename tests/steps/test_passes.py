@@ -1,6 +1,5 @@
 """Runs whose images have passes: what is stored, counted, resumed, retried and drawn again."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +10,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.columns import index_columns
-from imagekiln.steps.generate import lazy_denoiser
-from imagekiln.steps.generate.draw_stage import draw_shard
-from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser, LazyPasses
-from imagekiln.steps.generate.pass_stage import pass_shard
+from imagekiln.steps.generate.lazy_denoiser import LazyDenoiser
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
@@ -23,14 +19,13 @@ from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.plan import parse_plan, plan_to_json
+from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_passes
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.models import DIFFUSERS_WARNS, SIDE, folder
@@ -145,42 +140,6 @@ def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(DIFFUSERS_WARNS)
-def test_a_separate_pass_by_another_model_gives_the_same_without_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = {"detail": {**DETAIL, "model": OTHER}}
-    whole = make_plan(job_with(tmp_path / "whole", passes=passes))
-    make(whole)
-    aggregate(whole.uri)
-    separate = make_plan(job_with(tmp_path / "separate", passes=passes, separate_passes=True))
-    store = open_store(separate.uri)
-    with closing(LazyDenoiser(store, separate.plan)) as open_denoiser:
-        draw_shard(store, separate.plan, 0, open_denoiser, NoProgress(), Stop())
-    monkeypatch.setattr(lazy_denoiser, "load_denoiser", None)  # of the job's own model
-    with closing(LazyPasses(store, separate.plan)) as open_passes:
-        pass_shard(store, separate.plan, 0, open_passes, NoProgress(), Stop())
-    aggregate(separate.uri)
-    columns = ["image_id", "pixels_sha256", "status", "width", "drawn_width"]
-    manifests = [manifest_of(result.uri).select(columns) for result in (whole, separate)]
-    assert manifests[0] == manifests[1]
-
-
-@pytest.mark.slow
-def test_killed_processes_leave_the_same_images_of_two_models(tmp_path: Path) -> None:
-    passes = {"detail": {**DETAIL, "steps": 2, "model": OTHER}}
-    calm, killed = (
-        plan_run(tmp_path / name, str(tmp_path / name / "out"), 12, passes=passes)
-        for name in ("calm", "killed")
-    )
-    undisturbed = make_undisturbed(calm)
-    assert make_with_kills(killed, 2, seed=7).between >= 2
-    dataset = finish_run(killed)
-    assert dataset.parts == undisturbed.parts
-    assert dataset.manifest.equals(undisturbed.manifest, check_metadata=True)
-
-
-@pytest.mark.slow
 def test_killed_processes_leave_the_same_images(tmp_path: Path) -> None:
     passes = {**ALL, "detail": {**DETAIL, "steps": 2}}
     calm, killed = (
@@ -244,20 +203,6 @@ def test_estimates_count_what_is_stored_and_the_steps_of_second_passes(tmp_path:
     assert refined.gpu_hours == pytest.approx((1 + 9 * 0.5) * plain.gpu_hours)
 
 
-def test_an_estimate_by_the_steps_of_another_model_is_not_firm(tmp_path: Path) -> None:
-    figure = {"shard": {"images": 8, "seconds_per_image": 10.0}}
-    own, other = (
-        estimate(job_with(tmp_path, passes={"detail": {**DETAIL, **more}}, **figure))
-        for more in ({}, {"model": OTHER})
-    )
-    assert own.gpu_hours == other.gpu_hours
-    assert (own.is_firm, other.is_firm) == (True, False)
-    sentence = "take a step of another model to be as slow as one of the job's own"
-    assert sentence in format_passes(
-        job_with(tmp_path, passes={"x": DETAIL | {"model": OTHER}}), None
-    )
-
-
 def test_rows_that_passes_make_too_large_are_rejected(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "width": side} for side in (16, 64)]
     limits = {"pixels": 64 * 32, "rejected_share": 0.6}
@@ -279,14 +224,3 @@ def test_a_run_is_not_resumed_with_other_passes(tmp_path: Path) -> None:
     for passes in ({}, {"big": BIG}, swapped):
         with pytest.raises(BadInput, match="holds a plan with another `passes`"):
             make_plan(job_with(tmp_path, run_id="night", passes=passes))
-
-
-def test_a_plan_without_the_models_of_its_passes_is_refused(tmp_path: Path) -> None:
-    plan = make_plan(job_with(tmp_path)).plan
-    content = plan_to_json(plan)
-    assert parse_plan(content, "here") == plan
-    for old, new in ((b'"big":', b'"bag":'), (b'"scale": 2', b'"scale": 0')):
-        start = content.rindex(old)
-        damaged = content[:start] + new + content[start + len(old) :]
-        with pytest.raises(BadInput, match=r"here: .* Restore it"):
-            parse_plan(damaged, "here")

@@ -4,26 +4,20 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.rewrite import step
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.local import LocalStore
 from imagekiln.workflows.cli.text import format_forgotten
-from tests.interleaving import frozen, interleaving
-from tests.jobs import files, image_rows
+from tests.jobs import files
 from tests.language_models import language_model
 from tests.runs import fill, job, write_prompts
 
@@ -92,15 +86,6 @@ def test_rewritten_prompts_go_where_no_run_is(tmp_path: Path) -> None:
     assert not files(tmp_path / "out")
 
 
-def test_rewritten_prompts_stay_while_a_plan_cannot_be_read(tmp_path: Path) -> None:
-    run = Path(_run(tmp_path, "first").uri)
-    (run / "plan.json").write_text("{")
-    _age(tmp_path / "out", 10)
-    before = files(tmp_path / "out")
-    assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert files(tmp_path / "out") == before
-
-
 def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     _run(tmp_path, "first")
     job_to_come = _job(tmp_path, "second", tokens=5)
@@ -110,153 +95,6 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     os.utime(text)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert make_plan(job_to_come).plan.counts.images == len(TEXTS)
-
-
-def test_prompts_that_are_being_rewritten_stay_where_this_machines_clock_is_far_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rewrite(_job(tmp_path, "night"))
-    before = files(tmp_path / "out")
-    real_time = time.time
-    monkeypatch.setattr(time, "time", lambda: real_time() + 10 * DAY)
-    assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert files(tmp_path / "out") == before
-
-
-@pytest.mark.parametrize("is_readable", [True, False])
-def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
-    tmp_path: Path, is_readable: bool
-) -> None:
-    _run(tmp_path, "first")
-    job_to_come = _job(tmp_path, "second", tokens=5)
-    rewrite(job_to_come)
-    output = tmp_path / "out"
-    _age(output, 10)
-    with interleaving(output, lambda _operation, _name: None):
-        collection = frozen(partial(gc, str(output), remove=True), "list_folder", "_rewritten")
-        planned = make_plan(job_to_come)
-        if not is_readable:
-            Path(planned.uri, "plan.json").write_text("{")
-        collection.finish()
-    assert collection.error is None
-    assert planned.plan.rewrite is not None
-    assert planned.plan.rewrite.folder.rpartition("/")[2] in _folders(output)
-
-
-def test_planning_whose_texts_are_removed_meanwhile_means_try_again(tmp_path: Path) -> None:
-    job_to_come = _job(tmp_path, "night")
-    folder = Path(rewrite(job_to_come).uri)
-    work = partial(make_plan, job_to_come)
-    with interleaving(tmp_path / "out", lambda _operation, _name: None):
-        planning = frozen(work, "open", "texts/00000-0000.parquet")
-        planning.step()
-        shutil.rmtree(folder)
-        planning.finish()
-    assert isinstance(planning.error, TryAgain)
-    with pytest.raises(TryAgain, match="was removed meanwhile"):
-        make_plan(job_to_come, rewriter=lambda _job, _prompts: None)
-    assert make_plan(job_to_come, rewriter=prompt_rewriter()).plan.counts.images == len(TEXTS)
-
-
-def test_run_whose_texts_are_removed_while_it_is_planned_is_not_made(tmp_path: Path) -> None:
-    unnamed = _job(tmp_path, "night").model_copy(update={"run_id": None})
-    folder = Path(rewrite(unnamed).uri)
-    with interleaving(tmp_path / "out", lambda _operation, _name: None):
-        planning = frozen(partial(make_plan, unnamed), "read", "plan.json")
-        shutil.rmtree(folder)
-        planning.finish()
-    assert isinstance(planning.error, TryAgain)
-    assert not [name for name in files(tmp_path / "out") if name.endswith("plan.json")]
-
-
-@pytest.mark.parametrize("late", ["prompts/00001.parquet", "texts/00000-0001.parquet"])
-def test_what_is_written_while_the_folder_is_removed_is_told_and_stops_no_later_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
-    monkeypatch.setattr(step, "PART_PROMPTS", 2)
-    output = tmp_path / "out"
-    texts = TEXTS if late.startswith("texts") else (*TEXTS, "cat", "sea", "house")
-    with interleaving(output, lambda _operation, _name: None):
-        killed = frozen(partial(rewrite, _job(tmp_path, "killed")), "create", "00000-0001.parquet")
-        killed.kill()
-        _age(output, 10)
-        writer = frozen(partial(rewrite, _job(tmp_path, "late", texts=texts)), "create", late)
-        assert gc(str(output), remove=True).found
-        writer.finish()
-    assert isinstance(writer.error, TryAgain)
-    assert [name.partition("/")[2].partition("/")[2] for name in files(output)] == [late]
-
-    for number, later in enumerate([("cat", "a b", "house c", "sea d"), ("cat", "c d"), texts]):
-        planned = make_plan(_job(tmp_path, f"{number}", texts=later), rewriter=prompt_rewriter())
-        alone = _job(tmp_path / f"{number}", f"{number}", texts=later)
-        expected = make_plan(alone, rewriter=prompt_rewriter())
-        assert image_rows(planned).equals(image_rows(expected))
-
-
-def test_prompts_that_are_written_while_plans_are_read_again_stay(tmp_path: Path) -> None:
-    job_to_come = _job(tmp_path, "night")
-    folder = Path(rewrite(job_to_come).uri)
-    output = tmp_path / "out"
-    _age(output, 10)
-    with interleaving(output, lambda _operation, _name: None):
-        collection = frozen(partial(gc, str(output), remove=True), "list_folder", "/texts")
-        collection.step(2)  # it has seen that all is old
-        (text,) = folder.glob("texts/*")
-        os.utime(text)
-        collection.finish()
-    assert collection.error is None
-    assert text.exists()
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kept", range(3))
-def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
-) -> None:
-    run = _run(tmp_path, "first")
-    _run(tmp_path, "second", tokens=5)
-    output = tmp_path / "out"
-    folder = run.plan.rewrite.folder if run.plan.rewrite else ""
-    before = {name: text for name, text in files(output).items() if name.startswith(folder)}
-    shutil.rmtree(run.uri)
-    _age(output, 10)
-    removed: list[str] = []
-    remove = LocalStore.remove
-
-    def remove_some(store: LocalStore, key: str) -> None:
-        if len(removed) == kept:
-            raise KeyboardInterrupt
-        removed.append(key)
-        remove(store, key)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "remove", remove_some)
-        with pytest.raises(KeyboardInterrupt):
-            gc(str(output), remove=True)
-    rewrite(_job(tmp_path, "again"))
-    after = {name: text for name, text in files(output).items() if name.startswith(folder)}
-    assert after == before
-
-
-def test_other_prompts_are_rewritten_after_a_removal_that_was_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(tmp_path, "first")
-    _run(tmp_path, "second", tokens=5)
-    shutil.rmtree(run.uri)
-    _age(tmp_path / "out", 10)
-    remove = LocalStore.remove
-
-    def remove_one(store: LocalStore, key: str) -> None:
-        remove(store, key)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "remove", remove_one)
-        with pytest.raises(KeyboardInterrupt):
-            gc(str(tmp_path / "out"), remove=True)
-    further = _job(tmp_path, "again", texts=["green fox"])
-    assert make_plan(further, rewriter=prompt_rewriter()).plan.counts.images == 1
 
 
 def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:

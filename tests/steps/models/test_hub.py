@@ -1,14 +1,10 @@
-import os
 import shutil
 import time
 from collections.abc import Iterator
-from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
-from huggingface_hub import HfFileSystem, _tree_cache, close_session, set_client_factory
-from huggingface_hub.utils._fixes import WeakFileLock
+from huggingface_hub import HfFileSystem, set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
@@ -19,33 +15,25 @@ from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
     ask_hub,
     download_configuration,
-    download_file,
-    silence_hub_client,
 )
 from imagekiln.steps.plan import source_files
 from imagekiln.steps.plan.source_files import gather_sources
-from imagekiln.steps.storage import hub_answers, web_client
+from imagekiln.steps.storage import hub_answers
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
     FORBIDDEN,
     GATED,
     MODEL,
-    PIECE_BYTES,
-    PROGRAMS_PATH,
     REVISION,
-    STORAGE_PATH,
-    TOKEN_PATH,
     Hub,
     serving_model,
 )
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
-from tests.servers import silent_server
 
 OTHER = "f" * 40
 TABLE = "prompt\n" + "a red circle\n" * 50
 TABLES = f"hf://{MODEL}@{REVISION}"
-LISTING = f"/api/models/{MODEL}/tree/{REVISION}?recursive=true&expand=false"
 
 
 @pytest.fixture
@@ -200,29 +188,6 @@ def test_model_that_may_not_be_fetched_is_not_worth_another_try(
     )
 
 
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HF_TOKEN", "hf_hu\u00e4sh"),
-        ("ALL_PROXY", "socks5://user:hush@proxy.example:1080"),
-        ("ALL_PROXY", "ftp://user:hush@proxy.example"),
-        ("ALL_PROXY", "http://user:hush/#@proxy.example:3128"),
-    ],
-)
-def test_setting_that_the_client_cannot_use_is_no_reason_to_try_again(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    close_session()
-    try:
-        message = _error_message(BadInput, MODEL, REVISION)
-    finally:
-        close_session()
-    assert message.startswith(f"{MODEL}: the hub's client cannot use its settings")
-    assert "hush" not in message
-
-
 def test_hub_that_does_not_answer_is_worth_another_try(
     server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,212 +203,6 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     )
 
 
-@pytest.mark.usefixtures("server")
-def test_hub_that_never_answers_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(hub_answers, "MAX_SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    with silent_server() as endpoint:
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        close_session()
-        try:
-            assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
-        finally:
-            close_session()
-
-
-def test_what_reads_a_storage_by_itself_ends_after_silence_and_reports_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_XET_CLIENT_READ_TIMEOUT"):
-        monkeypatch.delenv(name, raising=False)
-    hub_answers.limit_client()
-    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
-    assert os.environ["HF_XET_CLIENT_READ_TIMEOUT"] == "120s"
-    monkeypatch.setenv("HF_XET_CLIENT_READ_TIMEOUT", "7s")
-    hub_answers.limit_client()
-    assert os.environ["HF_XET_CLIENT_READ_TIMEOUT"] == "7s"
-
-
-def test_storage_that_a_hub_of_somebody_else_names_is_asked_for_nothing(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
-    server.disturbances.add("stored")
-    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert server.requested_files
-    assert not any(TOKEN_PATH in request for request in server.requests)
-
-
-@pytest.mark.parametrize("disturbance", ["page", "cut", "stored"])
-def test_answer_that_cannot_be_used_is_worth_another_try(
-    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(hub_answers, "HUB", server.endpoint)  # whose storage hf_xet asks
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
-    server.disturbances.add(disturbance)
-    assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
-    server.disturbances.clear()
-    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert (folder / "model_index.json").read_bytes() == (
-        BUNDLED_FOLDER / "shapes" / "model_index.json"
-    ).read_bytes()
-
-
-def test_name_that_is_no_text_is_told_in_a_sentence(server: Hub) -> None:
-    server.disturbances.add("surrogate")
-    assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
-
-
-@pytest.mark.parametrize("disturbance", ["break", "resume"])
-def test_file_that_is_cut_off_again_and_again_is_given_up(
-    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", PIECE_BYTES)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    server.disturbances.add(disturbance)
-    model = HubReference(id=MODEL, revision=REVISION)
-    with pytest.raises(TryAgain, match="a file is cut off again and again"):
-        download_file(model, "tokenizer/tokenizer.json", "model")
-    server.disturbances.clear()
-    download_file(model, "tokenizer/tokenizer.json", "model")
-
-
-def test_redirect_to_what_is_no_address_is_told_in_a_sentence(server: Hub) -> None:
-    server.first_answers.append((302, {"Location": "http://[::"}))
-    with pytest.raises(TryAgain, match="the hub could not be reached"):
-        download_file(HubReference(id=MODEL, revision=REVISION), "vae/config.json", "model")
-
-
-def test_list_of_programs_that_is_none_stops_no_download(
-    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-    from huggingface_hub.utils import _detect_agent
-
-    monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "programs.json"))
-    monkeypatch.setattr(_detect_agent, "_registry", None)
-    server.disturbances.add("programs")
-    model = HubReference(id=MODEL, revision=REVISION)
-    assert download_file(model, "model_index.json", "model").is_file()
-    assert not (tmp_path / "programs.json").exists()
-    assert PROGRAMS_PATH not in server.requests
-
-
-def test_answer_that_drips_is_given_up(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_answers, "PACE_SECONDS", 0.3)
-    server.disturbances.add("drip")
-    model = HubReference(id=MODEL, revision=REVISION)
-    for ask in (download_configuration, lambda model: download_file(model, "a.json", "model")):
-        with pytest.raises(TryAgain, match="the server sends less than 4 kB a second"):
-            ask(model)
-
-
-def test_list_that_leads_to_itself_is_given_up(server: Hub) -> None:
-    server.disturbances.add("again")
-    assert "the same part of a list again and again" in _error_message(TryAgain, MODEL, REVISION)
-
-
-@pytest.mark.parametrize("disturbance", ["endless", "swelling", "elsewhere"])
-def test_list_that_has_no_end_fills_no_memory(
-    server: Hub, disturbance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
-    server.disturbances.add(disturbance)
-    message = _error_message(BadInput, MODEL, REVISION)
-    assert message == (
-        "127.0.0.1: the hub sends more than 1 MiB for a list of files or a short answer. Trust no "
-        "such hub: correct HF_ENDPOINT."
-    )
-    server.disturbances.clear()
-    assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)).is_dir()
-
-
-def test_list_has_a_bound_where_an_answer_for_a_file_has_led(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
-    model = HubReference(id=MODEL, revision=REVISION)
-    server.first_answers.append((302, {"Location": LISTING}))
-    server.first_answers.append((404, {"X-Error-Code": "EntryNotFound"}))
-    with pytest.raises(Missing):
-        download_file(model, "absent.json", "model")
-    server.disturbances.add("swelling")
-    with pytest.raises(BadInput, match="the hub sends more than 1 MiB for a list of files"):
-        download_configuration(model)
-    assert LISTING in server.requests
-
-
-@pytest.mark.parametrize("place", ["", "elsewhere", "elsewhere and cut off", "here"])
-def test_file_may_be_larger_than_a_list(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
-    monkeypatch.setattr("tests.hub.PIECE_BYTES", 3 * 2**20)
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 2**20)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    (tmp_path / "repository" / "api").mkdir(parents=True)
-    (tmp_path / "repository" / "api" / "large.json").write_bytes(b" " * 2**23)
-    with (
-        serving_model(tmp_path / "repository", tmp_path, monkeypatch) as server,
-        loopback_hub(tmp_path / "repository", "127.0.0.2") as storage,
-    ):
-        storage.disturbances.update({"resume"} if "cut off" in place else set())
-        if place:
-            endpoint = "" if place == "here" else storage.endpoint
-            location = f"{endpoint}{STORAGE_PATH}api/large.json"
-            about = {"X-Repo-Commit": REVISION, "X-Linked-Etag": '"a"', "Location": location}
-            server.first_answers.append((302, about | {"X-Linked-Size": f"{2**23}"}))
-        model = HubReference(id=MODEL, revision=REVISION)
-        file = download_file(model, "api/large.json", "model")
-        assert len(storage.requests) == {"": 0, "here": 0, "elsewhere": 1}.get(place, 3)
-    assert file.stat().st_size == 2**23
-
-
-def test_hub_that_leads_to_a_service_of_this_machine_is_refused(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = HubReference(id=MODEL, revision=REVISION)
-    monkeypatch.setattr(web_client, "METADATA_NETWORKS", (ip_network("127.0.0.2/32"),))
-    about_file = {"X-Repo-Commit": REVISION, "ETag": '"a"'}
-    with loopback_hub(BUNDLED_FOLDER / "shapes", "127.0.0.2") as service:
-        server.headers["Location"] = f"{service.endpoint}/config.json"
-        server.first_answers.extend([(307, {}), (302, about_file)])
-        for ask in (download_configuration, lambda model: download_file(model, "a.json", "model")):
-            with pytest.raises(BadInput, match="an address of this machine or of its cloud"):
-                ask(model)
-    assert (server.first_answers, service.requests) == ([], [])
-
-
-def test_table_on_a_hub_that_leads_to_a_service_of_this_machine_is_refused(
-    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(web_client, "METADATA_NETWORKS", (ip_network("127.0.0.2/32"),))
-    with loopback_hub(BUNDLED_FOLDER / "shapes", "127.0.0.2") as service:
-        tables.first_answers.append((302, {"Location": f"{service.endpoint}/config.json"}))
-        with pytest.raises(BadInput, match="an address of this machine or of its cloud"):
-            gather_sources((f"{TABLES}/*.csv",), tmp_path)
-    assert (tables.first_answers, service.requests) == ([], [])
-
-
-def test_list_of_tables_that_has_no_end_fills_no_memory(
-    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub_answers, "MAX_LISTING_BYTES", 2**20)
-    tables.disturbances.add("endless")
-    with pytest.raises(BadInput, match="the hub sends more than 1 MiB for a list of files"):
-        gather_sources((f"{TABLES}/*.csv",), tmp_path)
-
-
 def test_table_is_read_from_a_hub_in_however_many_pieces(
     tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,26 +211,6 @@ def test_table_is_read_from_a_hub_in_however_many_pieces(
     (source,) = gather_sources((f"{TABLES}/*.csv",), tmp_path)
     assert source.path.read_text() == TABLE
     assert len(tables.requested_files) > 2
-
-
-def test_page_in_place_of_a_file_is_worth_another_try(server: Hub) -> None:
-    model = ModelSettings(id=MODEL, revision=REVISION)
-    server.disturbances.add("page")
-    with pytest.raises(TryAgain, match="the hub could not be reached"):
-        download_file(model, "model_index.json", "model")
-
-
-def test_hub_that_lists_no_files_is_asked_again(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = ModelSettings(id=MODEL, revision=REVISION)
-    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})
-    server.disturbances.add("empty")
-    with pytest.raises(TryAgain, match="the hub lists no files of this revision"):
-        download_configuration(model)
-    server.disturbances.clear()
-    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})  # as in another process
-    assert (download_configuration(model) / "model_index.json").is_file()
 
 
 @pytest.mark.usefixtures("server")
@@ -523,22 +262,6 @@ def _read_info() -> str:
     return HfApi().model_info(MODEL, revision=REVISION).id
 
 
-def test_busy_hub_is_asked_again_no_sooner_than_it_says_and_pods_come_apart(
-    server: Hub, waits: list[float]
-) -> None:
-    model = ModelSettings(id=MODEL, revision=REVISION)
-    server.first_answers.extend([RATE_LIMITED, (503, {}), (429, {"RateLimit": '"api";r=0;t=200'})])
-    assert ask_hub(model, _read_info) == MODEL
-    for seconds, asked in zip(waits, (60, 10, 200), strict=True):
-        assert asked <= seconds <= 1.5 * asked
-
-    waits.clear()
-    for _ in range(5):
-        server.first_answers.append(RATE_LIMITED)
-        ask_hub(model, _read_info)
-    assert len(set(waits)) == 5
-
-
 def test_hub_that_stays_busy_is_worth_another_try_later(server: Hub, waits: list[float]) -> None:
     server.first_answers.extend([RATE_LIMITED] * 4)
     with pytest.raises(TryAgain) as caught:
@@ -548,51 +271,6 @@ def test_hub_that_stays_busy_is_worth_another_try_later(server: Hub, waits: list
         "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
     )
     assert len(waits) == 3
-
-
-@pytest.mark.usefixtures("waits")
-def test_configuration_is_downloaded_from_a_hub_that_was_busy(server: Hub) -> None:
-    server.first_answers.extend([RATE_LIMITED] * 2)
-    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert (folder / "model_index.json").is_file()
-
-
-@pytest.mark.parametrize(
-    "headers", [{"Retry-After": "86400"}, {"RateLimit": '"api";r=0;t=86400'}], ids=str
-)
-def test_hub_that_asks_for_a_day_is_asked_again_within_minutes(
-    server: Hub, waits: list[float], headers: dict[str, str]
-) -> None:
-    server.first_answers.extend([(429, headers)] * 2)
-    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert len(waits) == 2
-    assert max(waits) <= 1.5 * hub_answers.MAX_WAIT_SECONDS
-
-
-@pytest.mark.usefixtures("waits")
-def test_busy_hub_behind_an_error_of_diffusers_is_worth_another_try(server: Hub) -> None:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    def load() -> None:
-        try:
-            _read_info()
-        except HfHubHTTPError as error:
-            raise OSError("Cannot load model: it is not fully cached locally") from error
-
-    server.first_answers.extend([RATE_LIMITED] * 4)
-    with pytest.raises(TryAgain, match="too many requests"):
-        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
-
-
-def test_lost_network_behind_an_error_of_diffusers_is_worth_another_try() -> None:
-    from httpx2 import ConnectError
-
-    def load() -> None:
-        lost = ConnectError("Name or service not known")
-        raise OSError("Cannot load model: it is not fully cached locally") from lost
-
-    with pytest.raises(TryAgain, match="the hub could not be reached"):
-        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
 
 
 def test_size_of_a_download_is_that_of_the_weights_that_are_loaded(
@@ -633,17 +311,3 @@ def test_size_of_a_download_is_unknown_where_the_hub_does_not_answer(
     assert download_bytes(ModelSettings(id=MODEL, revision=REVISION)) is None
     assert download_bytes(ModelSettings(id="bundled:shapes")) is None
     assert waits == []
-
-
-def test_whoever_waits_for_a_lock_file_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "model.lock"
-    with (
-        FileLock(path),
-        silence_hub_client(),
-        pytest.raises(Timeout),
-        WeakFileLock(path, timeout=0.05),
-    ):
-        pass
-    assert f"Still waiting to acquire lock on {path}" in caplog.text

@@ -1,8 +1,6 @@
 """The finished runs of an output: none is left out since what names it was damaged or lost."""
 
-import io
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import registry_key
-from imagekiln.steps.storage import object_store, open_store
+from imagekiln.steps.storage import open_store
 from tests.galleries import FileRequest, serving_files
 from tests.runs import fill, planned
 
@@ -59,15 +57,6 @@ def test_a_run_whose_entry_names_another_or_is_lost_is_told_and_can_be_registere
     assert imagekiln.dataset(output).count_rows() == images
 
 
-def test_a_run_whose_entry_is_lost_while_its_objects_are_replaced_is_told(output: str) -> None:
-    store = open_store(output)
-    store.remove(registry_key(2))
-    store.create("night-2/_SUSPENDED", b"Its objects are replaced.")
-    store.remove("night-2/_SUCCESS")
-    with pytest.raises(BadInput, match="night-2: is a finished run, and no entry"):
-        finished_names(output)
-
-
 def test_all_entries_that_are_lost_are_no_output_without_runs(output: str) -> None:
     shutil.rmtree(Path(output) / "_runs")
     with pytest.raises(BadInput, match="is a finished run, and no entry"):
@@ -84,35 +73,6 @@ class Unlisted(FileRequest):
 def test_runs_in_a_place_that_cannot_be_listed_are_those_that_entries_name(output: str) -> None:
     with serving_files(Path(output), Unlisted) as server:
         assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
-
-
-class Hostile(FileRequest):
-    """A web server whose page is no list, and takes fsspec a time that grows with its cube."""
-
-    page = b"<a " + b" " * 1500
-
-    def list_directory(self, _: object) -> io.BytesIO:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        return io.BytesIO(self.page)
-
-
-def test_page_of_a_web_server_holds_no_reader(output: str) -> None:
-    with serving_files(Path(output), Hostile) as server:
-        began = time.monotonic()
-        assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
-        assert time.monotonic() - began < 20
-
-
-def test_page_of_a_web_server_fills_no_memory(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "MAX_PAGE_BYTES", 2**20)
-    monkeypatch.setattr(Hostile, "page", b" " * 2**21)
-    with (
-        serving_files(Path(output), Hostile) as server,
-        pytest.raises(BadInput, match="lists more than 1 MiB of names"),
-    ):
-        imagekiln.dataset(server.url)
 
 
 def test_runs_that_a_web_server_lists_are_compared_with_entries(output: str) -> None:

@@ -1,8 +1,6 @@
 """A shard: its parts in order, and those that are missing."""
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
@@ -15,9 +13,8 @@ from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import Part, commit_part
-from imagekiln.steps.runs.row_checks import REQUIRED_COLUMNS
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
-from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, read_table, to_parquet
+from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
@@ -76,14 +73,6 @@ def test_shard_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
         read_shard(store, result.plan, 1)
 
 
-def test_shard_with_other_images_than_an_edited_plan_says_is_refused(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"))
-    first, second, *others = run.plan.shards
-    shards = (replace(first, images=9), replace(second, images=7), *others)
-    with pytest.raises(BadInput, match=r"00000\.parquet: has 8 images, and .*plan\.json says 9\."):
-        read_shard(open_store(run.uri), replace(run.plan, shards=shards), 0)
-
-
 def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri: str) -> None:
     result = planned(tmp_path, store_uri)
     store = open_store(result.uri)
@@ -119,19 +108,6 @@ def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
         missing_parts(store, parts)
 
 
-def test_part_whose_commit_was_never_answered_counts_as_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stub_s3() as stub:
-        log_in(S3Server(stub.endpoint), monkeypatch)
-        result = planned(tmp_path, "s3://bucket/out")
-        store = open_store(result.uri)
-        parts = read_shard(store, result.plan, 0)
-        stub.faults.append("lost")
-        make(store, parts[0])
-        assert missing_keys(store, parts) == [parts[1].key]
-
-
 def test_part_whose_reading_fails_is_not_called_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,57 +131,3 @@ def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) ->
     assert (run_id, revision) == (result.plan.run_id, result.plan.model.digest)
     assert model == Path(result.plan.job.model.id).name
     assert created_at.replace(tzinfo=UTC) == result.plan.created_at
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("image_id", "../../../../escape"),
-        ("image_id", None),
-        ("image_id", "0" * 32),  # of two images
-        ("prompt", None),
-        ("prompt", 5),
-        ("width", 10**12),
-        ("height", -8),
-        ("steps", 0),
-        ("seed", -1),
-        ("guidance", float("nan")),
-        ("source_image", "../../secret"),
-        ("loras", "unknown:1.0"),
-        ("status", "ok"),
-    ],
-)
-def test_rows_that_no_planning_writes_are_refused_whatever_their_hash(
-    tmp_path: Path, column: str, value: object
-) -> None:
-    result = planned(tmp_path, str(tmp_path / "out"))
-    store = open_store(result.uri)
-    rows = read_table(store, shard_key(1))
-    values = pa.array([value] * rows.num_rows)
-    if value is None:
-        values = values.cast(pa.string())
-    if column in rows.column_names:
-        rows = rows.drop_columns([column])
-    content = to_parquet(rows.append_column(column, values))
-    store.replace(shard_key(1), content)
-
-    changed = replace(result.plan.shards[1], sha256=hashlib.sha256(content).hexdigest())
-    shards = (result.plan.shards[0], changed, result.plan.shards[2])
-    with pytest.raises(BadInput, match=r"00001.parquet: is damaged \(.*\). Restore"):
-        read_shard(store, replace(result.plan, shards=shards), 1)
-
-
-def test_rows_without_a_column_that_all_runs_have_are_refused_whatever_their_hash(
-    tmp_path: Path,
-) -> None:
-    result = planned(tmp_path, str(tmp_path / "out"))
-    store = open_store(result.uri)
-    rows = read_table(store, shard_key(1))
-    for column in REQUIRED_COLUMNS:
-        content = to_parquet(rows.drop_columns([column]))
-        store.replace(shard_key(1), content)
-        changed = replace(result.plan.shards[1], sha256=hashlib.sha256(content).hexdigest())
-        shards = (result.plan.shards[0], changed, result.plan.shards[2])
-        with pytest.raises(BadInput, match=f"damaged .the column {column} is missing"):
-            read_shard(store, replace(result.plan, shards=shards), 1)

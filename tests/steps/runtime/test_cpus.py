@@ -36,12 +36,10 @@ def test_cpu_limit_of_a_pod_bounds_its_cpus(tmp_path: Path, files: dict[str, str
     "files",
     [
         {},
-        {"cpu.max": NO_LIMIT},
         {"cpu.max": "6400000 100000\n"},
-        {"cpu.max": "nonsense\n"},
         {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
     ],
-    ids=["no cgroup", "no limit", "more than the machine has", "nonsense", "version 1, no limit"],
+    ids=["no cgroup", "more than the machine has", "version 1, no limit"],
 )
 def test_without_a_limit_all_cpus_of_the_affinity_count(
     tmp_path: Path, files: dict[str, str]
