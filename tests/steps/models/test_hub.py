@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import HfFileSystem, set_client_factory
-from huggingface_hub.utils._http import default_client_factory
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
@@ -16,9 +14,6 @@ from imagekiln.steps.models.hub import (
     ask_hub,
     download_configuration,
 )
-from imagekiln.steps.plan import source_files
-from imagekiln.steps.plan.source_files import gather_sources
-from imagekiln.steps.storage import hub_answers
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
     FORBIDDEN,
@@ -32,26 +27,12 @@ from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
 
 OTHER = "f" * 40
-TABLE = "prompt\n" + "a red circle\n" * 50
-TABLES = f"hf://{MODEL}@{REVISION}"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
     with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
-        yield hub_server
-
-
-@pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with a table of prompts, whose client has no limits yet."""
-    set_client_factory(default_client_factory)
-    hub_answers._limit_requests.cache_clear()
-    HfFileSystem.clear_instance_cache()  # of other hubs
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "prompts.csv").write_text(TABLE)
-    with serving_model(tmp_path / "tables", tmp_path, monkeypatch) as hub_server:
         yield hub_server
 
 
@@ -201,16 +182,6 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     assert _error_message(TryAgain, MODEL, REVISION) == (
         f"{MODEL}: the hub could not be reached. Run again, or set model.id to a local path."
     )
-
-
-def test_table_is_read_from_a_hub_in_however_many_pieces(
-    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub_answers, "MAX_CUTS", 1)
-    monkeypatch.setattr(source_files, "CHUNK_BYTES", 100)
-    (source,) = gather_sources((f"{TABLES}/*.csv",), tmp_path)
-    assert source.path.read_text() == TABLE
-    assert len(tables.requested_files) > 2
 
 
 @pytest.mark.usefixtures("server")

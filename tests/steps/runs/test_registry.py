@@ -6,20 +6,18 @@ from threading import Barrier
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
 from imagekiln.steps.runs.registry import (
     BLOCK_ENTRIES,
-    READERS,
     RunEntry,
     append_run_entry,
     read_entries,
 )
 from imagekiln.steps.storage import open_store
 from tests.registry import entry, succeed
-from tests.s3 import S3_AMONG_SLOW, S3Server, log_in
-from tests.stub_s3 import Fault, stub_s3
+from tests.s3 import S3_AMONG_SLOW
 
 
 def test_output_without_runs_has_none(store_uri: str) -> None:
@@ -68,17 +66,6 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
     assert not open_store(store_uri).exists(registry_key(len(nights)))
 
 
-def test_registering_whose_answer_was_lost_is_no_second_entry(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with stub_s3() as store:
-        log_in(S3Server(store.endpoint), monkeypatch)
-        reads: list[Fault] = ["none"] * READERS
-        store.faults.extend([*reads, "lost"])
-        append_run_entry("s3://bucket/out", entry(0))
-    assert [name for name in store.objects if "_runs" in name] == ["/bucket/out/_runs/000000.json"]
-
-
 @pytest.mark.parametrize(
     "content", [b"", b'{"run_id": "../elsewhere", "name": "x"}', b'{"run_id": "a\\nb"}']
 )
@@ -90,16 +77,6 @@ def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> N
         find_finished_runs(store_uri)
     with pytest.raises(BadInput, match=refusal):
         append_run_entry(store_uri, entry(0))
-
-
-def test_store_that_fails_is_not_taken_for_the_end_of_the_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with stub_s3() as store:
-        log_in(S3Server(store.endpoint), monkeypatch)
-        store.faults.extend([(400, "ExpiredToken")] * READERS)
-        with pytest.raises(TryAgain):
-            find_finished_runs("s3://bucket/out")
 
 
 def test_block_that_a_killed_process_did_not_write_is_written_by_the_next(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
@@ -18,8 +18,7 @@ from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
-from tests.s3 import S3_AMONG_SLOW, S3Server, log_in
-from tests.stub_s3 import EXPIRED, stub_s3
+from tests.s3 import S3_AMONG_SLOW
 
 IMAGES = 22  # in shards of 10, 10 and 2, in parts of 4
 PROMPTS = {"prompt": [f"a red circle number {number}" for number in range(IMAGES)]}
@@ -106,21 +105,6 @@ def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
     store.create(parts[0].key, to_parquet(parts[0].rows)[:-100])
     with pytest.raises(BadInput, match=r"images/00000-0000\.parquet: is damaged"):
         missing_parts(store, parts)
-
-
-def test_part_whose_reading_fails_is_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stub_s3() as stub:
-        log_in(S3Server(stub.endpoint), monkeypatch)
-        result = planned(tmp_path, "s3://bucket/out")
-        store = open_store(result.uri)
-        part, _ = read_shard(store, result.plan, 0)
-        make(store, part)
-        # Its existence is answered, and reading it is refused.
-        stub.faults.extend(["none", EXPIRED])
-        with pytest.raises(TryAgain, match="the credentials have expired"):
-            missing_parts(store, [part])
 
 
 def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) -> None:
