@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
+.PHONY: help demo check test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
 	bench-plan bench-aggregate bench-index bench-scores bench-scale bench-tail lint types docs format install lock upgrade licenses audit wheel \
 	sbom release clean FORCE
 
@@ -39,14 +39,23 @@ help: ## List the targets
 demo: $(VENV)/generate build/linked ## Make the bundled dataset on this machine
 	@$(BIN)/imagekiln demo
 
-test: lint ## Lint, types, API reference and every test but the slow ones: what CI runs
-	@# Types and reference are checked beside the tests; what they print comes after. Processes that tests start
-	@# import the libraries again and again: their bytecode is kept. Idle workers take over what others have to do.
-	@$(MAKE) --no-print-directory types docs >build/checks.txt 2>&1 & checks=$$!; \
+# Types and reference are checked beside the tests; what they print comes after. Processes that tests start
+# import the libraries again and again: their bytecode is kept. Idle workers take over what others have to do.
+# $(1): what is checked beside the tests, $(2): options of pytest.
+define run_tests
+	@$(MAKE) --no-print-directory $(1) >build/checks.txt 2>&1 & checks=$$!; \
 	test build/bytecode -nt $(VENV)/dev || $(COLLECT) >build/bytecode 2>&1; \
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist worksteal $(TESTS); \
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 \
+		--dist worksteal $(2); \
 	tests=$$?; wait $$checks; checks=$$?; cat build/checks.txt; \
 	test $$tests -eq 0 && test $$checks -eq 0
+endef
+
+check: lint ## Lint, types and the tests that need no torch: what to run while working
+	$(call run_tests,types,--light -rfE --ignore tests/steps/generate $(TESTS))
+
+test: lint ## Lint, types, API reference and every test but the slow ones: what CI runs
+	$(call run_tests,types docs,$(TESTS))
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest -o faulthandler_timeout=3600 -m slow $(TESTS); further=$$?; \
@@ -55,7 +64,7 @@ test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG names, with the images loaded
 	@$(BIN)/pytest -o faulthandler_timeout=1800 tests/cluster
 
-test-cluster-scale: $(VENV)/dev build/linked ## Workflows of 500 and 2,000 pods there, with a stub in place of the GPU image
+test-cluster-scale: $(VENV)/dev build/linked ## A workflow of 500 pods there, or SHARDS=2000, with a stub in place of the GPU image
 	@$(BIN)/pytest -o faulthandler_timeout=7200 -s tests/cluster/scale.py
 
 compare: $(VENV)/dev build/linked ## Run the checkout in BASE=... and this one on the same jobs, and compare
@@ -74,7 +83,7 @@ bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second
 bench-hidden: $(VENV)/dev build/linked ## Benchmark: what of encoding and writing is hidden behind the device
 	@$(BIN)/python -m tests.bench.hidden
 
-bench-gpu: $(VENV)/dev build/linked ## Benchmark: one of the calls A to G on a GPU, ten minutes each: CALL=A
+bench-gpu: $(VENV)/dev build/linked ## Benchmark: one of the calls A to D on a GPU, ten minutes each: CALL=A
 	@$(BIN)/python -m tests.bench.gpu $(if $(CALL),--call $(CALL)) --models build/models --json build/gpu.jsonl
 
 bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and memory

@@ -2,9 +2,12 @@
 
 import gc
 import os
+import sys
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from zlib import crc32
 
@@ -18,6 +21,9 @@ from imagekiln.workflows.client import http
 from tests import kube as kubes
 from tests import s3
 
+# Libraries whose import takes seconds. `make check` does without them.
+HEAVY_LIBRARIES = {"torch", "diffusers", "transformers"}
+
 # A test passes on a busy machine.
 hypothesis.settings.register_profile(
     "at any speed",
@@ -25,6 +31,32 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("at any speed")
+
+
+class HeavyImports(MetaPathFinder):
+    """Skips whatever test or file of tests imports a heavy library in this process."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002  # as of every finder
+        target: object = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Find nothing. Skips the test if a heavy library is looked for."""
+        if fullname in HEAVY_LIBRARIES:
+            pytest.skip(f"needs {fullname}", allow_module_level=True)
+        return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make check`."""
+    parser.addoption("--light", action="store_true", help="Skip what imports torch.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Look for heavy imports first, since whichever finder comes first decides."""
+    if config.getoption("--light"):
+        sys.meta_path.insert(0, HeavyImports())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -103,9 +135,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Return to the collector what was spared, so that extension modules can free it."""
     gc.unfreeze()
+    if session.config.getoption("--light"):
+        assert not HEAVY_LIBRARIES & sys.modules.keys(), "a test imported what it should skip"
 
 
 @pytest.fixture(scope="session")

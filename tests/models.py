@@ -1,9 +1,6 @@
 """Diffusers pipelines with random weights: real in every way but size, built once in a session."""
 
-import atexit
 import copy
-import shutil
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,11 +11,13 @@ import torch
 import transformers
 
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests import tiny
 
 Untyped: TypeAlias = Any  # diffusers and transformers have no types to speak of
 Kind = Literal["sd", "sdxl", "sd3", "flux", "shapes"]
 SHAPES = BUNDLED_FOLDER / "shapes"
-SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
+SIDE = tiny.SIDE
+scratch = tiny.scratch
 WIDE = 32  # channels of text
 # Some schedulers of diffusers pass tensors to numpy in ways of which numpy 2 warns.
 DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
@@ -30,13 +29,6 @@ torch.set_num_threads(1)
 for library in (diffusers, transformers):
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
-
-
-def scratch(name: str) -> Path:
-    """A folder that lasts as long as the tests."""
-    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{name}-"))
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
-    return target
 
 
 def saved(name: str, make: Callable[[], Untyped]) -> Path:

@@ -31,8 +31,8 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.models import SIDE, folder
-from tests.models import scratch as temporary
+from tests.tiny import SIDE, tiny_model
+from tests.tiny import scratch as temporary
 
 Rows = Iterable[Mapping[str, object]]
 # LCM's scheduler takes its steps from 50: such a row is planned, and fails when it is drawn.
@@ -72,7 +72,7 @@ def settings(prompts: Path, output: str, **changes: object) -> dict[str, object]
         "name": "tiny",
         "prompts": str(prompts),
         "output": output,
-        "model": {"id": str(folder("sd")), "dtype": "float32"},
+        "model": {"id": str(tiny_model()), "dtype": "float32"},
         "defaults": {"steps": 2, "guidance": 3.0, "seed": 7},
         "batch": {"images": 4},
         "part": {"images": 4},

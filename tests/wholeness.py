@@ -1,10 +1,9 @@
 """What must hold of a run that claims to be finished, and what its images are."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.runs.forgotten import read_forgotten
@@ -13,11 +12,9 @@ from imagekiln.steps.runs.keys import (
     SUCCESS_KEY,
     manifest_key,
 )
-from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.readback import read_image_bytes
-from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
-from imagekiln.steps.runs.shard import read_shard, read_shard_rows
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -96,15 +93,3 @@ def _undisturbed(setting: Setting) -> tuple[Mapping[str, Outcome], ...]:
         plan = finish_night(job)
         results.append(outcomes(open_store(f"{job.output}/{plan.run_id}"), plan))
     return tuple(results)
-
-
-def made_ids(run: Run) -> Iterator[str]:
-    """The id of each image that is ok in a part of a run or its rounds, once for each part."""
-    for planned in (Round(run.store, run.plan), *iter_rounds(run.store, run.plan)):
-        for number in range(len(planned.plan.shards)):
-            for part in read_shard(planned.store, planned.plan, number):
-                if planned.store.exists(part.key):
-                    columns = ["image_id", "status"]
-                    outcomes = read_outcomes(planned.store, part.key, columns, part.added)
-                    ok_rows = outcomes.table.filter(pc.equal(outcomes.table["status"], "ok"))
-                    yield from ok_rows["image_id"].to_pylist()

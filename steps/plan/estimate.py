@@ -18,11 +18,10 @@ from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.account import open_account
-from imagekiln.steps.runs.run_rate import Expectation, write_expectation
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.plan import Plan, parse_plan
-from imagekiln.steps.runs.run_rate import find_earlier_rate
+from imagekiln.steps.runs.run_rate import Expectation, find_earlier_rate, write_expectation
 from imagekiln.steps.runs.terms import Terms, budget_error, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store

@@ -36,11 +36,6 @@ def in_child(work: Callable[..., T], *arguments: object, **environment: str) -> 
         return pool.submit(_run, variables, work, arguments).result()
 
 
-def default_device() -> str:
-    """The device that jobs use if they name none."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 @cache
 def _context() -> BaseContext:
     if torch.cuda.is_available():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,13 +38,13 @@ class Start:
 class ShardProcess:
     """A Python process that makes the only shard of a planned run."""
 
-    def __init__(self, uri: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start Python with these arguments, and these variables besides those of this process."""
+    def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
+        """Start `imagekiln generate`, with these variables besides those of this process."""
         self._uri = uri
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed in wait
         self._started = time.perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-m", "imagekiln", "generate", uri, "--shard", "0"],
             cwd=ROOT,
             env=os.environ | environment,
             stdout=subprocess.DEVNULL,
@@ -77,8 +77,3 @@ class ShardProcess:
         if stats is not None and stats.start is not None:
             phases = asdict(stats.start)
         return Start(wall, cpu, phases, stages)
-
-
-def generate_arguments(uri: str) -> list[str]:
-    """The arguments of Python for `imagekiln generate`."""
-    return ["-m", "imagekiln", "generate", uri, "--shard", "0"]

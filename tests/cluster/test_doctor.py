@@ -115,11 +115,6 @@ def test_object_that_is_missing_is_named(kind: str, name: str, check: str) -> No
     assert [*checks] == [check]
 
 
-def test_namespace_that_is_missing_is_named() -> None:
-    checks = wrong_checks(job(cluster={"namespace": "nowhere", "profile": "test"}))
-    assert "nowhere" in checks["namespace"]
-
-
 def test_quota_that_no_pod_fits_in_is_named() -> None:
     key = "requests.nvidia.com/gpu"
     hard: kube.Object = {key: "0"}
@@ -149,53 +144,6 @@ def test_label_that_no_node_has_is_named_with_those_that_are_there(tmp_path: Pat
     assert "NVIDIA-H100-80GB-HBM3" in message
 
 
-def test_taint_that_is_not_tolerated_is_named(tmp_path: Path) -> None:
-    assert (
-        "nvidia.com/gpu"
-        in wrong_checks(profile(tmp_path, "generate: {tolerations: []}"))["gpu-nodes"]
-    )
-
-
-def test_driver_that_is_too_old_is_named(tmp_path: Path) -> None:
-    label = "nvidia.com/cuda.driver-version.full"
-    stored = str(kube.get_field(kube.get("node", GPU_NODES[0]), "metadata", "labels", label))
-    with nodes_patched(
-        {"metadata": {"labels": {label: "535.104.05"}}}, {"metadata": {"labels": {label: stored}}}
-    ):
-        assert "535.104.05" in wrong_checks(profile(tmp_path, "gpu: {device: cuda}"))["driver"]
-
-
-def test_cpu_steps_without_a_node_are_named(tmp_path: Path) -> None:
-    assert "cpu-nodes" in wrong_checks(profile(tmp_path, "steps: {node_selector: {pool: cpu}}"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "check", "name"),
-    [
-        ("generate: {runtime_class: nvidia}", "runtime-class", "nvidia"),
-        ("generate: {priority_class: nightly}", "priority-class", "nightly"),
-        ("cache: {claim: models}", "model-cache", "models"),
-        ("cache: {host_path: /models}", "namespace", "host_path"),
-        ("sharing: {semaphore: nights}", "semaphore", "nights"),
-        ("gpu: {claim: a-gpu}", "gpu-claim", "a-gpu"),
-    ],
-)
-def test_what_a_profile_names_and_is_not_there_is_named(
-    tmp_path: Path, settings: str, check: str, name: str
-) -> None:
-    assert name in wrong_checks(profile(tmp_path, settings))[check]
-
-
-def test_template_of_another_profile_is_named(tmp_path: Path, argo: ArgoApi) -> None:
-    job_with_profile = profile(tmp_path, "gpu: {count: 1}")
-    apply(job_with_profile, argo)
-    assert "apply" in wrong_checks(profile(tmp_path, "gpu: {count: 2}"))["template"]
-
-
-def test_bucket_that_cannot_be_is_named() -> None:
-    assert "No_Bucket" in wrong_checks(job(output="s3://No_Bucket/out"))["output"]
-
-
 def test_prompts_that_are_missing_are_named() -> None:
     assert "nothing" in wrong_checks(job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"))["prompts"]
 
@@ -208,15 +156,6 @@ def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
         check["name"] for check in json.loads(done.stdout)["checks"] if check["verdict"] == "wrong"
     }
     assert (done.returncode, checks) == (2, {"output", "prompts", "artifact-store"})
-
-
-def test_right_that_a_submitter_lacks_is_named() -> None:
-    token = kube.kubectl("create", "token", "imagekiln-sender").strip()
-    access = kubernetes_access()
-    stranger = ApiAccess(access.url, lambda: f"Bearer {token}", access.verify)
-    checks = {check.name: check for check in diagnose(job(), ApiConnection(stranger))}
-    assert checks["your-rights"].verdict == "wrong"
-    assert "imagekiln-submitter" in str(checks["your-rights"].remedy)
 
 
 def test_submitters_rights_are_enough_to_find_nothing_wrong() -> None:

@@ -1,7 +1,7 @@
 """Bad input is reported where people look, and is not tried again."""
 
 from imagekiln.workflows.client.api import ArgoApi
-from tests.cluster import jobs, kube
+from tests.cluster import jobs
 from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_success
 
 
@@ -58,12 +58,3 @@ def test_odd_texts_and_names_do_no_harm(argo: ArgoApi) -> None:
     assert rows["prompt"].to_pylist() == odd
     assert set(rows["negative_prompt"].to_pylist()) == {"{{workflow.uid}} '\"\n$(id)"}
     assert rows["te'xt {{x}}"].to_pylist() == carried
-
-
-def test_a_name_that_argo_would_take_for_a_variable_is_refused(argo: ArgoApi) -> None:
-    status = wait_for_end(
-        submit_with_template(jobs.job(output=f"{jobs.BUCKET}/{{{{workflow.name}}}}"), argo), argo
-    )
-    (failure,) = status.failures
-    assert (failure.step, failure.exit_code, failure.attempts) == ("plan", 2, 1)
-    assert kube.get_field(kube.get("workflow", status.name), "status", "phase") == "Failed"

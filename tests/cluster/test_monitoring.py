@@ -29,6 +29,7 @@ from imagekiln.workflows.client.schedules import resume, schedule, suspend
 from imagekiln.workflows.client.stopping import stop
 from tests.cluster import jobs, kube
 from tests.cluster.controller_metrics import read_controller_metrics
+from tests.cluster.gpus import Gpu, dcgm_metrics
 from tests.cluster.test_doctor import object_patched
 from tests.cluster.test_losses import slow_job, wait_for_parts
 from tests.cluster.test_profiles import job_with_profile
@@ -40,7 +41,6 @@ from tests.cluster.waiting import (
     wait_for_pod,
     wait_for_success,
 )
-from tests.exporters import Gpu, dcgm_metrics
 from tests.prometheus import PLAIN, Alert, Prometheus, exporter, plain_config, program, prometheus
 
 MINUTE = 4  # seconds

@@ -3,16 +3,24 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import fsspec
 import pytest
+import yaml
 
+from imagekiln.steps.maintain.verify import verify
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
-from tests.cluster import kube
+from tests.cluster import jobs, kube
+from tests.cluster.test_doctor import object_patched
 from tests.cluster.test_profiles import job_with_profile
-from tests.cluster.waiting import submit_with_template, wait_for_success
+from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_success
+
+REPOSITORIES = "artifact-repositories"
+OUT_OF_REACH = "192.0.2.1:9000"  # no packet is answered: TEST-NET-1 of RFC 5737
 
 
 @pytest.fixture
@@ -78,3 +86,29 @@ def archived_logs(workflow: str) -> list[str]:
     files = fsspec.filesystem("s3")
     names = files.find(f"s3://imagekiln-reports/{workflow}")
     return [files.cat(name).decode() for name in names if name.endswith("main.log")]
+
+
+@contextmanager
+def repository_changed(**settings: object) -> Iterator[None]:
+    """Argo's artifact repository with other settings, until the end of the block."""
+    stored = str(kube.get_field(kube.get("configmap", REPOSITORIES), "data", "s3"))
+    repository = cast("kube.Object", yaml.safe_load(stored))
+    changed = yaml.safe_dump({"s3": cast("kube.Object", repository["s3"]) | settings})
+    with object_patched(
+        "configmap", REPOSITORIES, {"data": {"s3": changed}}, {"data": {"s3": stored}}
+    ):
+        yield
+
+
+def test_artifact_store_out_of_reach_costs_the_report_in_argos_page_alone(argo: ArgoApi) -> None:
+    with repository_changed(endpoint=OUT_OF_REACH, insecure=True):
+        name = submit_with_template(jobs.job(), argo)
+        status = wait_for_end(name, argo)
+
+    assert (status.phase, status.failures, status.cause) == ("Succeeded", (), None)
+    (warning,) = status.warnings
+    assert (warning.step, warning.attempts) == ("publish-report", 1)
+    assert f"http://{OUT_OF_REACH}/imagekiln-reports: Argo's artifact store" in warning.reason
+    assert f"{status.run}/report/index.html" in warning.reason
+    assert status.run is not None
+    assert verify(status.run).ok == len(jobs.TEXTS)

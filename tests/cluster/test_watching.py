@@ -3,19 +3,23 @@
 import os
 import re
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
-from imagekiln.workflows.client.client import watch
+from imagekiln.workflows.client.client import get_status, watch
 from imagekiln.workflows.client.logs import logs
 from imagekiln.workflows.client.status import WorkflowStatus
-from tests.cluster import kube
+from tests.cluster import jobs, kube
+from tests.cluster.test_doctor import object_patched
 from tests.cluster.test_losses import slow_job
-from tests.cluster.waiting import submit_with_template, wait_for_pod
+from tests.cluster.test_profiles import job_with_profile
+from tests.cluster.waiting import submit_with_template, wait_for_pod, wait_for_success
 
 STAGES = ("plan", "fetch", "generate", "aggregate", "report")
+WAIT_SECONDS = 180.0
 IMAGES = 480  # minutes of work, since Argo shows progress once a minute
 
 
@@ -60,3 +64,33 @@ def _first_bytes(url: str) -> bytes:
     request = urllib.request.Request(url, headers={"Authorization": os.environ["ARGO_TOKEN"]})  # noqa: S310  # our own
     with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310  # as above
         return bytes(answer.read(4))
+
+
+def wait_for_cause(name: str, step: str, cause: str, argo: ArgoApi) -> WorkflowStatus:
+    """The first status of a workflow in which a step waits for this cause."""
+    causes: set[tuple[str, str, str]] = set()
+
+    def look() -> WorkflowStatus | None:
+        status = get_status(name, kube.NAMESPACE, argo)
+        causes.update((wait.step, wait.cause, wait.message) for wait in status.waits)
+        found = any((wait.step, wait.cause) == (step, cause) for wait in status.waits)
+        return status if found else None
+
+    return kube.wait_until(WAIT_SECONDS, f"{cause}, among {causes}", look)
+
+
+def test_wait_for_what_no_node_has_is_explained(tmp_path: Path, argo: ArgoApi) -> None:
+    job = job_with_profile(tmp_path, "wait-gpu", "gpu: {count: 16}")
+    name = submit_with_template(job, argo)
+    assert wait_for_cause(name, "generate", "no GPU is free", argo).stage == "generate"
+    kube.kubectl("delete", "workflow", name)
+
+
+def test_wait_for_the_quota_is_explained_and_ends_with_it(argo: ArgoApi) -> None:
+    key = "requests.nvidia.com/gpu"
+    before = kube.get_field(kube.get("resourcequota", "imagekiln"), "spec", "hard", key)
+    none: kube.Object = {"spec": {"hard": {key: "0"}}}
+    with object_patched("resourcequota", "imagekiln", none, {"spec": {"hard": {key: before}}}):
+        name = submit_with_template(jobs.job(), argo)
+        wait_for_cause(name, "generate", "the quota is used up", argo)
+    wait_for_success(name, argo)

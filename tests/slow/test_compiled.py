@@ -1,4 +1,4 @@
-"""Compiling with real kernels, and tracing every family, the part that differs by family."""
+"""Compiling with real kernels, and tracing every family. Slow: a compiler runs for each shape."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Processes killed by SIGKILL at random moments, many times: nothing is lost or corrupted."""
+"""Processes killed by SIGKILL at random moments, many times: nothing is lost or corrupted.
+
+Slow since real pipelines start again after each kill; tests/steps/generate/test_kill.py has few.
+"""
 
 import time
 from pathlib import Path
@@ -25,22 +28,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return make_undisturbed(plan_run(folder, str(folder / "out"), IMAGES))
 
 
-@pytest.fixture(scope="module", params=["parquet", "webdataset", "files"])
-def undisturbed_format(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Dataset]:
-    """A format, and the dataset of the undisturbed run in it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return request.param, make_undisturbed(
-        plan_run(folder, str(folder / "out"), IMAGES, format=request.param)
-    )
-
-
 def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
-    store_uri: str, tmp_path: Path, undisturbed_format: tuple[str, Dataset]
+    store_uri: str, tmp_path: Path, undisturbed: Dataset
 ) -> None:
-    format_name, undisturbed = undisturbed_format
-    run = plan_run(tmp_path, store_uri, IMAGES, format=format_name)
+    run = plan_run(tmp_path, store_uri, IMAGES)
     assert make_with_kills(run, KILLS, seed=7).between >= KILLS
     dataset = finish_run(run)
     assert dataset.parts == undisturbed.parts

@@ -1,4 +1,4 @@
-"""A long search for a history of a run's processes that breaks a promise.
+"""A long search for a history of a run's processes that breaks a promise: 20 minutes.
 
 For more: `python -m tests.protocol --examples 10000 --seed 1`.
 """

@@ -1,17 +1,14 @@
-"""Several workers with real pipelines, in a pod and on one machine: each loads torch."""
+"""Several workers with real pipelines, in a pod and on one machine. Slow: each loads torch."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 
 def test_two_workers_make_the_shards_of_their_pods(tmp_path: Path) -> None:
@@ -47,60 +44,6 @@ def test_ctrl_c_stops_all_workers_and_the_next_run_resumes(tmp_path: Path) -> No
     assert not any(Path("/proc", worker).exists() for worker in workers)
     assert _imagekiln("run", job, "--gpus", 2).returncode == 0
     assert (tmp_path / "runs" / "one" / "_SUCCESS").exists()
-
-
-OWN_CHECKS = """
-import os, signal, threading, time
-from pathlib import Path
-
-def _first(image, spec):
-    try:
-        Path(os.environ["ONCE"]).touch(exist_ok=False)
-        return True
-    except FileExistsError:
-        return False
-
-def leaves_a_child(image, spec):
-    if _first(image, spec):
-        if os.fork() == 0:
-            time.sleep(3600)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return True
-
-def leaves_a_thread(image, spec):
-    if _first(image, spec):
-        threading.Thread(target=time.sleep, args=(3600,)).start()
-        raise MemoryError("no room")
-    return True
-"""
-
-
-@pytest.mark.parametrize("check", ["leaves_a_child", "leaves_a_thread"])
-def test_a_worker_that_is_lost_and_leaves_something_is_replaced(tmp_path: Path, check: str) -> None:
-    job = _write_job(tmp_path)
-    (tmp_path / "own_checks.py").write_text(OWN_CHECKS, encoding="utf-8")
-    with job.open("a", encoding="utf-8") as file:
-        file.write(f'gates: {{checks: [{{name: mine, entry: "own_checks:{check}"}}]}}\n')
-    once = tmp_path / "once"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ONCE": str(once)}
-    command = [sys.executable, "-m", "imagekiln", "run", str(job), "--gpus", "2"]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
-    assert once.exists()
-    assert (tmp_path / "runs" / "one" / "_SUCCESS").exists()
-    assert _processes_with(str(once)) == []
-
-
-def _processes_with(value: str) -> list[str]:
-    """The processes with a value in their environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if value.encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
 
 
 def _worker_processes(parent: int) -> list[str]:

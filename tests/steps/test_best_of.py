@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,33 +13,29 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.columns import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.retry import plan_next_round, retry
+from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.image import OUTSCORED_STATUS, EncodedImage
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.plan import load_plan, parse_plan, plan_to_json
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from tests.faults import failing
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.runs import (
     PROMPTS,
-    begin_round,
     encoded,
     fill,
     job,
     not_ok,
     planned,
-    renumbered,
     write_prompts,
 )
 from tests.runs import settings as small_settings
@@ -186,176 +181,14 @@ def test_retry_makes_all_candidates_of_prompts_without_a_winner(tmp_path: Path) 
     assert rows["image_index"].to_pylist() == [*range(4)]
 
 
-def test_a_round_in_which_a_loser_of_a_failed_winner_wins_gives_its_image(tmp_path: Path) -> None:
-    plan = plan_best(tmp_path, limits={"failed_share": 1})
-    first = {
-        0: not_ok(0, OUTSCORED_STATUS, "RuntimeError: it could not be drawn then"),
-        1: replace(not_ok(1, error="RuntimeError: a pass"), candidate_rank=1),
-        2: replace(not_ok(2, OUTSCORED_STATUS), candidate_rank=2),
-        3: replace(not_ok(3, OUTSCORED_STATUS), candidate_rank=3),
-    }
-    others = {
-        place: replace(encoded(place), candidate_rank=1)
-        if place % 4 == 0
-        else not_ok(place, OUTSCORED_STATUS)
-        for place in range(4, 4 * PROMPT_COUNT)
-    }
-    fill(plan, first | others)
-    assert aggregate(plan.uri).ok == PROMPT_COUNT - 1
-    before = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()
-
-    again = begin_round(plan)
-    (part,) = read_shard(again.store, again.plan, 0)
-    winner = replace(encoded(0), candidate_rank=1)
-    losers = [
-        replace(not_ok(place, OUTSCORED_STATUS), candidate_rank=place + 1) for place in (1, 2, 3)
-    ]
-    format_of(again.plan.job).pack(part, [winner, *losers]).commit(again.store)
-    summary = aggregate(plan.uri)
-    assert (summary.ok, summary.outscored, summary.not_ok) == (PROMPT_COUNT, 15, 0)
-    rows = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()
-    assert [row["candidate_rank"] for row in rows[:4]] == [1, 2, 3, 4]
-    assert rows[4:] == before[4:]
-    assert verify(plan.uri).ok == PROMPT_COUNT
-
-
-LOSER = not_ok(0, OUTSCORED_STATUS)
-FAILED = not_ok(0)
 FIRST, SECOND = (replace(encoded(0), candidate_rank=rank) for rank in (1, 2))
 
 
-@pytest.mark.parametrize(
-    ("first", "of_round", "statuses"),
-    [
-        # The winner failed once it was chosen. In the round, another does.
-        ([FAILED, LOSER], [LOSER, FAILED], ["failed", "outscored"]),
-        ([FAILED, LOSER], [SECOND, FAILED], ["ok", "failed"]),
-        ([FAILED, SECOND], [LOSER, FIRST], ["outscored", "ok"]),
-        ([FIRST, FAILED], [FIRST, SECOND], ["ok", "ok"]),
-    ],
-    ids=["none has won", "none but a loser is ok", "a stored loser wins", "a stored loser failed"],
-)
-def test_a_prompt_is_settled_by_a_winner_alone(
-    first: list[EncodedImage], of_round: list[EncodedImage], statuses: list[str], tmp_path: Path
-) -> None:
-    keep = {"of": 2, "by": "seeds", "losers": "keep"}
-    plan = plan_best(tmp_path, keep=keep, limits={"failed_share": 1})
-    fill(plan, {place: [*first, *[FIRST, LOSER] * 4][place] for place in range(10)})
-    aggregate(plan.uri)
-    again = begin_round(plan)
-    (part,) = read_shard(again.store, again.plan, 0)
-    format_of(plan.plan.job).pack(part, renumbered(of_round)).commit(again.store)
-
-    aggregate(plan.uri)
-    rows = manifest_of(plan.uri, len(plan.plan.shards)).to_pylist()[:2]
-    assert [row["status"] for row in rows] == statuses
-    is_won = [row["status"] == "ok" and row["candidate_rank"] == 1 for row in rows]
-    assert sum(is_won) == (0 if "failed" in statuses else 1)
-    assert verify(plan.uri).images == 10
-
-
-def test_a_late_winner_stays_where_a_round_has_none(tmp_path: Path) -> None:
-    small = {"batch": {"images": 2}, "part": {"images": 2}}
-    plan = plan_best(tmp_path, keep="best 1 of 2 by seeds", limits={"failed_share": 1}, **small)
-    store = open_store(plan.uri)
-    part, *_ = read_shard(store, plan.plan, 0)
-    fill(plan, {place: (FIRST, LOSER)[place % 2] for place in range(10)})
-    store.remove(part.key)
-    aggregate_incomplete(plan.uri)
-    again = begin_round(plan)
-    (round_part,) = read_shard(again.store, again.plan, 0)
-    part_format = format_of(plan.plan.job)
-    part_format.pack(round_part, renumbered([FAILED, LOSER])).commit(again.store)
-    assert aggregate(plan.uri).ok == PROMPT_COUNT - 1
-    part_format.pack(part, renumbered([LOSER, FIRST])).commit(store)
-    assert aggregate(plan.uri).ok == PROMPT_COUNT
-    assert verify(plan.uri).ok == PROMPT_COUNT
-
-
-@pytest.mark.parametrize("is_named", [False, True])
-def test_a_late_part_in_which_another_candidate_won_gives_no_second_winner(
-    tmp_path: Path, is_named: bool
-) -> None:
-    plan = plan_best(tmp_path, limits={"failed_share": 1}, part={"images": 4})
-    loser = partial(not_ok, status=OUTSCORED_STATUS)
-    winner = {place: replace(encoded(place), candidate_rank=1) for place in range(4)}
-    store = open_store(plan.uri)
-    part, *_ = read_shard(store, plan.plan, 0)
-    fill(plan, {place: winner[0] if place % 4 == 0 else loser(0) for place in range(20)})
-    store.remove(part.key)
-    aggregate_incomplete(plan.uri)
-
-    again = begin_round(plan)
-    (round_part,) = read_shard(again.store, again.plan, 0)
-    part_format = format_of(plan.plan.job)
-    of_round = [not_ok(0), winner[1], loser(2), loser(3)]
-    part_format.pack(round_part, of_round).commit(again.store)
-    if is_named:
-        aggregate(plan.uri)
-    late = [loser(0), not_ok(1), winner[2], loser(3)]
-    part_format.pack(part, late).commit(store)
-
-    assert aggregate(plan.uri).ok == PROMPT_COUNT
-    kept = winners(manifest_of(plan.uri, len(plan.plan.shards)))
-    assert kept["row-0"] == (1 if is_named else 2)
-    assert verify(plan.uri).ok == PROMPT_COUNT
-
-
-def aggregate_incomplete(uri: str) -> None:
-    """Aggregate a run that lacks a part, so that a round can be planned."""
-    with pytest.raises(Incomplete):
-        aggregate(uri)
-
-
-def test_a_round_without_a_winner_leaves_the_losers_as_they_were(tmp_path: Path) -> None:
-    plan = plan_best(tmp_path, limits={"failed_share": 1})
-    lost = {place: not_ok(place, OUTSCORED_STATUS) for place in range(1, 4 * PROMPT_COUNT)}
-    fill(plan, {0: not_ok(0), **lost})
-    aggregate(plan.uri)
-    again = begin_round(plan)
-    (part,) = read_shard(again.store, again.plan, 0)
-    failed = [not_ok(place) for place in range(4)]
-    format_of(again.plan.job).pack(part, failed).commit(again.store)
-    assert aggregate(plan.uri).statuses == {"failed": 1, "outscored": 19}
-
-
-@pytest.mark.slow
-def test_a_candidate_that_was_taken_down_wins_no_later_round(tmp_path: Path) -> None:
-    prompt = PROMPTS[0]
-    prompts = write_prompts(tmp_path / "p.parquet", [prompt])
-    expected = job(prompts, str(tmp_path / "out"), limits={"failed_share": 1}, **BEST)
-    with failing(str(prompt["prompt"])):
-        uri = run(expected, NoProgress(), Stop()).uri
-    scores = {row["seed"] % 1009: row["image_id"] for row in manifest_of(uri, 1).to_pylist()}
-    best, second, *_ = sorted(scores, reverse=True)
-    imagekiln.forget(uri, ids=[scores[best]], remove=True)
-    summary = retry(uri).summary
-    assert (summary.ok, summary.forgotten, summary.outscored) == (1, 1, 2)
-    assert kept_images(uri) == [(scores[second], 1)]
-
-    imagekiln.forget(uri, ids=[scores[second]], remove=True)  # chooses no other winner
-    store = open_store(f"{uri}/retry-1")
-    (part,) = read_shard(store, load_plan(store), 0)
-    store.remove(part.key)
-    retried_round = PlanResult(load_plan(store), store.uri, adopted=True)
-    make(store.uri, retried_round)
-    assert aggregate(uri).ok == 0
-    assert verify(uri).images == 4
-
-
-def kept_images(uri: str) -> list[tuple[str, int]]:
-    """The images of a run of one shard that are ok, with their ranks."""
-    rows = manifest_of(uri, 1).to_pylist()
-    return [(row["image_id"], row["candidate_rank"]) for row in rows if row["status"] == "ok"]
-
-
-def test_rows_that_share_candidates_in_part_are_refused(tmp_path: Path) -> None:
-    rows = [{"prompt": "a", "seed": 3}, {"prompt": "a", "seed": 5}]
-    with pytest.raises(BadInput, match=r"row 1 shares some of its 4 candidates .* 4 apart"):
-        planned(tmp_path / "near", str(tmp_path / "near" / "out"), rows, **BEST)
-    same = [{"prompt": "a", "seed": 3}, {"prompt": "a", "seed": 3}]
-    result = planned(tmp_path / "same", str(tmp_path / "same" / "out"), same, **BEST)
-    assert (result.plan.counts.images, result.plan.counts.duplicate_images) == (4, 4)
+def test_a_plan_that_cuts_groups_of_candidates_is_refused(tmp_path: Path) -> None:
+    plan = plan_best(tmp_path).plan
+    content = plan_to_json(replace(plan, part_images=6))
+    with pytest.raises(BadInput, match="cut groups of candidates"):
+        parse_plan(content, "here")
 
 
 def test_a_prompt_that_has_its_image_is_skipped_the_next_night(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ def _listed(value: str | list[str]) -> list[str]:
 
 # Without the right to list, a run that is not resumed lacks notes alone here, and on AWS much more:
 # see the last test.
-# Without that to remove what was drawn, it stays for `gc`.
 NEEDED = [
     right for right in documented_rights() if right != LISTING and not right[1].endswith("drawn/*")
 ]

@@ -6,22 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, BudgetSpent, Incomplete, TryAgain
-from imagekiln.steps.generate.meter import Meter, meter_attempt
-from imagekiln.steps.generate.start import generate
+from imagekiln.steps.errors import BadInput, BudgetSpent, TryAgain
+from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.account import Account, Spent
-from imagekiln.steps.runs.keys import SUCCESS_KEY, image_key
-from imagekiln.steps.runs.terms import read_terms
-from imagekiln.steps.runtime.progress import Event, NoProgress
+from imagekiln.steps.runs.account import Account
+from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import IMAGES, fill, job, not_ok, planned, write_prompts, write_rate
+from tests.runs import IMAGES, job, write_prompts, write_rate
 
 NEXT_TO_NOTHING = {"gpu_hours": 1e-9}
 
@@ -67,19 +63,6 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_larger_one(
     assert again.cost == pytest.approx(2 * (again.gpu_hours or 0))
 
 
-def test_an_incomplete_run_that_was_resumed_since_is_listed_with_what_it_has_spent_by_now(
-    tmp_path: Path,
-) -> None:
-    output = str(tmp_path / "out")
-    result = planned(tmp_path, output, price_per_hour=2.0)
-    fill(result, {3: not_ok(3)})
-    with pytest.raises(Incomplete):
-        aggregate(result.uri)
-    Account(open_store(result.uri)).add(Spent(seconds=7200, cost=5, priced=7200))
-    (overview,) = list_runs(output)
-    assert (overview.state, overview.device_hours, overview.cost) == ("incomplete", 2, 5)
-
-
 def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path: Path) -> None:
     planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
     store = open_store(planned.uri)
@@ -100,84 +83,6 @@ def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path
     spent = Account(store).read()
     assert (spent.attempts, spent.ended) == (1, 1)
     assert spent.seconds >= spent.useful >= an_hour
-
-
-class _Silent(NoProgress):
-    """A program's own progress, which fails."""
-
-    def show_event(self, event: Event) -> None:
-        raise OSError(event.sentence)
-
-
-def test_a_run_stops_at_its_budget_where_that_cannot_be_shown(
-    prompts: Path, tmp_path: Path
-) -> None:
-    planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
-    store = open_store(planned.uri)
-    Account(store).add(Spent(seconds=3600.0))
-    stop = Stop()
-    meter = Meter(Account(store), read_terms(store, planned.plan.job), _Silent(), stop)
-    assert meter.read_excess() is not None
-    with pytest.raises(OSError, match="The budget is spent"):
-        meter.progress.add_committed(4)
-    assert stop.waits_for_part
-
-
-def test_a_spent_budget_keeps_no_complete_run_from_its_end(prompts: Path, tmp_path: Path) -> None:
-    limited = job(prompts, str(tmp_path / "out"), budget=NEXT_TO_NOTHING)
-    planned = make_plan(limited)
-    store = open_store(planned.uri)
-    parts = fill(planned)
-    Account(store).add(Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1))
-    last_shard = len(planned.plan.shards) - 1
-
-    store.remove(parts[0].key)
-    assert generate(planned.uri, last_shard) is None  # of which nothing is missing
-    with pytest.raises(BudgetSpent):
-        generate(planned.uri, 0)
-    with pytest.raises(BudgetSpent):
-        run(limited)
-
-    fill(planned)
-    finished = run(limited)
-    assert (finished.summary.ok, finished.summary.missing) == (IMAGES, 0)
-
-
-def test_parts_that_lack_only_their_commit_need_no_budget(prompts: Path, tmp_path: Path) -> None:
-    limited = job(prompts, str(tmp_path / "out"), format="files", budget=NEXT_TO_NOTHING)
-    planned = make_plan(limited)
-    store = open_store(planned.uri)
-    parts = fill(planned)
-    Account(store).add(Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1))
-
-    store.remove(parts[0].key)
-    assert generate(planned.uri, 0) is None
-    store.remove(parts[0].key)
-    assert run(limited).summary.ok == IMAGES
-
-    store.remove(SUCCESS_KEY)
-    store.remove(parts[0].key)
-    store.remove(image_key(parts[0].key, 0, ".png"))
-    with pytest.raises(BudgetSpent):
-        make_plan(limited)
-
-
-def test_an_attempt_ends_well_whose_last_part_spends_the_budget(
-    prompts: Path, tmp_path: Path
-) -> None:
-    planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
-    store = open_store(planned.uri)
-    stop = Stop()
-
-    def commit_all() -> None:
-        with meter_attempt(store, planned.plan, NoProgress(), stop, age=3600.0) as meter:
-            fill(planned)
-            meter.progress.add_committed(IMAGES)
-            assert stop.requested_at is not None
-            raise TryAgain("a worker was stopped")
-
-    commit_all()
-    assert Account(store).read().ended == 1
 
 
 def test_a_process_that_is_killed_leaves_what_it_spent(prompts: Path, tmp_path: Path) -> None:

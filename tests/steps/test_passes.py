@@ -19,14 +19,13 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.plan import parse_plan, plan_to_json
+from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_passes
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.models import DIFFUSERS_WARNS, SIDE, folder
@@ -141,20 +140,6 @@ def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_pa
 
 
 @pytest.mark.slow
-def test_killed_processes_leave_the_same_images_of_two_models(tmp_path: Path) -> None:
-    passes = {"detail": {**DETAIL, "steps": 2, "model": OTHER}}
-    calm, killed = (
-        plan_run(tmp_path / name, str(tmp_path / name / "out"), 12, passes=passes)
-        for name in ("calm", "killed")
-    )
-    undisturbed = make_undisturbed(calm)
-    assert make_with_kills(killed, 2, seed=7).between >= 2
-    dataset = finish_run(killed)
-    assert dataset.parts == undisturbed.parts
-    assert dataset.manifest.equals(undisturbed.manifest, check_metadata=True)
-
-
-@pytest.mark.slow
 def test_killed_processes_leave_the_same_images(tmp_path: Path) -> None:
     passes = {**ALL, "detail": {**DETAIL, "steps": 2}}
     calm, killed = (
@@ -218,20 +203,6 @@ def test_estimates_count_what_is_stored_and_the_steps_of_second_passes(tmp_path:
     assert refined.gpu_hours == pytest.approx((1 + 9 * 0.5) * plain.gpu_hours)
 
 
-def test_an_estimate_by_the_steps_of_another_model_is_not_firm(tmp_path: Path) -> None:
-    figure = {"shard": {"images": 8, "seconds_per_image": 10.0}}
-    own, other = (
-        estimate(job_with(tmp_path, passes={"detail": {**DETAIL, **more}}, **figure))
-        for more in ({}, {"model": OTHER})
-    )
-    assert own.gpu_hours == other.gpu_hours
-    assert (own.is_firm, other.is_firm) == (True, False)
-    sentence = "take a step of another model to be as slow as one of the job's own"
-    assert sentence in format_passes(
-        job_with(tmp_path, passes={"x": DETAIL | {"model": OTHER}}), None
-    )
-
-
 def test_rows_that_passes_make_too_large_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,14 +227,3 @@ def test_a_run_is_not_resumed_with_other_passes(tmp_path: Path) -> None:
     for passes in ({}, {"big": BIG}, swapped):
         with pytest.raises(BadInput, match="holds a plan with another `passes`"):
             make_plan(job_with(tmp_path, run_id="night", passes=passes))
-
-
-def test_a_plan_without_the_models_of_its_passes_is_refused(tmp_path: Path) -> None:
-    plan = make_plan(job_with(tmp_path)).plan
-    content = plan_to_json(plan)
-    assert parse_plan(content, "here") == plan
-    for old, new in ((b'"big":', b'"bag":'), (b'"scale": 2', b'"scale": 0')):
-        start = content.rindex(old)
-        damaged = content[:start] + new + content[start + len(old) :]
-        with pytest.raises(BadInput, match=r"here: .* Restore it"):
-            parse_plan(damaged, "here")

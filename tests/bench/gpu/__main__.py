@@ -1,4 +1,4 @@
-"""What a GPU is worth: components alone, whole jobs beside bare loops, faults, starts and memory.
+"""What a GPU is worth: components alone, whole jobs beside bare loops, faults and starts.
 
     python -m tests.bench.gpu --call A                  # one of the calls in calls.py: ten minutes
     python -m tests.bench.gpu --model flux rates fp8    # sections by name
@@ -22,18 +22,13 @@ import click
 from tests.bench import random_models
 from tests.bench.gpu.calls import CALLS, Stage
 from tests.bench.gpu.cold import measure_cold
-from tests.bench.gpu.convolutions import measure_convolutions
 from tests.bench.gpu.decoder import measure_decoder
 from tests.bench.gpu.denoiser import measure_denoiser
 from tests.bench.gpu.faults import measure_faults
 from tests.bench.gpu.machine import measure_machine
-from tests.bench.gpu.memory import measure_memory
 from tests.bench.gpu.rates import measure_fp8, measure_rates, measure_switches
 from tests.bench.gpu.report import Report
 from tests.bench.gpu.session import Session
-from tests.bench.gpu.slots import measure_job_slots, measure_slots
-from tests.bench.gpu.text_threads import measure_threads
-from tests.bench.gpu.tuning import measure_tune
 from tests.bench.measure import scratch_folder
 from tests.bench.timing import release_memory
 from tests.bench.work import Untyped, Work, usual_work
@@ -42,19 +37,13 @@ DAY = 86_400.0  # seconds: no budget
 DEFAULT_MODEL = "sdxl"
 SECTIONS: dict[str, Callable[[Session], None]] = {
     "machine": measure_machine,
-    "convolutions": measure_convolutions,
-    "threads": measure_threads,
     "decoder": measure_decoder,
-    "slots": measure_slots,
     "denoiser": measure_denoiser,
     "rates": measure_rates,
-    "job-slots": measure_job_slots,
     "faults": measure_faults,
     "cold": measure_cold,
-    "memory": measure_memory,
     "fp8": measure_fp8,
     "switches": measure_switches,
-    "tune": measure_tune,
 }
 
 
@@ -115,7 +104,6 @@ def models_folder(folder: Path | None) -> Iterator[Path]:
 )
 @click.option("--batches", default=12, show_default=True, help="Batches of each contender.")
 @click.option("--naive-images", default=6, show_default=True, help="Images of the naive loop.")
-@click.option("--memory-images", default=5000, show_default=True, help="Images of `memory`.")
 @click.option("--batch", type=int, help="Images in a batch; a usual one of the model by default.")
 @click.option("--side", type=int, help="Width and height in pixels; the model's own by default.")
 @click.option("--steps", type=int, help="Denoising steps; the model's own by default.")
@@ -140,7 +128,6 @@ def main(
     path: Path | None,
     batches: int,
     naive_images: int,
-    memory_images: int,
     ways: str,
     **work_options: Untyped,
 ) -> None:
@@ -160,7 +147,6 @@ def main(
                 report=report,
                 deadline=report.started + (budget or DAY),
                 naive_images=naive_images,
-                memory_images=memory_images,
                 ways=tuple(ways.split(",")) if ways else (),
             )
             successes += [measure_section(name, session) for name in stage.sections]

@@ -12,7 +12,7 @@ from tests.bench.gpu.session import Session
 from tests.bench.jobs import plan_work
 from tests.bench.measure import scratch_folder
 from tests.bench.processes import in_child
-from tests.bench.starts import ShardProcess, Start, generate_arguments
+from tests.bench.starts import ShardProcess, Start
 from tests.bench.work import Work
 
 STEPS = 2
@@ -62,9 +62,7 @@ def _start_all(uris: Sequence[str]) -> list[Start]:
     with scratch_folder() as caches:
         processes: list[ShardProcess] = []
         for number, uri in enumerate(uris):
-            environment = _environment(uri, caches / str(number))
-            process = ShardProcess(uri, generate_arguments(uri), environment)
-            processes.append(process)
+            processes.append(ShardProcess(uri, _environment(uri, caches / str(number))))
         return [process.wait() for process in processes]
 
 

@@ -28,7 +28,6 @@ class Session:
     report: Report
     deadline: float
     naive_images: int
-    memory_images: int
     ways: tuple[str, ...]
 
     @property

@@ -1,9 +1,7 @@
 """Runs read back as a dataset: every image that is ok, once, for each kind of reader."""
 
 import hashlib
-import pickle
 import runpy
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,19 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-import torch.distributed
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing, NotInstalled, TryAgain
+from imagekiln import BadInput, Missing, TryAgain
 from imagekiln.results import Dataset
-from imagekiln.steps.aggregate.publishing import suspend_success
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.runs.keys import manifest_key, shard_key
-from imagekiln.steps.runs.rounds import open_run
+from imagekiln.steps.runs.keys import manifest_key
 from tests.runs import Rows, encoded, fill, not_ok, planned, retried
 
 FORMATS = ("parquet", "webdataset", "files")
@@ -67,21 +61,6 @@ def rows_of(dataset: Dataset) -> Iterator[dict[str, object]]:
     """The rows of all batches."""
     for batch in dataset.to_batches(3):
         yield from batch.to_pylist()
-
-
-def test_a_run_that_is_replaced_just_now_is_left_out_of_no_dataset_of_its_output(
-    tmp_path: Path,
-) -> None:
-    output = str(tmp_path / "out")
-    for name in ("first", "second"):
-        make_run(tmp_path, output, [{"prompt": name}], run_id=name)
-    suspend_success(open_run(f"{output}/first"))
-    with pytest.raises(Incomplete, match="first: its objects are being replaced"):
-        imagekiln.dataset(output)
-    with pytest.raises(Incomplete, match="first: its objects are being replaced"):
-        imagekiln.export(output, tmp_path / "export")
-    aggregate(f"{output}/first")
-    assert imagekiln.dataset(output).count_rows() == 2
 
 
 @pytest.mark.quick_cases(2)
@@ -166,16 +145,6 @@ def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> 
         list(dataset.to_batches())
 
 
-def test_shard_whose_column_has_another_name_by_damage_is_told(tmp_path: Path) -> None:
-    rows = [{"prompt": "a", "id": "row"}]
-    make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run")
-    uri = tmp_path / "out" / "run"
-    shard = uri / shard_key(0)
-    shard.write_bytes(shard.read_bytes().replace(b"shortcuts", b"shortcutS", 1))
-    with pytest.raises(BadInput, match="a column 'shortcutS', and its manifest has none"):
-        list(imagekiln.dataset(uri).to_batches())
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_images_that_are_taken_down_while_they_are_read_are_no_damage(
@@ -227,22 +196,6 @@ def test_workers_and_ranks_of_pytorch_share_the_images(
     assert sorted(seen) == sorted(expected)
 
 
-def test_ranks_of_a_process_group_that_is_initialized_late_share_the_images(output: str) -> None:
-    dataset = imagekiln.dataset(output, columns=["image_id", "run_id"])
-    seen = []
-    spawned = []
-    for rank in range(2):
-        images = dataset.to_torch()
-        torch.distributed.init_process_group("fake", rank=rank, world_size=2, store=FakeStore())
-        seen += list(images)
-        pickled = pickle.dumps(images)
-        torch.distributed.destroy_process_group()
-        # A worker that is spawned knows no group.
-        spawned += list(pickle.loads(pickled))  # noqa: S301  # pickled above
-    expected = list(rows_of(dataset))
-    assert seen == spawned == expected
-
-
 def test_ranks_that_the_environment_tells_only_in_part_are_refused(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,25 +216,6 @@ def test_an_error_in_a_worker_of_pytorch_says_what_to_do(tmp_path: Path) -> None
         list(DataLoader(images, batch_size=None, num_workers=1))
 
 
-def test_filters_that_read_alike_have_caches_of_their_own(output: str) -> None:
-    others = [f"other {place}" for place in range(20)]  # Arrow shows the first and last of many
-    for prompt in ("number 1", "number 2"):
-        is_chosen = pc.field("prompt").isin([*others, prompt, *others])
-        dataset = imagekiln.dataset(output, columns=["prompt"], filter=is_chosen)
-        assert set(dataset.to_hf()["prompt"]) == {prompt}
-
-
-def test_a_package_that_is_missing_is_named(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = imagekiln.dataset(output)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(NotInstalled, match="pip install datasets"):
-        dataset.to_hf()
-    monkeypatch.setitem(sys.modules, "torch.utils.data", None)
-    monkeypatch.delitem(sys.modules, "imagekiln.steps.dataset.torch_dataset", raising=False)
-    with pytest.raises(NotInstalled, match=r"imagekiln\[generate\]"):
-        dataset.to_torch()
-
-
 def test_a_dataset_prints_as_a_line(output: str) -> None:
     is_late = pc.field("input_row") >= 7
     dataset = imagekiln.dataset(output, columns=["image_id", "tag"], filter=is_late)
@@ -296,19 +230,6 @@ def test_images_come_in_batches_of_the_given_size(output: str) -> None:
     assert pa.Table.from_batches(dataset.to_batches()).schema == dataset.schema
     with pytest.raises(BadInput, match="batch_size"):
         next(dataset.to_batches(0))
-
-
-def test_manifest_whose_column_has_another_type_by_damage_is_told(tmp_path: Path) -> None:
-    rows = [{"prompt": "a", "tag": "1"}]
-    make_run(tmp_path, str(tmp_path / "out"), rows, run_id="run", carry=["tag"])
-    uri = tmp_path / "out" / "run"
-    manifest = pq.read_table(uri / manifest_key(0))
-    place = manifest.schema.get_field_index("tag")
-    numbers = manifest["tag"].cast(pa.int64())
-    pq.write_table(manifest.set_column(place, "tag", numbers), uri / manifest_key(0))
-    message = "run: a manifest has the column tag as int64 and not as string"
-    with pytest.raises(BadInput, match=message):
-        imagekiln.dataset(uri).count_rows()
 
 
 @pytest.mark.quick_cases(2)

@@ -1,8 +1,6 @@
 """Pixels to files and back, in each kind of encoding."""
 
 import io
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from PIL import Image
 
 from imagekiln.steps.imaging.codecs import EmbeddedMetadata, decode_image, encode_image
 from imagekiln.steps.imaging.input_images import open_input_image
-from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
+from imagekiln.steps.job.output import Encoding, Jpeg, Webp
 from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, encoding_label, noise, smooth
 from tests.pictures import repeat_scan
 
@@ -84,17 +82,6 @@ def test_subsampling_reaches_the_file() -> None:
             assert image.layer[0][1:3] == factors  # type: ignore[attr-defined]  # of a JPEG
 
 
-@pytest.mark.parametrize("encoding", ALL, ids=encoding_label)
-@pytest.mark.parametrize("text", ["x" * 1_000_000, "\N{ROCKET}" * 16_000], ids=["1 MB", "emoji"])
-def test_no_text_is_too_long_for_a_file_other_than_jpeg(encoding: Encoding, text: str) -> None:
-    if encoding.kind != "jpeg":
-        assert decode_image(encode_image(noise(8, 8), encoding, EmbeddedMetadata(text))).shape == (
-            8,
-            8,
-            3,
-        )
-
-
 @pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(encoding: Encoding) -> None:
     content = encode_image(noise(8, 24), encoding, METADATA)
@@ -120,25 +107,7 @@ def test_an_image_too_large_to_decode_is_refused_by_its_header() -> None:
         decode_image(sink.getvalue())
 
 
-def test_an_image_that_claims_to_be_enormous_is_an_error_like_any_other() -> None:
-    content = bytearray(encode_image(noise(8, 8), Png()))
-    content[16:24] = struct.pack(">II", 60_000, 60_000)
-    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
-    for size in (None, (60_000, 60_000)):
-        with pytest.raises(ValueError, match="exceeds limit"):
-            decode_image(bytes(content), size)
-
-
-def test_a_file_whose_pixels_end_in_no_chunk_is_an_error_like_any_other() -> None:
-    content = encode_image(noise(64, 64), Png())
-    pixels = content.index(b"IDAT") + 4
-    size = struct.pack(">I", 1000)
-    damaged = content[: pixels - 8] + size + content[pixels - 4 : pixels + 1000] + b"\0" * 100
-    with pytest.raises(ValueError, match="broken PNG file"):
-        decode_image(damaged, (64, 64))
-
-
-@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO"])
+@pytest.mark.parametrize("kind", ["GIF", "PPM", "ICO"])
 def test_other_kinds_of_file_are_not_decoded(kind: str) -> None:
     sink = io.BytesIO()
     Image.fromarray(noise(16, 16)).save(sink, kind)

@@ -1,8 +1,6 @@
 """Two runs side by side."""
 
 import re
-from collections.abc import Sequence
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,17 +9,13 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.diff import Diff, StatusChange, diff
-from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.maintain.pairing import ManifestRow, RowLocation, read_manifest_rows
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key, manifest_key
-from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage import open_store
-from tests.interleaving import frozen, interleaving
 from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
 
@@ -76,43 +70,6 @@ def test_distance_is_the_root_mean_square_over_the_sample(tmp_path: Path) -> Non
     assert actual.rms == pytest.approx(10 * np.sqrt(255 / 256) / 2)
 
 
-@pytest.mark.parametrize(
-    ("format_name", "changed"), [("parquet", "b"), ("files", "b"), ("parquet", "a")]
-)
-def test_images_that_are_taken_down_while_they_are_compared_are_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, changed: str
-) -> None:
-    runs = {name: noise_run(tmp_path / name, PROMPTS[:4], format=format_name) for name in "ab"}
-
-    def read_late(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
-        rows = read_manifest_rows(run, locations)
-        if run.store.uri == runs[changed]:
-            forget(runs[changed], ForgetSelection(ids=("row-1",)), remove=True)
-        return rows
-
-    monkeypatch.setattr("imagekiln.steps.maintain.diff.read_manifest_rows", read_late)
-    with pytest.raises(TryAgain, match=f"^{runs[changed]}: was changed while it was read"):
-        diff(runs["a"], runs["b"], str(tmp_path / "page"))
-
-
-def test_images_are_no_damage_while_a_removal_is_between_them_and_their_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = (noise_run(tmp_path / name, PROMPTS[:4], format="files") for name in "ab")
-
-    def read_late(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
-        rows = read_manifest_rows(run, locations)
-        if run.store.uri == second and run.is_finished:
-            removal = partial(forget, second, ForgetSelection(ids=("row-1",)), remove=True)
-            with interleaving(tmp_path, lambda *_: None):
-                frozen(removal, "list_folder", "report/thumbnails").kill()
-        return rows
-
-    monkeypatch.setattr("imagekiln.steps.maintain.diff.read_manifest_rows", read_late)
-    with pytest.raises(Incomplete, match=f"^{second}: .*its objects are being replaced"):
-        diff(first, second, str(tmp_path / "page"))
-
-
 def test_a_run_is_equal_to_itself(tmp_path: Path, store_uri: str) -> None:
     store = finished(tmp_path / "run")
     actual = diff(store.uri, store.uri, f"{store_uri}/page")
@@ -163,14 +120,6 @@ def test_images_of_one_row_pair_by_their_index(tmp_path: Path) -> None:
         str(tmp_path / "page"),
     )
     assert (actual.both, actual.only_first, actual.only_second) == (2, 4, 0)
-
-
-def test_images_that_only_a_seed_tells_apart_are_counted_and_in_no_pair(tmp_path: Path) -> None:
-    rows = [{"prompt": "the same", "seed": seed} for seed in (1, 2, 3)]
-    actual = diff(
-        noise_run(tmp_path / "a", rows), noise_run(tmp_path / "b", rows[:1]), str(tmp_path / "page")
-    )
-    assert (actual.both, actual.only_first, actual.only_second, actual.indistinct) == (1, 0, 0, 2)
 
 
 def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path) -> None:

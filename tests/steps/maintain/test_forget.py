@@ -6,27 +6,20 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing
+from imagekiln import BadInput, Missing
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.gallery.runs import find_gallery_runs
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import (
-    CARD_KEY,
     PLAN_KEY,
     SUCCESS_KEY,
     SUSPENDED_KEY,
-    forgotten_key,
-    image_key,
-    index_key,
     part_key,
 )
 from imagekiln.steps.runs.plan import load_plan
@@ -104,7 +97,6 @@ def require_gone(uri: str, before: dict[str, bytes]) -> None:
     ("format_name", "place"),
     [
         ("parquet", "disk"),
-        ("webdataset", "disk"),
         ("files", "disk"),
         *[pytest.param(name, "s3", marks=pytest.mark.slow) for name in FORMATS],
     ],
@@ -168,95 +160,6 @@ def test_forgetting_that_was_killed_is_finished_by_the_same_command(
         accesses += every
 
 
-@pytest.mark.parametrize(
-    "key", [image_key(index_key(0, 0), FAILED, ".json"), index_key(0, 0)], ids=["sidecar", "index"]
-)
-def test_forgetting_that_was_killed_is_finished_after_an_aggregation_too(
-    tmp_path: Path, key: str
-) -> None:
-    changes = {"format": "files", "limits": {"failed_share": 0.5}}
-    run = planned(tmp_path, str(tmp_path / "out"), ROWS, **changes)
-    fill(run, {FAILED: not_ok(0)})
-    aggregate(run.uri)
-    forget = partial(imagekiln.forget, run.uri, ids=[f"r{FAILED}"], remove=True)
-    with interleaving(tmp_path, lambda *_: None):
-        frozen(forget, "replace_after", key).kill()
-    aggregate(run.uri)
-    forget()
-    assert imagekiln.verify(run.uri).ok == IMAGES - 1
-
-
-@pytest.mark.slow
-def test_no_table_of_files_names_images_of_a_folder_that_has_none_left(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "files")
-    store = open_store(uri)
-    assert "images/00000/metadata.parquet" in objects_in(store)
-    imagekiln.forget(uri, ids=[f"r{index}" for index in range(IMAGES)], remove=True)
-    assert not any(key.endswith("/metadata.parquet") for key in objects_in(store))
-    imagekiln.verify(uri)
-
-
-def test_no_reader_gets_what_was_being_taken_down_when_that_was_killed(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    before = images_by_row(uri)
-    forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
-    with interleaving(tmp_path, lambda *_: None):
-        frozen(forget, "replace_after", part_key(0, 0)).kill()
-    with pytest.raises(Incomplete, match="its objects are being replaced"):
-        imagekiln.dataset(uri)
-    with pytest.raises(Incomplete, match="its objects are being replaced"):
-        imagekiln.export(uri, tmp_path / "export")
-    with pytest.raises(Missing, match="no run that was aggregated"):
-        find_gallery_runs(uri)
-    forget()
-    require_gone(uri, before)
-
-
-@pytest.mark.slow
-def test_a_folder_among_the_reports_pictures_stops_no_forgetting(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    before = images_by_row(uri)
-    (Path(uri) / "report/thumbnails/theirs").mkdir()
-    imagekiln.forget(uri, ids=["r1", f"r{FAILED}"], remove=True)
-    require_gone(uri, before)
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("looks", [1, 2])
-def test_removal_frozen_when_all_was_done_ends_no_suspension_by_another(
-    tmp_path: Path, looks: int
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    store = open_store(uri)
-    forget = partial(imagekiln.forget, uri, remove=True)
-    forget(ids=["r1"])
-    with interleaving(tmp_path, lambda *_: None):
-        zombie = frozen(partial(forget, ids=["r1"]), "exists", SUSPENDED_KEY)
-        for _ in range(1, looks):  # whoever looks again does so to end a suspension
-            zombie.step()
-            while not (zombie.is_done or zombie.next_access[1].endswith(SUSPENDED_KEY)):
-                zombie.step()
-        frozen(partial(forget, ids=["r3"]), "replace_after", part_key(0, 0)).kill()
-        zombie.finish()
-    assert store.exists(SUCCESS_KEY) or store.exists(SUSPENDED_KEY)
-
-
-@pytest.mark.slow
-def test_ids_are_written_down_before_the_run_is_unfinished(tmp_path: Path) -> None:
-    uri = Path(make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet"))
-    writes: list[str] = []
-
-    def note(_: str, name: str) -> None:
-        writes.append(Path(name).relative_to(uri).as_posix())
-
-    with interleaving(uri, note):
-        imagekiln.forget(uri, ids=["r1"], remove=True)
-    order = [forgotten_key(0), SUSPENDED_KEY, SUCCESS_KEY]
-    assert list(filter(order.__contains__, writes))[:3] == order
-    changed = min(writes.index(key) for key in writes if key.startswith("images/"))
-    assert writes.index(SUCCESS_KEY) < changed
-
-
 @pytest.mark.slow
 def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> None:
     uri = str(tmp_path / "run")
@@ -271,31 +174,6 @@ def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> Non
     del before["row-5"]
     assert images_by_row(uri) == before
     imagekiln.verify(uri)
-
-
-@pytest.mark.parametrize(
-    ("format_name", "key"),
-    [
-        ("parquet", part_key(0, 0)),
-        ("files", "images/00000/0000-00001.png"),
-        ("files", "images/00000/0000-00001.json"),
-    ],
-)
-def test_a_forgotten_image_that_a_late_process_stored_is_reported_and_removed(
-    tmp_path: Path, format_name: str, key: str
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), format_name)
-    before = images_by_row(uri)
-    part = Path(uri) / key
-    stored = part.read_bytes()
-    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
-    part.write_bytes(stored)
-    aggregate(uri)
-    assert "r1" not in images_by_row(uri)
-    with pytest.raises(Incomplete, match="which was forgotten"):
-        imagekiln.verify(uri)
-    imagekiln.forget(uri, ids=["r1"], remove=True)
-    require_gone(uri, before)
 
 
 @pytest.mark.parametrize("moment", ["drawing", "storing", "reading"])
@@ -361,41 +239,6 @@ def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format:
     assert (again.written, again.images, again.bytes) == (0, IMAGES - 2, sum(sizes))
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_removal_frozen_while_another_removes_more_brings_nothing_back(
-    tmp_path: Path, format_name: str
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), format_name)
-    before = images_by_row(uri)
-    key = {"parquet": part_key(0, 0), "webdataset": "00000-0000.tar"}.get(
-        format_name, "0-0000.parquet"
-    )
-    forget = partial(imagekiln.forget, uri, remove=True)
-    with interleaving(tmp_path, lambda *_: None):
-        zombie = frozen(partial(forget, ids=["r1"]), "replace_after", key)
-        forget(ids=["r3"])
-        zombie.finish()
-    assert isinstance(zombie.error, TryAgain)
-    require_gone(uri, before)
-
-
-def test_removal_frozen_while_the_run_is_aggregated_leaves_what_its_manifest_names(
-    tmp_path: Path,
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    before = images_by_row(uri)
-    forget = partial(imagekiln.forget, uri, ids=["r1", "r3"], remove=True)
-    with interleaving(tmp_path, lambda *_: None):
-        zombie = frozen(forget, "replace_after", part_key(0, 0))
-        aggregate(uri)
-        zombie.finish()
-    assert isinstance(zombie.error, TryAgain)
-    assert images_by_row(uri) == {name: before[name] for name in before if name not in ("r1", "r3")}
-    forget()
-    require_gone(uri, before)
-
-
 @pytest.mark.slow
 def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
     tmp_path: Path,
@@ -413,99 +256,6 @@ def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
     forget()
     assert store.exists(SUCCESS_KEY)
     assert not store.exists(SUSPENDED_KEY)
-
-
-@pytest.mark.slow
-def test_manifest_of_a_part_as_it_was_before_a_removal_is_made_again(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    before = images_by_row(uri)
-    part = Path(uri) / part_key(0, 0)
-    whole = part.read_bytes()
-    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
-    emptied = part.read_bytes()
-    part.write_bytes(whole)
-    aggregate(uri)
-    part.write_bytes(emptied)  # an aggregation may read a part just before it is replaced
-    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
-    require_gone(uri, before)
-
-
-@pytest.mark.parametrize(
-    ("file_format", "access"),
-    [
-        ("parquet", "read"),
-        pytest.param("webdataset", "read", marks=pytest.mark.slow),
-        pytest.param("parquet", "replace_after", marks=pytest.mark.slow),
-        ("webdataset", "replace_after"),
-    ],
-)
-def test_removal_from_an_export_frozen_while_another_removes_more_brings_nothing_back(
-    tmp_path: Path, file_format: str, access: str
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    before = images_by_row(uri)
-    export = tmp_path / "export"
-    imagekiln.export(uri, export, format=file_format)
-    forget = partial(imagekiln.forget, uri, exports=[export], remove=True)
-    suffix = {"parquet": ".parquet", "webdataset": ".tar"}[file_format]
-    with interleaving(export, lambda *_: None):
-        zombie = frozen(partial(forget, ids=["r1"]), access, f"00000{suffix}")
-        forget(ids=["r3"])
-        zombie.finish()
-    assert isinstance(zombie.error, TryAgain)
-    store = open_store(str(export))
-    for key in objects_in(store):
-        assert not any(before[name] in store.read(key) for name in ("r1", "r3")), key
-    assert store.read(SUCCESS_KEY) == f"{IMAGES - 2} images\n".encode()
-
-
-@pytest.mark.slow
-def test_image_of_a_run_that_is_gone_is_removed_from_an_export_by_its_id(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    uri = make_run(tmp_path / "first", output, "parquet")
-    before = images_by_row(uri)
-    rows = pa.Table.from_batches(imagekiln.dataset(uri, columns=["id", "image_id"]).to_batches())
-    image_id = dict(zip(rows["id"].to_pylist(), rows["image_id"].to_pylist(), strict=True))["r1"]
-    export = tmp_path / "export"
-    imagekiln.export(uri, export)
-    shutil.rmtree(uri)
-    later = planned(tmp_path / "second", output, ROWS[:1], run_id="later")
-    fill(later)
-    aggregate(later.uri)
-
-    result = imagekiln.forget(output, ids=[image_id, "none"], exports=[export], remove=True)
-    assert result.unknown_ids == ("none",)
-    assert [(each.images, each.new) for each in result.exports] == [(1, 1)]
-    store = open_store(str(export))
-    assert not any(before["r1"] in store.read(key) for key in objects_in(store))
-
-
-def test_the_card_of_an_output_counts_no_forgotten_image_whatever_was_killed(
-    tmp_path: Path,
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    card = tmp_path / "out" / CARD_KEY
-    before = card.read_bytes()
-    imagekiln.forget(uri, ids=["r1"], remove=True)
-    after = card.read_bytes()
-    assert after != before
-    card.write_bytes(before)  # as where the command was killed before it came to the card
-    imagekiln.forget(uri, ids=["r1"], remove=True)
-    assert card.read_bytes() == after
-
-
-def test_two_commands_at_once_write_each_id_once(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    first = Process("first", lambda: add_forgotten(store, pa.array(["a", "b"])))
-    with interleaving(tmp_path, lambda *_: None):
-        second = Process("second", lambda: add_forgotten(store, pa.array(["b", "c"])))
-        second.step()
-        first.finish()
-        second.finish()
-    tables = [
-        pq.read_table(path)["image_id"].to_pylist() for path in sorted(tmp_path.rglob("*.parquet"))
-    ]
-    assert sorted(image_id for table in tables for image_id in table) == ["a", "b", "c"]
 
 
 def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
@@ -538,32 +288,6 @@ def test_nothing_is_removed_where_a_run_or_a_round_is_not_finished(tmp_path: Pat
     assert images_by_row(whole) == before
 
 
-def test_where_a_round_was_stopped_as_its_run_was_replaced_the_remedy_is_named(
-    tmp_path: Path,
-) -> None:
-    store = finished(tmp_path / "run")
-    store.create(SUSPENDED_KEY, b"for now")
-    store.remove(SUCCESS_KEY)
-    with pytest.raises(Incomplete, match=r"being replaced\..* or type `imagekiln aggregate"):
-        imagekiln.forget(store.uri, ids=["row-1"], remove=True)
-
-
-@pytest.mark.parametrize("file_format", ["parquet", "webdataset"])
-def test_files_of_an_export_that_were_exchanged_keep_no_image_without_a_word(
-    tmp_path: Path, file_format: str
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    export = tmp_path / "export"
-    imagekiln.export(uri, export, format=file_format, partition_by="id")
-    first, second, *_ = sorted(path for path in export.glob("data/*/*") if path.is_file())
-    content = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    second.write_bytes(content)
-    with pytest.raises(BadInput, match=r"has not the images (and sidecars )?that were planned"):
-        imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
-    assert not (export / SUCCESS_KEY).exists()
-
-
 def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_path: Path) -> None:
     uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
     with pytest.raises(Missing, match="nowhere"):
@@ -586,19 +310,6 @@ def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(
     assert "r1" in images_by_row(uri)
 
 
-def test_a_run_that_was_moved_and_to_which_a_link_leads_is_not_passed_over(
-    tmp_path: Path,
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    make_run(tmp_path / "other", str(tmp_path / "out"), "files")
-    before = images_by_row(uri)
-    shutil.move(uri, tmp_path / "moved")
-    Path(uri).symlink_to(tmp_path / "moved")
-    result = imagekiln.forget(tmp_path / "out", prompt_contains=[PHRASE], remove=True)
-    assert result.images == 2 * len(TAKEN_DOWN)
-    require_gone(uri, before)
-
-
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
     output = tmp_path / "out"
     damaged = Path(make_run(tmp_path / "first", str(output), "parquet"))
@@ -609,16 +320,6 @@ def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
     assert "r1" in images_by_row(whole)
     shutil.rmtree(damaged)
     assert imagekiln.forget(output, ids=["r1"]).images == 1
-
-
-def test_an_unfinished_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    whole = make_run(tmp_path / "whole", str(output), "parquet")
-    fill(planned(tmp_path / "half", str(output), run_id="half"))
-    (output / "half" / PLAN_KEY).write_text("not a plan")
-    with pytest.raises(BadInput, match="is not a readable plan"):
-        imagekiln.forget(output, ids=["r1"], remove=True)
-    assert "r1" in images_by_row(whole)
 
 
 def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,13 +16,11 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, NotInstalled
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import encode_drawn_image
-from imagekiln.steps.imaging.codecs import RGB, decode_image
+from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
-from imagekiln.steps.models import families
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
@@ -81,27 +78,6 @@ def test_an_image_has_the_place_in_a_batch_that_it_had_when_its_run_was_drawn(
         places.clear()
         assert reproduce(uri, image_id, tmp_path / "again.png").equal == "bytes"
         assert places[-1] == (image_id, place, size)
-
-
-def test_an_image_of_a_family_whose_images_are_drawn_one_by_one_is_drawn_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(families, "FAMILIES", {})  # of a pipeline that is not known
-    sizes: list[int] = []
-    draw = Denoiser.draw
-
-    def note_size(
-        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:
-        sizes.append(len(rows))
-        return draw(self, rows, size, check)
-
-    prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
-    uri = run(job(prompts, str(tmp_path / "out"), batch={"images": 4})).uri
-    monkeypatch.setattr(Denoiser, "draw", note_size)
-    last = str(manifests(uri)[-1]["image_id"])
-    assert reproduce(uri, last, tmp_path / "again.png").equal == "bytes"
-    assert sizes == [1]
 
 
 def test_the_file_is_named_after_the_image(
@@ -199,35 +175,6 @@ def test_an_image_that_fails_now_is_not_the_stored_one(store: Store, tmp_path: P
     )
 
 
-def _doubled(image: DrawnImage) -> RGB:
-    assert image.rgb is not None
-    return image.rgb.repeat(2, axis=0)
-
-
-def test_an_image_of_another_size_is_not_the_stored_one(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = Denoiser.draw
-
-    def enlarge(
-        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:
-        drawn = draw(self, rows, size, check)
-        return [replace(each, rgb=_doubled(each)) for each in drawn]
-
-    monkeypatch.setattr(Denoiser, "draw", enlarge)
-    result = reproduce(store.uri, "row-5", tmp_path / "again.png")
-    assert (result.equal, result.likeness) == ("nothing", None)
-
-
-def test_an_image_that_was_never_made_is_drawn(tmp_path: Path) -> None:
-    uri = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:1]).uri
-    with pytest.raises(Incomplete):
-        aggregate(uri)
-    result = reproduce(uri, "row-0", tmp_path / "again.png")
-    assert (result.equal, result.status_then, result.status_now) == ("nothing", "missing", "ok")
-
-
 def test_missing_library_is_named_before_anything_is_drawn(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,34 +183,10 @@ def test_missing_library_is_named_before_anything_is_drawn(
         reproduce(store.uri, "row-0", tmp_path / "again.png")
 
 
-def test_image_that_is_taken_down_while_it_is_drawn_is_not_written(
-    store: Store, tmp_path: Path
-) -> None:
-    def take_down(_: str) -> None:
-        forget(store.uri, ForgetSelection(ids=("row-9",)), remove=True)
-
-    path = tmp_path / "image.png"
-    with pytest.raises(BadInput, match="was taken down"):
-        reproduce(store.uri, "row-9", path, report=take_down)
-    assert not path.exists()
-
-
 def test_an_image_is_also_found_by_the_id_of_its_row(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[13]
     result = reproduce(store.uri, str(row["id"]), tmp_path / "again.png")
     assert (result.image_id, result.equal) == (row["image_id"], "bytes")
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_drawn(
-    store: Store, tmp_path: Path
-) -> None:
-    image_id = str(manifests(store.uri)[0]["image_id"])
-    reports: list[str] = []
-    with pytest.raises(BadInput, match=r"nowhere: is no folder that can be written to"):
-        reproduce(store.uri, image_id, tmp_path / "nowhere" / "a.png", report=reports.append)
-    assert reports == []
-    with pytest.raises(BadInput, match=re.escape(str(tmp_path))):
-        reproduce(store.uri, image_id, tmp_path)
 
 
 def test_the_id_of_a_row_with_several_images_is_refused_with_their_ids(tmp_path: Path) -> None:

@@ -9,24 +9,21 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.generate.step import ALL_PARTS, LazyDenoiser, generate_shard
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, index_key, part_key, shard_key
-from imagekiln.steps.runs.plan import Plan, load_plan, plan_to_json
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.plan import Plan, plan_to_json
 from imagekiln.steps.runs.rounds import Round
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.text import format_retry
 from tests.faults import failing, image, manifests
@@ -105,39 +102,6 @@ def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_resumed
     assert not store.exists("retry-2/plan.json")
 
 
-@pytest.mark.slow
-def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
-    planned_run = run_with_failures(tmp_path, {3})
-    begin_round(planned_run).store.remove(PLAN_KEY)
-    fill(planned_run)  # is there already: the first writer wins
-    store = open_store(planned_run.uri)
-    store.remove(part_key(5, 0))
-    with pytest.raises(Incomplete):
-        aggregate(planned_run.uri)
-    result = begin_round(planned_run)
-    assert result.plan.counts.images == 5
-    assert [row for shard in rows(result) for row in shard["id"].to_pylist()] == [
-        f"row-{place}" for place in (3, 40, 41, 42, 43)
-    ]
-
-
-def test_a_shard_of_a_round_is_as_much_work_as_one_of_the_run(tmp_path: Path) -> None:
-    mixed = [row | {"steps": 8 if place < 40 else 2} for place, row in enumerate(ROWS[:80])]
-    planned_run = planned(
-        tmp_path,
-        str(tmp_path / "out"),
-        mixed,
-        limits={"failed_share": 1},
-        shard={"minutes": 1, "seconds_per_image": 2},
-        defaults={"steps": 4},
-    )
-    fill(planned_run, {place: not_ok(place) for place in range(80)})
-    aggregate(planned_run.uri)
-    assert [each.images for each in begin_round(planned_run).plan.shards] == [
-        each.images for each in planned_run.plan.shards
-    ]
-
-
 def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
     texts = [{"prompt": text, "note": text[::-1]} for text in HOSTILE]
     planned_run = planned(
@@ -153,7 +117,6 @@ def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
 
 TEXTS = [str(row["prompt"]) for row in PROMPTS]
 BAD = (1, 2, 9, 17)  # in three shards
-Rows = list[dict[str, object]]
 
 
 @pytest.fixture
@@ -329,32 +292,12 @@ def test_a_stopped_retry_resumes_its_round(failed: str) -> None:
 
 @pytest.mark.slow
 @S3_AMONG_SLOW
-def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
-    done = retry(failed)
-    store = open_store(failed)
-    store.remove(SUCCESS_KEY)
-    again = retry(failed)
-    assert (again.round, again.images, again.summary.ok) == (0, 0, done.summary.ok)
-    assert store.exists(SUCCESS_KEY)
-
-
-@pytest.mark.slow
-@S3_AMONG_SLOW
 def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
     with failing(TEXTS[9]), pytest.raises(Incomplete):
         retry(failed)
     assert retry(f"{failed}/retry-1/").round == 2
     assert verify(f"{failed}/retry-2").ok == 20
     assert aggregate(f"{failed}/retry-1").rounds == 2
-
-
-@pytest.mark.slow
-@S3_AMONG_SLOW
-def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
-    before = load_summary(open_store(failed))
-    done = retry(failed).summary
-    assert done.seconds.total > before.seconds.total
-    assert done.bytes == sum(int(str(row["byte_size"])) for row in manifests(failed))
 
 
 def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> None:
@@ -365,21 +308,6 @@ def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> Non
     assert open_store(planned_run.uri).read(SUCCESS_KEY) == b"19 of 20 images\n"
     with pytest.raises(Incomplete):
         aggregate(planned_run.uri, 0.0)
-
-
-def test_a_folder_of_another_run_in_place_of_a_round_is_refused(tmp_path: Path) -> None:
-    store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
-    store.create("retry-1/plan.json", other.read(PLAN_KEY))
-    for step in (aggregate, verify, retry):
-        with pytest.raises(BadInput, match="retry-1: is not a round of this run"):
-            step(store.uri)
-
-
-def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="retry-1")
-    fill(planned_run)
-    assert aggregate(planned_run.uri).ok == 20
-    assert load_plan(open_store(planned_run.uri)).round == 0
 
 
 PERMANENT = "ValueError: sampler 'lcm' does not fit this model"
@@ -435,29 +363,6 @@ def test_the_verdict_offers_a_retry_only_where_it_can_help(
 
 
 @pytest.mark.slow
-def test_round_that_another_process_planned_meanwhile_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
-    fill(planned_run, {3: not_ok(3, error=PERMANENT), 90: not_ok(90)})
-    aggregate(planned_run.uri)
-    store = open_store(planned_run.uri)
-    create = LocalStore.create
-
-    def create_late(disk: LocalStore, key: str, data: bytes) -> bool:
-        monkeypatch.setattr(LocalStore, "create", create)
-        assert plan_next_round(store, planned_run.plan, include_permanent=True) is not None
-        return disk.create(key, data)
-
-    monkeypatch.setattr(LocalStore, "create", create_late)
-    late = plan_next_round(store, planned_run.plan)
-    assert late is not None
-    assert late.plan == begin_round(planned_run).plan
-    (part,) = read_shard(open_store(f"{store.uri}/retry-1"), begin_round(planned_run).plan, 0)
-    assert part.rows["id"].to_pylist() == ["row-3", "row-90"]
-
-
-@pytest.mark.slow
 def test_a_round_whose_images_the_job_made_meanwhile_is_superseded(tmp_path: Path) -> None:
     store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
     begun = begin(store, plan)
@@ -470,23 +375,6 @@ def test_a_round_whose_images_the_job_made_meanwhile_is_superseded(tmp_path: Pat
     assert begun.is_superseded
     assert not begun.is_finished
     assert verify(store.uri).ok == 20
-
-
-@pytest.mark.slow
-def test_what_a_superseded_round_lacks_and_nothing_else_is_in_the_next_one(tmp_path: Path) -> None:
-    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0))
-    begun = begin(store, plan)
-    with failing() as drawn:
-        generate(Round(store, plan), 1)
-        generate(begun, 0, parts=slice(0, 0))
-        done = retry(store.uri)
-    assert sorted(drawn) == sorted([*TEXTS[:4], *TEXTS[8:12]])
-    assert (done.round, done.images, done.summary.ok) == (2, 4, 20)
-    assert verify(store.uri).ok == 20
-    # A pod of the superseded round that comes late has nothing to make.
-    with failing() as late:
-        generate(begun, 0)
-    assert late == []
 
 
 @pytest.mark.slow
@@ -516,94 +404,3 @@ def test_a_part_that_a_round_has_begun_is_left_to_rounds(tmp_path: Path) -> None
     assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[5], *TEXTS[8:12]])  # each once
     assert (done.round, done.images, done.summary.ok) == (2, 1, 20)
     assert verify(store.uri).ok == 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_written", [False, True])
-def test_what_a_round_has_begun_is_left_to_rounds_where_its_end_was_killed(
-    is_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, plan = lacking_parts(tmp_path, (0, 0), (1, 0), failed=5)
-    begun = begin(store, plan)  # in parts of 0 to 3; of 5, 8, 9 and 10; of 11
-    supersede = Round.supersede
-
-    def kill(retry_round: Round) -> None:
-        if is_written:
-            supersede(retry_round)
-        raise KeyboardInterrupt
-
-    with failing() as drawn:
-        generate(begun, 0, parts=slice(1, 2))
-        generate(Round(store, plan), 0)
-        with monkeypatch.context() as patch:
-            patch.setattr(Round, "supersede", kill)
-            with pytest.raises(KeyboardInterrupt):
-                retry(store.uri)
-        generate(Round(store, plan), 1)
-        done = retry(store.uri)
-    assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[5], *TEXTS[8:12]])  # each once
-    assert (done.round, done.images, done.summary.ok) == (2, 1, 20)
-    assert verify(store.uri).ok == 20
-
-
-@pytest.mark.slow
-def test_what_a_superseded_round_has_made_is_known_before_it_is_aggregated(tmp_path: Path) -> None:
-    store, plan = lacking_parts(tmp_path, (0, 0), failed=19)
-    begun = begin(store, plan)
-    with failing() as drawn:
-        generate(begun, 0, parts=slice(1, 2))
-        generate(Round(store, plan), 0)
-        assert plan_next_round(store, plan) is None  # killed before it aggregates
-        assert begun.is_superseded
-        done = retry(store.uri)
-    assert sorted(drawn) == sorted([*TEXTS[:4], TEXTS[19]])
-    assert (done.round, done.summary.ok) == (0, 20)
-    assert verify(store.uri).ok == 20
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("is_of_round", [False, True])
-def test_what_lacks_only_its_commit_is_made_by_nobody_else(
-    is_of_round: bool, tmp_path: Path
-) -> None:
-    store, plan = lacking_parts(tmp_path, (1, 0), format="webdataset")
-    begun = begin(store, plan)
-    maker = begun if is_of_round else Round(store, plan)
-    with failing() as drawn:
-        generate(maker, 0 if is_of_round else 1)
-        maker.store.remove(index_key(0 if is_of_round else 1, 0))  # killed before it was written
-        if is_of_round:
-            generate(Round(store, plan), 1)
-        done = retry(store.uri)
-    assert sorted(drawn) == sorted(TEXTS[8:12])
-    assert done.summary.ok == 20
-    assert verify(store.uri).ok == 20
-
-
-def test_a_lost_part_is_not_generated_again_where_its_images_are_in_rounds_or_taken_down(
-    tmp_path: Path,
-) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"))
-    fill(planned_run)
-    store = open_store(planned_run.uri)
-    aggregate(store.uri)
-    forget(store.uri, ForgetSelection(ids=("row-8",)), remove=True)
-    store.remove(part_key(1, 0))
-    with pytest.raises(Incomplete, match="3 of 20 images are missing"):
-        aggregate(store.uri)
-    with failing() as drawn:
-        retry(store.uri)
-        assert verify(store.uri).ok == 19
-        generate(Round(store, planned_run.plan), 1)
-    assert sorted(drawn) == sorted(TEXTS[9:12])
-
-
-@S3_AMONG_SLOW
-def test_a_lost_part_is_generated_again_though_a_round_has_an_image_of_it(failed: str) -> None:
-    retry(failed)
-    store = open_store(failed)
-    store.remove(part_key(0, 0))
-    generate(Round(store, load_plan(store)), 0)
-    assert store.exists(part_key(0, 0))
-    aggregate(failed)
-    assert verify(failed).ok == 20

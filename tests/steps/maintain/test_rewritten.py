@@ -4,12 +4,10 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
@@ -18,9 +16,7 @@ from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.local import LocalStore
 from imagekiln.workflows.cli.text import format_forgotten
-from tests.interleaving import frozen, interleaving
 from tests.jobs import files
 from tests.language_models import language_model
 from tests.runs import fill, job, write_prompts
@@ -90,15 +86,6 @@ def test_rewritten_prompts_go_where_no_run_is(tmp_path: Path) -> None:
     assert not files(tmp_path / "out")
 
 
-def test_rewritten_prompts_stay_while_a_plan_cannot_be_read(tmp_path: Path) -> None:
-    run = Path(_run(tmp_path, "first").uri)
-    (run / "plan.json").write_text("{")
-    _age(tmp_path / "out", 10)
-    before = files(tmp_path / "out")
-    assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert files(tmp_path / "out") == before
-
-
 def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     _run(tmp_path, "first")
     job_to_come = _job(tmp_path, "second", seed=5)
@@ -108,82 +95,6 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     os.utime(text)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert make_plan(job_to_come).plan.counts.images == len(TEXTS)
-
-
-def test_prompts_that_are_being_rewritten_stay_where_this_machines_clock_is_far_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rewrite(_job(tmp_path, "night"))
-    before = files(tmp_path / "out")
-    real_time = time.time
-    monkeypatch.setattr(time, "time", lambda: real_time() + 10 * DAY)
-    assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert files(tmp_path / "out") == before
-
-
-@pytest.mark.parametrize("is_readable", [True, False])
-def test_prompts_stay_of_a_run_that_is_planned_while_others_are_looked_through(
-    tmp_path: Path, is_readable: bool
-) -> None:
-    _run(tmp_path, "first")
-    job_to_come = _job(tmp_path, "second", seed=5)
-    rewrite(job_to_come)
-    output = tmp_path / "out"
-    _age(output, 10)
-    with interleaving(output, lambda _operation, _name: None):
-        collection = frozen(partial(gc, str(output), remove=True), "list_folder", "_rewritten")
-        planned = make_plan(job_to_come)
-        if not is_readable:
-            Path(planned.uri, "plan.json").write_text("{")
-        collection.finish()
-    assert collection.error is None
-    assert planned.plan.rewrite is not None
-    assert planned.plan.rewrite.folder.rpartition("/")[2] in _folders(output)
-
-
-def test_prompts_that_are_written_while_plans_are_read_again_stay(tmp_path: Path) -> None:
-    job_to_come = _job(tmp_path, "night")
-    folder = Path(rewrite(job_to_come).uri)
-    output = tmp_path / "out"
-    _age(output, 10)
-    with interleaving(output, lambda _operation, _name: None):
-        collection = frozen(partial(gc, str(output), remove=True), "list_folder", "/texts")
-        collection.step(2)  # it has seen that all is old
-        (text,) = folder.glob("texts/*")
-        os.utime(text)
-        collection.finish()
-    assert collection.error is None
-    assert text.exists()
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kept", range(3))
-def test_prompts_are_rewritten_again_after_a_removal_that_was_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
-) -> None:
-    run = _run(tmp_path, "first")
-    _run(tmp_path, "second", seed=5)
-    output = tmp_path / "out"
-    folder = run.plan.rewrite.folder if run.plan.rewrite else ""
-    before = {name: text for name, text in files(output).items() if name.startswith(folder)}
-    shutil.rmtree(run.uri)
-    _age(output, 10)
-    removed: list[str] = []
-    remove = LocalStore.remove
-
-    def remove_some(store: LocalStore, key: str) -> None:
-        if len(removed) == kept:
-            raise KeyboardInterrupt
-        removed.append(key)
-        remove(store, key)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "remove", remove_some)
-        with pytest.raises(KeyboardInterrupt):
-            gc(str(output), remove=True)
-    rewrite(_job(tmp_path, "again"))
-    after = {name: text for name, text in files(output).items() if name.startswith(folder)}
-    assert after == before
 
 
 def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:

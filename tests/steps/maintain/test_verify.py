@@ -12,45 +12,33 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
-from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.errors import Incomplete, Missing, TryAgain
 from imagekiln.steps.generate.start import generate
-from imagekiln.steps.job.output import Png
-from imagekiln.steps.maintain import verify as verify_module
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.integrity import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
-    PLAN_KEY,
     REJECTED_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
     SUMMARY_KEY,
-    folder_metadata_key,
     image_ids_key,
     manifest_key,
     part_key,
     shard_key,
-    stats_key,
-    thumbnail_key,
-    turn_key,
 )
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Round
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests import jobs
 from tests.interleaving import frozen, interleaving
-from tests.models import SIDE
 from tests.runs import (
     PROMPTS,
     begin_round,
@@ -58,7 +46,6 @@ from tests.runs import (
     fill,
     finished,
     not_ok,
-    picture,
     planned,
     renumbered,
 )
@@ -84,35 +71,6 @@ def test_a_good_run_reads_back_as_planned(store: Store) -> None:
     ]
     assert (result.run, result.images, result.ok) == (store.uri, 20, 20)
     assert result.bytes == sum(sum(each) for each in sizes)
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("image_format", ["parquet", "webdataset", "files"])
-def test_carried_numbers_that_are_none_and_dictionaries_read_back_as_planned(
-    tmp_path: Path, image_format: str
-) -> None:
-    nothing = float("nan")
-    columns = {
-        "prompt": ["a", "b", "c", "d"],
-        "number": [nothing, 1.5, None, nothing],
-        "numbers": [[nothing], [1.5], [], [nothing, None]],
-        "topic": pa.array(["x", "y", "z", None]).dictionary_encode(),
-        "place": pa.array([{"x": nothing}] * 4),
-    }
-    run = jobs.plan(
-        tmp_path,
-        columns,
-        carry=[*columns][1:],
-        format=image_format,
-        defaults={"width": SIDE, "height": SIDE},
-        batch={"images": 1},
-        part={"images": 1},
-    )
-    fill(run)
-    aggregate(run.uri)
-    assert verify(run.uri).ok == 4
-    assert forget(run.uri, ForgetSelection(prompt_parts=("b",)), remove=True).images == 1
-    assert verify(run.uri).ok == 3
 
 
 def _flip(store: Store, key: str, place: int) -> None:
@@ -164,14 +122,6 @@ def test_an_image_that_is_not_what_its_hashes_say_is_named(
         verify(store.uri)
 
 
-def test_an_image_of_another_size_is_named(store: Store) -> None:
-    _with(store, encode_drawn_image(picture(0, side=24), Png()))
-    with pytest.raises(
-        Incomplete, match=r"image \w+ does not decode \(it has 24 x 24 pixels and not 16 x 16\)"
-    ):
-        verify(store.uri)
-
-
 def test_a_missing_part_is_found(store: Store) -> None:
     store.remove(KEY)
     with pytest.raises(Incomplete, match=r"images/00001-0000.parquet: no such file"):
@@ -193,38 +143,6 @@ def test_commands_that_generate_a_lost_and_a_damaged_part_again_are_named(store:
     for number in (1, 2):
         assert generate(store.uri, number) is not None
     assert verify(store.uri).ok == 20
-
-
-def test_index_of_a_lost_file_is_to_be_removed_as_well(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), format="files")
-    part = fill(run)[-1]
-    aggregate(run.uri)
-    store = open_store(run.uri)
-    store.remove(format_of(run.plan.job).object_keys(part)[0])
-    with pytest.raises(Incomplete, match=r"no such file") as caught:
-        verify(run.uri)
-    assert f"damaged and these indexes ({store.uri_of(part.key)}), then" in str(caught.value)
-
-
-def test_a_shard_counts_once_where_the_table_of_a_folder_is_damaged(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), format="files")
-    fill(run)
-    aggregate(run.uri)
-    store = open_store(run.uri)
-    table_key = folder_metadata_key("images/00001")
-    table = read_table(store, table_key)
-    store.replace(table_key, to_parquet(table.slice(1)))
-    index = store.read(image_ids_key(0))
-    store.replace(image_ids_key(0), to_parquet(read_table(store, image_ids_key(0)).slice(1)))
-    with pytest.raises(Incomplete, match=f"{table_key}: differs") as caught:
-        verify(run.uri)
-    assert "names 19 images and not 20" in str(caught.value)
-
-    store.replace(image_ids_key(0), index)
-    store.remove(manifest_key(0))
-    with pytest.raises(Incomplete, match=f"{table_key}: differs") as caught:
-        verify(run.uri)
-    assert SUMMARY_KEY not in str(caught.value)
 
 
 def test_what_aggregation_writes_is_to_be_aggregated_again(store: Store) -> None:
@@ -286,30 +204,6 @@ def test_a_damaged_object_is_found(key: str, store: Store) -> None:
         verify(store.uri)
 
 
-def test_each_damaged_object_is_named_whatever_its_folder_is_called(tmp_path: Path) -> None:
-    store = finished(tmp_path / "a: b" / "v1. final")
-    damaged = [manifest_key(0), manifest_key(1), image_ids_key(0)]
-    for key in damaged:
-        store.replace(key, store.read(key)[:-20])
-    with pytest.raises(Incomplete) as caught:
-        verify(store.uri)
-    *lines, _ = str(caught.value).splitlines()
-    assert [line.partition(": is damaged (")[0] for line in lines] == [*map(store.uri_of, damaged)]
-
-
-def test_what_a_library_says_in_two_sentences_is_shown_whole(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise BadInput("thing: cannot be read (Not so. Nor so (ever)). Restore it.")
-
-    monkeypatch.setattr(verify_module, "_check_tables", refuse)
-    with pytest.raises(Incomplete) as caught:
-        verify(store.uri)
-    first, *_ = str(caught.value).splitlines()
-    assert first == "thing: cannot be read (Not so. Nor so (ever))."
-
-
 def test_a_shard_of_other_rows_is_found(store: Store) -> None:
     key = shard_key(1)
     rows = read_table(store, key)
@@ -321,7 +215,7 @@ def test_a_shard_of_other_rows_is_found(store: Store) -> None:
 
 
 @pytest.mark.quick_cases(3)
-@pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY, SUMMARY_KEY, REPORT_KEY])
+@pytest.mark.parametrize("key", [REJECTED_KEY, SUMMARY_KEY, REPORT_KEY])
 def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store: Store) -> None:
     content = store.read(key)
     store.replace(key, content[: len(content) // 2])
@@ -339,34 +233,12 @@ def test_a_rejected_or_duplicates_list_of_another_plan_is_detected(key: str, sto
         verify(store.uri)
 
 
-@pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY])
-def test_list_of_rows_that_the_input_does_not_have_is_found(key: str, tmp_path: Path) -> None:
-    rows = [*PROMPTS[:4], PROMPTS[0], {"prompt": " "}]
-    run = planned(tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 0.5})
-    fill(run)
-    aggregate(run.uri)
-    assert verify(run.uri).ok == 4
-    store = open_store(run.uri)
-    table = read_table(store, key)
-    place = table.schema.get_field_index("input_row")
-    moved = table.set_column(place, table.schema.field(place), pa.array([6]))
-    store.replace(key, to_parquet(moved))
-    with pytest.raises(Incomplete, match=f"{key}: names rows that the input does not have"):
-        verify(run.uri)
-
-
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"images": 21}, "is of another plan (images)"),
-        ({"run_id": "another"}, "is of another plan (run_id)"),
         ({"rows": 19, "rounds": 2}, "is of another plan (rows, rounds)"),
-        ({"bytes": 1}, "counts other images than the manifest (bytes)"),
-        (
-            {"statuses": {"ok": 19, "failed": 1}},
-            "counts other images than the manifest (statuses)",
-        ),
         (
             {"missing_parts_count": 1, "permanent_failures": 1},
             "counts other images than the manifest (missing_parts_count, permanent_failures)",
@@ -381,13 +253,6 @@ def test_summary_with_other_numbers_is_found(
     store.replace(SUMMARY_KEY, json.dumps(summary | changes).encode())
     with pytest.raises(Incomplete, match=re.escape(f"{SUMMARY_KEY}: {sentence}.")):
         verify(store.uri)
-
-
-def test_summary_of_an_older_version_may_lack_numbers(store: Store) -> None:
-    summary = json.loads(store.read(SUMMARY_KEY))
-    del summary["permanent_failures"], summary["existing_images"]
-    store.replace(SUMMARY_KEY, json.dumps(summary).encode())
-    assert verify(store.uri).ok == 20
 
 
 @pytest.mark.quick_cases(2)
@@ -459,29 +324,6 @@ def test_damaged_part_of_a_round_is_to_be_generated_again_in_it_alone(tmp_path: 
     assert str(caught.value).endswith(f"then type: {commands}")
 
 
-@pytest.mark.slow
-def test_damaged_part_of_a_superseded_round_is_to_be_made_by_another_one(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"))
-    retry_round = _round_of_lost_parts(run)
-    key = _make(retry_round, 0, 0)
-    _make(Round(open_store(run.uri), run.plan), 1, 1)
-    assert plan_next_round(open_store(run.uri), run.plan) is None
-    assert aggregate(run.uri).ok == 20
-    retry_round.store.replace(key, retry_round.store.read(key)[:-1])
-    with pytest.raises(Incomplete) as caught:
-        verify(run.uri)
-    commands = [f"imagekiln {verb} {run.uri}" for verb in ("aggregate", "retry", "verify")]
-    assert str(caught.value).endswith(f"then type: {' && '.join(commands)}")
-
-    # By these commands:
-    retry_round.store.remove(key)
-    with pytest.raises(Incomplete, match=f"resume the round: {commands[1]}"):
-        aggregate(run.uri)
-    _make(begin_round(run), 0, 0)
-    aggregate(run.uri)
-    assert verify(run.uri).ok == 20
-
-
 def test_a_flipped_bit_in_an_image_of_a_round_is_found(tmp_path: Path) -> None:
     retry_round = _retried(tmp_path)
     content = encoded(0).content
@@ -490,47 +332,6 @@ def test_a_flipped_bit_in_an_image_of_a_round_is_found(tmp_path: Path) -> None:
     _flip(retry_round.store, part_key(0, 0), place)
     with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000\.parquet: is damaged"):
         verify(retry_round.store.uri)
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("sources", [(0, 1), (1, 2), (2, 2)], ids=str)
-def test_round_that_claims_other_shards_than_it_has_images_of_is_found(
-    sources: tuple[int, int], tmp_path: Path
-) -> None:
-    retry_round = _retried(tmp_path)
-    other = replace(retry_round.plan, source_shards=(sources,))
-    retry_round.store.replace(PLAN_KEY, plan_to_json(other))
-    first, last = sources
-    with pytest.raises(
-        Incomplete,
-        match=f"retry-1/{shard_key(0)}: does not hold images of shards {first} to {last}",
-    ):
-        verify(retry_round.store.uri)
-
-
-def test_statistics_and_thumbnails_are_not_looked_at(store: Store) -> None:
-    store.replace(thumbnail_key(0), b"no thumbnail")
-    store.replace(stats_key(0), b'{"seconds": {"total": NaN}}')
-    store.remove(stats_key(1))
-    assert verify(store.uri).ok == 20
-
-
-def test_the_list_of_errors_stays_short_where_nothing_is_right(store: Store) -> None:
-    for number, count in enumerate((2, 2, 1)):
-        for place in range(count):
-            rows = read_shard(store, load_plan(store), number)[place].rows
-            wrong = [replace(encoded(each), sha256="0" * 64) for each in range(4)]
-            store.replace(part_key(number, place), part_to_parquet(rows, wrong))
-    with pytest.raises(
-        Incomplete, match=r"\nAnd 13 more\.\nRestore"
-    ) as caught:  # 20 images, 3 manifests
-        verify(store.uri)
-    assert len(str(caught.value).splitlines()) == MAX_LISTED_ERRORS + 2  # the rest, the advice
-    assert len(sum([check_failure("a sentence")] * 1000, CheckResult()).errors) == MAX_LISTED_ERRORS
-
-
-def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(store: Store) -> None:
-    assert verify(store.uri, max_bytes_in_flight=1).ok == 20
 
 
 def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:
@@ -542,13 +343,6 @@ def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> 
     for key in (manifest_key(0), KEY, part_key(2, 0)):
         assert key in str(caught.value)
     assert caught.value.exit_code == 3
-
-
-def test_images_that_are_not_ok_have_nothing_to_check(store: Store) -> None:
-    _with(store, not_ok(0))
-    aggregate(store.uri, failed_share=1.0)
-    result = verify(store.uri)
-    assert (result.images, result.ok) == (20, 19)
 
 
 def test_an_unfinished_run_is_incomplete(store: Store) -> None:
@@ -574,21 +368,6 @@ def test_run_that_is_changed_while_it_is_read_is_not_called_damaged(
         reader.finish()
     assert isinstance(reader.error, TryAgain)
     assert verify(store.uri).ok == len(PROMPTS) - 1
-
-
-def test_change_that_had_begun_before_is_no_damage_either(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"))
-    fill(run, {0: not_ok(0)})
-    aggregate(run.uri, failed_share=0.5)
-    _make(begin_round(run), 0, 0)
-    with interleaving(tmp_path, lambda *_: None):
-        writer = frozen(partial(aggregate, run.uri), "read", turn_key(1))
-        reader = frozen(partial(verify, run.uri), "read", manifest_key(1))
-        writer.finish()
-        reader.finish()
-    assert writer.error is None
-    assert isinstance(reader.error, TryAgain)
-    assert verify(run.uri).ok == 20
 
 
 def test_verify_changes_nothing(store: Store) -> None:

@@ -11,7 +11,6 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.component_files import (
-    LIBRARIES,
     require_data_component,
     require_data_only,
 )
@@ -130,33 +129,6 @@ def test_model_that_names_more_than_its_own_data_is_refused(
         load_model_facts(ModelSettings(id=str(folder)))
     with pytest.raises(BadInput, match=sentence):  # when it is loaded, by a plan of a stranger's
         require_data_only(folder, "model")
-
-
-def test_class_that_heeds_no_code_may_have_some_beside_it(tmp_path: Path) -> None:
-    folder = shutil.copytree(SHAPES, tmp_path / "model")
-    setting("text_encoder/config.json", auto_map={"AutoModel": "modeling.Model"})(folder)
-    (folder / "text_encoder" / "modeling.py").write_text("raise RuntimeError", encoding="utf-8")
-    require_data_only(folder, "model")
-
-
-def test_indexes_of_other_libraries_are_not_read(tmp_path: Path) -> None:
-    folder = shutil.copytree(SHAPES, tmp_path / "model")
-    for name in ("flax_model.msgpack", "tf_model.h5", "pytorch_model.bin"):
-        setting(f"text_encoder/{name}.index.json", weight_map={"a": name})(folder)
-    require_data_only(folder, "model")
-
-
-def test_libraries_beside_diffusers_and_transformers_are_folders_of_diffusers() -> None:
-    from diffusers import pipelines
-
-    folders = LIBRARIES - {"diffusers", "transformers"}
-    assert {name for name in folders if hasattr(pipelines, name)} == folders
-
-
-def test_absent_component_is_none(tmp_path: Path) -> None:
-    folder = shutil.copytree(SHAPES, tmp_path / "model")
-    setting("model_index.json", safety_checker=[None, None], is_distilled=False)(folder)
-    require_data_only(folder, "model")
 
 
 def test_network_that_a_job_adds_is_refused_likewise(tmp_path: Path) -> None:

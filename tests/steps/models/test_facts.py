@@ -85,28 +85,12 @@ def test_every_file_that_decides_pixels_changes_the_digest(folder: Path) -> None
     assert len(all_digests) == 1 + len(deciding)
 
 
-def test_weight_file_that_is_added_or_renamed_changes_the_digest(folder: Path) -> None:
-    all_digests = {weights_digest(_model(folder))}
-    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
-    shutil.copy(weights, weights.with_name("more.safetensors"))
-    all_digests.add(weights_digest(_model(folder)))
-    weights.unlink()
-    all_digests.add(weights_digest(_model(folder)))
-    assert len(all_digests) == 3
-
-
 def test_files_that_decide_no_pixels_do_not_change_the_digest(folder: Path) -> None:
     before = weights_digest(_model(folder))
     for name in ("README.md", "sample.png", ".gitattributes", ".cache/x.json", "notes.txt"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"new")
     assert weights_digest(_model(folder)) == before
-
-
-def test_merges_of_a_tokeniser_decide_pixels_although_they_are_text(folder: Path) -> None:
-    before = weights_digest(_model(folder))
-    (folder / "tokenizer" / "merges.txt").write_bytes(b"new")
-    assert weights_digest(_model(folder)) != before
 
 
 def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
@@ -128,11 +112,6 @@ def test_variant_that_no_file_bears_is_refused(folder: Path) -> None:
         load_model_facts(ModelSettings(id=str(folder), variant="fp16"))
 
 
-def test_model_without_a_variant_is_written_as_before_there_were_any() -> None:
-    assert "variant" not in _model("bundled:shapes").model_dump()
-    assert ModelSettings(id="a", variant="fp16").model_dump()["variant"] == "fp16"
-
-
 def test_hub_model_is_its_commit() -> None:
     assert weights_digest(ModelSettings(id="org/name", revision="0" * 40)) == f"org/name@{'0' * 40}"
 
@@ -141,11 +120,7 @@ def test_hub_model_is_its_commit() -> None:
     ("name", "hub"),
     [
         ("org/name", True),
-        ("name", False),
-        ("./org/name", False),
         ("/org/name", False),
-        ("~/name", False),
-        ("a/b/c", False),
         ("bundled:a/b", False),
     ],
 )
@@ -161,7 +136,7 @@ def test_folder_that_is_here_goes_before_a_hub_model(
     assert load_model_facts(_model("org/name")) == load_model_facts(_model("bundled:shapes"))
 
 
-@pytest.mark.parametrize("suffix", [".bin", ".ckpt", ".pt", ".pth", ".pkl", ".BIN"])
+@pytest.mark.parametrize("suffix", [".bin", ".pt", ".BIN"])
 def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     weights.rename(weights.with_suffix(suffix))
@@ -174,18 +149,6 @@ def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
 def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) -> None:
     (folder / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
     assert load_model_facts(_model(folder)).pipeline == "StableDiffusionPipeline"
-
-
-def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.ckpt").write_bytes(b"x")
-    assert _error_message(tmp_path / "model.ckpt") == (
-        f"{tmp_path}/model.ckpt: is a pickle, which can run code. Choose the model's safetensors "
-        "file, or convert it."
-    )
-    (tmp_path / "model.json").write_bytes(b"x")
-    assert _error_message(tmp_path / "model.json") == (
-        f"{tmp_path}/model.json: is a file. Choose a diffusers folder, or a safetensors file."
-    )
 
 
 def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
@@ -206,25 +169,6 @@ def test_model_that_is_nowhere_is_told_so(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "model_index.json is not JSON ("),
-        (b"\xff", "model_index.json is not JSON ("),
-        (b"[]", "model_index.json is not a JSON object. Save the model again."),
-        (b"{}", "model_index.json names no pipeline class. Choose a diffusers folder."),
-        (
-            b'{"_class_name": 3}',
-            "model_index.json names no pipeline class. Choose a diffusers folder.",
-        ),
-    ],
-)
-def test_damaged_index_is_told_in_one_sentence(folder: Path, content: bytes, message: str) -> None:
-    (folder / "model_index.json").write_bytes(content)
-    assert _error_message(folder).startswith(f"{folder}: {message}")
-    assert "\n" not in _error_message(folder)
-
-
 VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels": 4}
 
 
@@ -232,51 +176,12 @@ VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels"
     ("configurations", "side", "multiple"),
     [
         ({"unet": {"sample_size": 128, "in_channels": 4}, "vae": VAE8}, 1024, 8),
-        ({"unet": {"sample_size": 64}, "vae": VAE8}, 512, 8),
-        (
-            {"transformer": {"sample_size": 128, "patch_size": 2, "in_channels": 16}, "vae": VAE8},
-            1024,
-            16,
-        ),
-        (
-            {
-                "transformer": {"patch_size": 1, "in_channels": 64},
-                "vae": {**VAE8, "latent_channels": 16},
-            },
-            1024,
-            16,
-        ),
         ({"transformer": {"patch_size": 2, "in_channels": 64}, "vae": {"z_dim": 16}}, 1024, 16),
-        (
-            {
-                "transformer": {"sample_size": 32, "patch_size": 1, "in_channels": 32},
-                "vae": {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32},
-            },
-            1024,
-            32,
-        ),
-        ({"transformer": {"all_patch_size": [2], "in_channels": 16}, "vae": VAE8}, 1024, 16),
-        (
-            {
-                "transformer": {"patch_size": 1, "in_channels": 128},
-                "vae": {**VAE8, "latent_channels": 32},
-            },
-            1024,
-            16,
-        ),
-        ({"unet": {"sample_size": [64, 64]}, "vae": {}}, 1024, 8),
         ({}, 1024, 8),
     ],
     ids=[
         "SDXL",
-        "SD 1.5",
-        "SD 3.5",
-        "FLUX",
         "Qwen-Image",
-        "Sana",
-        "Z-Image",
-        "FLUX.2",
-        "a size for each side",
         "nothing known",
     ],
 )
@@ -339,13 +244,8 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
             "StableDiffusionXLImg2ImgPipeline",
             "needs input other than text. Choose a text-to-image model.",
         ),
-        ("WanPipeline", "makes videos. Choose a text-to-image model."),
         (
             "KandinskyV22Pipeline",
-            "is one stage of a model that draws in several. Choose a single-stage model.",
-        ),
-        (
-            "IFPipeline",
             "is one stage of a model that draws in several. Choose a single-stage model.",
         ),
         (
@@ -374,17 +274,3 @@ def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
         str(caught.value)
         == "defaults.width is 1000; this model needs a multiple of 64. Set it to 1024."
     )
-
-
-def test_files_behind_a_link_to_a_folder_decide_pixels(folder: Path, tmp_path: Path) -> None:
-    before = weights_digest(_model(folder))
-    (folder / "unet").rename(tmp_path / "shared")
-    (folder / "unet").symlink_to(tmp_path / "shared")
-    assert weights_digest(_model(folder)) == before
-
-    weights = tmp_path / "shared" / "diffusion_pytorch_model.safetensors"
-    weights.write_bytes(weights.read_bytes() + b"other")
-    assert weights_digest(_model(folder)) != before
-    weights.rename(weights.with_suffix(".bin"))
-    with pytest.raises(BadInput, match=r"unet/diffusion_pytorch_model\.bin is a pickle"):
-        load_model_facts(_model(folder))

@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
-from huggingface_hub import HfFileSystem, close_session
-from huggingface_hub.utils._fixes import WeakFileLock
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
@@ -15,10 +12,7 @@ from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import (
     ask_hub,
     download_configuration,
-    silence_hub_client,
 )
-from imagekiln.steps.plan import source_files
-from imagekiln.steps.plan.source_files import gather_sources
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
     FORBIDDEN,
@@ -32,25 +26,12 @@ from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
 
 OTHER = "f" * 40
-TABLE = "prompt\n" + "a red circle\n" * 50
-TABLES = f"hf://{MODEL}@{REVISION}"
-LISTING = f"/api/models/{MODEL}/tree/{REVISION}?recursive=true&expand=false"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
     with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
-        yield hub_server
-
-
-@pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with a table of prompts."""
-    HfFileSystem.clear_instance_cache()  # of other hubs
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "prompts.csv").write_text(TABLE)
-    with serving_model(tmp_path / "tables", tmp_path, monkeypatch) as hub_server:
         yield hub_server
 
 
@@ -187,29 +168,6 @@ def test_model_that_may_not_be_fetched_is_not_worth_another_try(
     )
 
 
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HF_TOKEN", "hf_hu\u00e4sh"),
-        ("ALL_PROXY", "socks5://user:hush@proxy.example:1080"),
-        ("ALL_PROXY", "ftp://user:hush@proxy.example"),
-        ("ALL_PROXY", "http://user:hush/#@proxy.example:3128"),
-    ],
-)
-def test_setting_that_the_client_cannot_use_is_no_reason_to_try_again(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    close_session()
-    try:
-        message = _error_message(BadInput, MODEL, REVISION)
-    finally:
-        close_session()
-    assert message.startswith(f"{MODEL}: the hub's client cannot use its settings")
-    assert "hush" not in message
-
-
 def test_hub_that_does_not_answer_is_worth_another_try(
     server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,26 +181,6 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     assert _error_message(TryAgain, MODEL, REVISION) == (
         f"{MODEL}: the hub could not be reached. Run again, or set model.id to a local path."
     )
-
-
-@pytest.mark.parametrize("disturbance", ["page", "cut"])
-def test_answer_that_cannot_be_used_is_worth_another_try(server: Hub, disturbance: str) -> None:
-    server.disturbances.add(disturbance)
-    assert "the hub could not be reached" in _error_message(TryAgain, MODEL, REVISION)
-    server.disturbances.clear()
-    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert (folder / "model_index.json").read_bytes() == (
-        BUNDLED_FOLDER / "shapes" / "model_index.json"
-    ).read_bytes()
-
-
-def test_table_is_read_from_a_hub_in_however_many_pieces(
-    tables: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_files, "CHUNK_BYTES", 100)
-    (source,) = gather_sources((f"{TABLES}/*.csv",), tmp_path)
-    assert source.path.read_text() == TABLE
-    assert len(tables.requested_files) > 2
 
 
 @pytest.mark.usefixtures("server")
@@ -294,16 +232,6 @@ def _read_info() -> str:
     return HfApi().model_info(MODEL, revision=REVISION).id
 
 
-def test_busy_hub_is_asked_again_ever_later_and_pods_come_apart(
-    server: Hub, waits: list[float]
-) -> None:
-    model = ModelSettings(id=MODEL, revision=REVISION)
-    server.first_answers.extend([RATE_LIMITED, (503, {}), RATE_LIMITED])
-    assert ask_hub(model, _read_info) == MODEL
-    for seconds, least in zip(waits, (5, 10, 20), strict=True):
-        assert least <= seconds <= 1.5 * least
-
-
 def test_hub_that_stays_busy_is_worth_another_try_later(server: Hub, waits: list[float]) -> None:
     server.first_answers.extend([RATE_LIMITED] * 4)
     with pytest.raises(TryAgain) as caught:
@@ -313,50 +241,3 @@ def test_hub_that_stays_busy_is_worth_another_try_later(server: Hub, waits: list
         "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
     )
     assert len(waits) == 3
-
-
-@pytest.mark.usefixtures("waits")
-def test_configuration_is_downloaded_from_a_hub_that_was_busy(server: Hub) -> None:
-    server.first_answers.extend([RATE_LIMITED] * 2)
-    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert (folder / "model_index.json").is_file()
-
-
-@pytest.mark.usefixtures("waits")
-def test_busy_hub_behind_an_error_of_diffusers_is_worth_another_try(server: Hub) -> None:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    def load() -> None:
-        try:
-            _read_info()
-        except HfHubHTTPError as error:
-            raise OSError("Cannot load model: it is not fully cached locally") from error
-
-    server.first_answers.extend([RATE_LIMITED] * 4)
-    with pytest.raises(TryAgain, match="too many requests"):
-        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
-
-
-def test_lost_network_behind_an_error_of_diffusers_is_worth_another_try() -> None:
-    from httpx2 import ConnectError
-
-    def load() -> None:
-        lost = ConnectError("Name or service not known")
-        raise OSError("Cannot load model: it is not fully cached locally") from lost
-
-    with pytest.raises(TryAgain, match="the hub could not be reached"):
-        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
-
-
-def test_whoever_waits_for_a_lock_file_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "model.lock"
-    with (
-        FileLock(path),
-        silence_hub_client(),
-        pytest.raises(Timeout),
-        WeakFileLock(path, timeout=0.05),
-    ):
-        pass
-    assert f"Still waiting to acquire lock on {path}" in caplog.text

@@ -13,7 +13,6 @@ from imagekiln.steps.models.facts import model_digest
 from imagekiln.steps.models.weights import BeforePiece
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from tests.threads import threads
 
 NOT_PLANNED = r"is not the model that the run was planned with\. Restore it, or plan anew\."
 HUB_MODEL = ModelSettings(id="org/name", revision="0" * 40)
@@ -49,13 +48,6 @@ def test_a_hub_model_is_known_by_its_commit() -> None:
     planned = model_digest(HUB_MODEL)
     with WeightsCheck(other, planned) as check, pytest.raises(BadInput, match=NOT_PLANNED):
         check.require_planned()
-
-
-def test_a_downloaded_model_that_nothing_waits_for_leaves_no_thread(model: ModelSettings) -> None:
-    before = threads()
-    with WeightsCheck(HUB_MODEL, model_digest(HUB_MODEL)) as check:
-        check.add_downloaded(Path(model.id))
-    assert not threads() - before
 
 
 def test_a_downloaded_model_that_cannot_be_read_does_not_pass(tmp_path: Path) -> None:
@@ -99,10 +91,3 @@ def test_of_a_hub_model_only_the_weights_of_its_variant_are_hashed(
         check.add_downloaded(tmp_path)
         check.require_planned()
     assert hashed == {*expected, "model_index.json"}
-
-
-def test_a_check_that_nothing_waits_for_leaves_no_thread(model: ModelSettings) -> None:
-    before = threads()
-    with WeightsCheck(model, "sha256:0"):
-        pass
-    assert not threads() - before

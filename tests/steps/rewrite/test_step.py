@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
-from transformers import AutoConfig, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2LMHeadModel
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan import prompt_texts, rewritten_prompts
+from imagekiln.steps.plan import input_files
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
@@ -134,30 +133,6 @@ def test_rows_say_what_became_of_their_prompt(tmp_path: Path) -> None:
     assert _rows(_job(tmp_path / "long", [long])) == {long: (long, "unread")}
 
 
-def test_prompt_whose_tokens_the_model_has_not_stays_and_stops_no_other(tmp_path: Path) -> None:
-    folder = language_model("gpt2")
-    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
-    new = tokens[0] | {"id": AutoConfig.from_pretrained(folder).vocab_size, "content": "<new>"}
-    unwritten = {"type": "Replace", "pattern": {"String": "~"}, "content": ""}
-    edits = {"added_tokens": [*tokens, new], "normalizer": unwritten}
-    model = _model(_edited(tmp_path, "tokenizer.json", **edits))
-    job = _job(tmp_path, ["cat", "<new> dog", "~"], model=model, instruction="{prompt}")
-    rows = _rows(job)
-    assert rows["<new> dog"] == ("<new> dog", "unread")
-    assert rows["~"] == ("~", "unread")
-    assert rows["cat"][1] == "cut"
-
-
-def test_half_a_surrogate_pair_that_a_tokenizer_writes_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def decode(_: object, tokens: list[int], **__: object) -> str:
-        return "\ud800" * len(tokens)
-
-    monkeypatch.setattr(PreTrainedTokenizerFast, "decode", decode)
-    assert _rows(_job(tmp_path, ["cat"])) == {"cat": ("????", "cut")}
-
-
 def test_prompts_stay_where_the_model_writes_nothing_or_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +142,7 @@ def test_prompts_stay_where_the_model_writes_nothing_or_too_much(
     }
     wordy = _job(tmp_path / "wordy", ["cat", "dog"])
     assert all(kind == "cut" for _, kind in _rows(wordy).values())
-    monkeypatch.setattr(prompt_texts, "MAX_PROMPT_CHARS", 3)
+    monkeypatch.setattr(input_files, "MAX_PROMPT_CHARS", 3)
     assert _rows(wordy.model_copy(update={"run_id": "short"})) == {
         "cat": ("cat", "too_long"),
         "dog": ("dog", "too_long"),
@@ -184,16 +159,6 @@ def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path
     assert rewrite(blank).rewritten == 0
     with pytest.raises(BadInput, match=r"2 of 2 rows were rejected: prompt is blank"):
         make_plan(blank)
-
-
-def test_more_prompts_than_memory_is_to_hold_are_not_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rewritten_prompts, "MAX_PROMPTS", 6)
-    sentence = _refused(BadInput, _job(tmp_path))
-    assert "rewrite takes at most 6 different prompts of a job, and there are more" in sentence
-    monkeypatch.setattr(rewritten_prompts, "MAX_PROMPTS", 7)
-    assert rewrite(_job(tmp_path)).prompts == 7
 
 
 def test_run_that_is_planned_needs_neither_its_prompts_nor_the_model(tmp_path: Path) -> None:
@@ -287,29 +252,6 @@ def test_killed_step_resumes_at_the_next_part_with_the_same_texts(
     assert accesses > 20
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
-)
-def test_two_writers_with_other_tables_leave_one_text_of_each_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    monkeypatch.setattr(rewriting, "LIST_PROMPTS", 2)
-    tables = (PROMPTS[:5], PROMPTS[2:])
-    dice = random.Random(seed)  # noqa: S311  # no secret
-    both = []
-    for number, table in enumerate(tables):
-        path = jobs.write(tmp_path / f"{number}.parquet", {"prompt": table})
-        both.append(_job(tmp_path, table).model_copy(update={"prompts": path}))
-    with interleaving(tmp_path / "out", lambda _operation, _name: None):
-        processes = [Process(str(job.prompts), partial(rewrite, job)) for job in both]
-        while not all(process.is_done for process in processes):
-            dice.choice(processes).step(dice.randrange(1, 4))
-    assert [process.error for process in processes] == [None, None]
-    rows = [_rows(job) for job in both]
-    alone = _rows(_job(tmp_path / "alone"))
-    assert rows[0] | rows[1] == alone
-
-
 def test_pods_at_once_leave_one_text_of_each_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,60 +290,6 @@ def _refused(kind: type[KilnError], job: Job) -> str:
     return str(caught.value)
 
 
-def test_models_that_write_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    def refused(folder: Path | str, **settings: object) -> str:
-        model = {"id": str(folder), "dtype": "float32"}
-        return _refused(BadInput, _job(tmp_path, PROMPTS, model=model, **settings))
-
-    assert "no such model folder. Correct rewrite.model.id" in refused("./nothing")
-    pinned = _job(tmp_path, model={**_model("gpt2"), "revision": "main"})
-    assert "is no repository of a hub, so that it has none" in _refused(BadInput, pinned)
-    for odd in (None, [], [7]):
-        unnamed = _edited(tmp_path, "config.json", architectures=odd)
-        assert "config.json names no architecture. Choose another model." in refused(unnamed)
-    clip = _edited(tmp_path, "config.json", architectures=["CLIPModel"])
-    assert "is a CLIPModel, which writes no text" in refused(clip)
-    code = {"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"}
-    own = _edited(
-        tmp_path,
-        "config.json",
-        architectures=["GPT2LMHeadModel"],
-        model_type="evil",
-        auto_map=code,
-    )
-    (own / "evil.py").write_text("raise SystemExit('code of the model ran')")
-    assert "cannot rewrite prompts" in refused(own)
-    (own / "model.safetensors").rename(own / "pytorch_model.bin")
-    assert "pytorch_model.bin is a pickle, which can run code" in refused(own)
-    (own / "config.json").unlink()
-    assert "has no config.json, so it is not a model of transformers" in refused(own)
-    (own / "adapter_config.json").write_text("{}")
-    assert "is an adapter of another model" in refused(own)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "sentence"),
-    [
-        ("config.json", {"attn_implementation": "evil/kernel"}, "names code on a hub"),
-        (
-            "model.safetensors.index.json",
-            {"weight_map": {"wte.weight": "pytorch_model.bin"}},
-            "pytorch_model.bin is a pickle, which can run code",
-        ),
-        (
-            "model.safetensors.index.json",
-            {"weight_map": {"wte.weight": "../elsewhere.safetensors"}},
-            "outside of its folder",
-        ),
-    ],
-)
-def test_language_model_that_names_more_than_its_own_data_is_refused(
-    tmp_path: Path, file: str, content: dict[str, object], sentence: str
-) -> None:
-    folder = _edited(tmp_path, file, **content)
-    assert sentence in _refused(BadInput, _job(tmp_path, PROMPTS, model=_model(folder)))
-
-
 def test_hub_that_is_away_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
         pass  # the hub is gone, and the cache is empty
@@ -428,21 +316,3 @@ def test_batches_that_do_not_fit_into_memory_are_halved(
     most = 0
     sentence = _refused(TryAgain, _job(tmp_path / "none"))
     assert "does not fit into the device's memory" in sentence
-
-
-def test_model_is_not_blamed_for_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault = torch.AcceleratorError("CUDA error: launch failure")
-    monkeypatch.setattr(GPT2LMHeadModel, "generate", Mock(side_effect=fault))
-    assert "Run the command again." in _refused(TryAgain, _job(tmp_path))
-
-
-def test_damaged_texts_are_refused(tmp_path: Path) -> None:
-    job = _job(tmp_path)
-    rewrite(job)
-    (text,) = (tmp_path / "out" / "_rewritten").glob("*/texts/*")
-    (prompts,) = (tmp_path / "out" / "_rewritten").glob("*/prompts/*")
-    text.write_bytes(prompts.read_bytes())
-    with pytest.raises(BadInput, match=r"texts/00000-0000.parquet: is damaged"):
-        make_plan(job)

@@ -6,12 +6,13 @@ import pytest
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.runs import planned
 
 
 @pytest.fixture(scope="session")
 def planned_rows(tmp_path_factory: pytest.TempPathFactory) -> list[pa.Table]:
     """The image rows of two parts of a planned shard, with a column carried from the input."""
+    from tests.runs import planned  # loads torch, which `make check` does without
+
     scratch = tmp_path_factory.mktemp("parts")
     prompts = [
         {"prompt": f"number {number}", "tag": None if number else "first"} for number in range(8)

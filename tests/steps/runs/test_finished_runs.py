@@ -57,15 +57,6 @@ def test_a_run_whose_entry_names_another_or_is_lost_is_told_and_can_be_registere
     assert imagekiln.dataset(output).count_rows() == images
 
 
-def test_a_run_whose_entry_is_lost_while_its_objects_are_replaced_is_told(output: str) -> None:
-    store = open_store(output)
-    store.remove(registry_key(2))
-    store.create("night-2/_SUSPENDED", b"Its objects are replaced.")
-    store.remove("night-2/_SUCCESS")
-    with pytest.raises(BadInput, match="night-2: is a finished run, and no entry"):
-        finished_names(output)
-
-
 def test_all_entries_that_are_lost_are_no_output_without_runs(output: str) -> None:
     shutil.rmtree(Path(output) / "_runs")
     with pytest.raises(BadInput, match="is a finished run, and no entry"):

@@ -1,22 +1,18 @@
 """The index of a run's images: ids, buckets on disk, and chunks beside the manifest."""
 
-import errno
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs import image_id_index
 from imagekiln.steps.runs.image_id_index import (
     CHUNK_COUNT_METADATA,
-    ID_DTYPE,
-    ID_RECORD_DTYPE,
     NUMBERED_ID_DTYPE,
     IdBuckets,
     bucket_numbers,
-    ids_from_bytes,
     ids_from_hex,
     iter_index_chunks,
     overlapping_buckets,
@@ -41,27 +37,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_id_index, "IDS_PER_CHUNK", 100)
 
 
-def test_ids_come_from_digits_and_from_bytes_alike() -> None:
-    texts = hexadecimal(50)
-    column = pa.array([bytes.fromhex(text) for text in texts])
-    for ids in (
-        ids_from_hex(pa.array(texts)),
-        ids_from_hex(pa.chunked_array([texts[:20], texts[20:]])),
-        ids_from_bytes(column),
-    ):
-        assert ids.tobytes() == bytes.fromhex("".join(texts))
-    slice_bytes = bytes.fromhex("".join(texts[7:10]))
-    assert ids_from_bytes(column.slice(7, 3)).tobytes() == slice_bytes
-    assert ids_from_hex(pa.array(texts).slice(7, 3)).tobytes() == slice_bytes
-
-
-def test_no_ids_are_no_error() -> None:
-    assert len(ids_from_hex(pa.array([], pa.string()))) == 0
-    assert len(ids_from_bytes(pa.array([], pa.binary()))) == 0
-    assert len(bucket_numbers(np.empty(0, ID_DTYPE), 3)) == 0
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 200])
+@pytest.mark.parametrize("count", [1, 3, 200])
 def test_buckets_are_ranges_in_the_order_of_ids(count: int) -> None:
     ids = np.sort(ids_from_hex(pa.array(hexadecimal(500))))
     numbers = bucket_numbers(ids, count)
@@ -69,8 +45,8 @@ def test_buckets_are_ranges_in_the_order_of_ids(count: int) -> None:
     assert (numbers[0], numbers[-1]) == (0, count - 1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("other_count", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("other_count", [1, 3, 16])
 def test_ranges_that_share_an_id_overlap(count: int, other_count: int) -> None:
     ids = ids_from_hex(pa.array(hexadecimal(2000)))
     numbers = bucket_numbers(ids, count).tolist()
@@ -98,22 +74,6 @@ def test_every_record_is_in_its_bucket_and_buckets_are_sorted(
     for _ in range(2):
         stored = np.concatenate([buckets.read(number) for number in range(count)])
         assert np.array_equal(stored, records[np.argsort(records["id"])])
-
-
-def test_buckets_without_records_are_empty(tmp_path: Path) -> None:
-    buckets = IdBuckets(tmp_path, 3, ID_RECORD_DTYPE)
-    assert [len(buckets.read(number)) for number in range(3)] == [0, 0, 0]
-
-
-def test_full_disk_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "open", fail)
-    buckets = IdBuckets(tmp_path, 2, ID_RECORD_DTYPE)
-    buckets.add(ids_from_hex(pa.array(hexadecimal(3))).view(ID_RECORD_DTYPE))
-    with pytest.raises(TryAgain, match="the disk is full"):
-        buckets.read(0)
 
 
 def test_index_lists_the_images_that_are_ok_in_order(store_uri: str) -> None:
@@ -149,13 +109,6 @@ def test_index_is_the_same_bytes_whatever_the_order_of_images(tmp_path: Path) ->
         assert one.read(image_ids_key(number)) == other.read(image_ids_key(number))
 
 
-def test_index_is_replaced_when_it_is_written_again(store: Store) -> None:
-    ids = hexadecimal(10)
-    write(store, ids, failed=5)
-    write(store, ids)
-    assert read(store) == sorted(ids)
-
-
 def test_index_that_is_missing_says_what_to_do(store_uri: str) -> None:
     with pytest.raises(BadInput, match=r"image-ids/00000\.parquet: .* Aggregate the run again\."):
         read(open_store(store_uri))
@@ -174,13 +127,7 @@ def test_damaged_index_is_refused(store: Store) -> None:
     ("columns", "chunk_count"),
     [
         ({"image_id": [b"a" * 16]}, None),
-        ({"image_id": [b"a" * 16]}, b"0"),
-        ({"image_id": [b"a" * 16]}, b"-1"),
-        ({"image_id": [b"a" * 16]}, b"99999999999999"),
         ({"image_id": [b"a" * 16]}, b"many"),
-        ({"image_id": [b"a" * 15]}, b"1"),
-        ({"image_id": [1]}, b"1"),
-        ({"image_id": [None]}, b"1"),
         ({"other": [b"a" * 16]}, b"1"),
     ],
 )

@@ -21,8 +21,6 @@ from imagekiln.steps.runs.keys import (
     tar_key,
 )
 
-NUMBERS = (0, 1, 9, 10, 11, 99, 100, 101, 9_999, 10_000, 99_999)
-
 
 def test_objects_of_a_run_have_the_documented_names() -> None:
     assert PLAN_KEY == "plan.json"
@@ -48,11 +46,6 @@ def test_objects_of_a_part_are_named_after_its_index() -> None:
 def test_names_sort_as_their_numbers_do(make_key: Callable[[int], str]) -> None:
     names = [make_key(number) for number in (0, 9, 10, 99, 100, 99_999)]
     assert names == sorted(names)
-
-
-def test_no_two_parts_share_a_name() -> None:
-    names = {part_key(shard, part) for shard in NUMBERS for part in NUMBERS}
-    assert len(names) == len(NUMBERS) ** 2
 
 
 def test_round_and_shard_follow_from_the_key_of_an_image() -> None:

@@ -1,6 +1,5 @@
 """The format `parquet`: what a part holds, and how its bytes are laid out."""
 
-import hashlib
 import json
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Png
-from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.parquet_format import ParquetFormat, part_to_parquet
 from imagekiln.steps.runs.parts import Part, commit_part, read_outcomes
 from imagekiln.steps.runs.tables import (
@@ -18,7 +16,6 @@ from imagekiln.steps.runs.tables import (
     ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
     from_parquet,
-    to_parquet,
 )
 from imagekiln.steps.storage.store import Store
 from tests.runs import encoded, not_ok
@@ -59,14 +56,6 @@ def test_an_image_is_a_file_named_by_its_id_and_null_where_there_is_none(rows: p
     assert table["image"].to_pylist() == [files[0], None, files[2], files[3]]
 
 
-def test_images_keep_their_hashes_in_the_part(rows: pa.Table) -> None:
-    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
-    for image, sha256 in zip(table["image"].to_pylist(), table["sha256"].to_pylist(), strict=True):
-        assert (image is None) == (sha256 is None)
-        if image is not None:
-            assert hashlib.sha256(image["bytes"]).hexdigest() == sha256
-
-
 def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:
     commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
     outcomes = read_outcomes(store, KEY, ["byte_size", "sha256"])
@@ -78,14 +67,6 @@ def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> 
             if offset is not None:
                 file.seek(offset)
                 assert file.read(size) == image.content
-
-
-def test_equal_images_have_an_offset_each(rows: pa.Table, store: Store) -> None:
-    equal = [EncodedImage(index, "ok", None, IMAGES[0].content, "a", "b") for index in range(4)]
-    commit_part(store, KEY, rows, part_to_parquet(rows, equal))
-    offsets = read_outcomes(store, KEY, ["byte_size"]).offsets.to_pylist()
-    assert len(set(offsets)) == 4
-    assert offsets == sorted(offsets)
 
 
 def test_a_part_without_any_image_is_a_part(rows: pa.Table, store: Store) -> None:
@@ -138,16 +119,6 @@ def test_check_refuses_the_images_of_other_rows(planned_rows: list[pa.Table], st
     assert result.errors == (f"{store.uri_of(KEY)}: holds other images than were planned",)
 
 
-def test_check_refuses_a_part_whose_columns_have_other_types(rows: pa.Table, store: Store) -> None:
-    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
-    sizes = pa.array([str(size) for size in table["byte_size"].to_pylist()])
-    column = table.column_names.index("byte_size")
-    store.create(KEY, to_parquet(table.set_column(column, "byte_size", sizes)))
-    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
-    assert result.ok == 0
-    assert result.error_count == 1
-
-
 def test_check_finds_an_image_that_is_not_what_was_encoded(rows: pa.Table, store: Store) -> None:
     wrong = replace(IMAGES[0], sha256="0" * 64)
     store.create(KEY, part_to_parquet(rows, [wrong, *IMAGES[1:]]))
@@ -155,11 +126,3 @@ def test_check_finds_an_image_that_is_not_what_was_encoded(rows: pa.Table, store
     [error] = result.errors
     assert error.endswith("has other bytes than were written")
     assert (result.images, result.ok) == (4, 2)
-
-
-def test_check_says_what_is_damaged(rows: pa.Table, store: Store) -> None:
-    store.create(KEY, to_parquet(rows))
-    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
-    [error] = result.errors
-    assert "is damaged" in error
-    assert result.images == 4

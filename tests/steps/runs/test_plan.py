@@ -76,16 +76,7 @@ def test_remote_output_is_known_by_its_registry(store_uri: str) -> None:
         load_plan(store)
 
 
-def test_plan_of_another_version_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    content = json.loads(plan_to_json(plan(tmp_path, {"prompt": ["a"]}).plan))
-    other_version = json.dumps({**content, "schema_version": 1, "job": "other"})
-    assert refusal(other_version.encode()) == (
-        "run/plan.json: has version 1, and this Imagekiln reads 2. "
-        "Use the Imagekiln that wrote it, or make it anew under another name."
-    )
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema_version": 2}'])
+@pytest.mark.parametrize("content", [b"", b"{}", b'"x"'])
 def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
     sentence = refusal(content)
     assert sentence.startswith("run/plan.json: is not a readable plan (")
@@ -93,20 +84,15 @@ def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
     assert "\n" not in sentence
 
 
-def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
-    content = plan_to_json(plan(tmp_path, {"prompt": ["a"]}).plan)
-    assert "job.defaults.steps" in refusal(content.replace(b'"steps": 30', b'"steps": 0'))
-
-
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "changes",
     [
-        {"run_id": "../other"},
-        {"run_id": "{{=sprig.repeat(9, 'a')}}"},
-        {"part_images": 0},
-        {"width": 0},
-        {"shards": [{"images": -1, "sha256": "0"}]},
-        {"batch_sizes": [{"width": 64, "height": 64, "images": 0}]},
+        {"run_id": ""},
+        # for Argo's manifests
+        {"shards": [{"images": 10**12, "sha256": "0"}]},
+        # of the run itself
+        {"round": 1, "source_shards": [[0, 0], [0, 0]]},
     ],
     ids=str,
 )

@@ -15,9 +15,8 @@ from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import commit_part
-from imagekiln.steps.runs.rounds import Round, Run, open_run, resolve_run
+from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
@@ -68,16 +67,6 @@ def test_an_image_that_a_round_lacks_keeps_what_was_said_before(planned_run: Pla
     assert aggregate(planned_run.uri).statuses == {"failed": 3, "ok": 17}
     assert not each.is_finished
     assert verify(planned_run.uri).ok == 17
-
-
-def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(
-    planned_run: PlanResult,
-) -> None:
-    make(begin_round(planned_run), encoded(0), encoded(1), encoded(2))
-    with pytest.raises(Incomplete, match=r"Round 1 is not finished: retry the run again"):
-        verify(planned_run.uri)
-    aggregate(planned_run.uri)
-    assert verify(planned_run.uri).ok == 20
 
 
 def test_a_round_is_finished_once_all_its_parts_are_accounted_for(planned_run: PlanResult) -> None:
@@ -155,23 +144,6 @@ def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
     assert len(read) == 4
 
 
-def test_time_of_a_round_is_counted(planned_run: PlanResult) -> None:
-    each = begin_round(planned_run)
-    make(each, encoded(0), encoded(1), encoded(2))
-    stats = ShardStats(
-        0,
-        attempts=1,
-        images=3,
-        parts=1,
-        max_batch_size=4,
-        device="a GPU",
-        seconds=StageSeconds(total=6.0),
-    )
-    record_stats(each.store, stats)
-    done = aggregate(planned_run.uri)
-    assert (done.seconds.total, done.images_per_second, done.devices) == (6.0, 0.5, ("a GPU",))
-
-
 def test_a_damaged_round_is_found(planned_run: PlanResult) -> None:
     each = begin_round(planned_run)
     make(each, encoded(0), encoded(1), encoded(2))
@@ -186,13 +158,6 @@ def test_a_damaged_round_is_found(planned_run: PlanResult) -> None:
     each.store.remove(part_key(0, 0))
     with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000.parquet: no such file"):
         verify(planned_run.uri)
-
-
-def test_a_round_resolves_to_its_run_and_a_run_to_itself(planned_run: PlanResult) -> None:
-    each = begin_round(planned_run)
-    assert resolve_run(planned_run.uri) == (planned_run.uri, 0)
-    assert resolve_run(each.store.uri) == (planned_run.uri, 1)
-    assert resolve_run(f"{each.store.uri}/") == (planned_run.uri, 1)
 
 
 def test_a_run_is_opened_by_its_own_name_and_by_that_of_its_round(planned_run: PlanResult) -> None:

@@ -1,11 +1,9 @@
 """What runs took, as the next one reads it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.runs.run_rate import (
@@ -42,30 +40,6 @@ def source(rate: EarlierRate | None) -> str:
 def test_twice_the_work_in_as_many_shards_loads_as_often() -> None:
     rate = EarlierRate((read_rate(),))
     assert rate.gpu_hours(2e9, 4) == pytest.approx(240 / 3600)
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [{"work": 0}, {"work": 1e-310}, {"shards": 0}, {"shards": 10**400}, {"loading_seconds": -1}],
-)
-def test_figures_that_no_run_takes_are_damage(damaged: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        RATE_TYPE_ADAPTER.validate_json(json.dumps(RATE | damaged))
-
-
-def test_a_run_of_one_image_weighs_as_one_image() -> None:
-    night = read_rate(images=64, work=64.0, shards=1, working_seconds=28.0, loading_seconds=1.0)
-    one = replace(night, images=1, work=1.0, working_seconds=2.8)
-    both = EarlierRate((one, night))
-    # Each shard warms up for 2.4 s, and an image takes 0.4 s.
-    assert both.gpu_hours(50_000, 100) == pytest.approx((20_000 + 340) / 3600)
-    assert EarlierRate((night,)).gpu_hours(64, 1) == pytest.approx(29 / 3600)
-
-
-def test_runs_that_are_much_alike_tell_no_warming_up() -> None:
-    first = read_rate(images=64, work=64.0, shards=1, working_seconds=64.0, loading_seconds=0.0)
-    slower = replace(first, images=40, work=40.0, working_seconds=56.0)
-    assert EarlierRate((first, slower)).gpu_hours(104, 50) == pytest.approx(120 / 3600)
 
 
 def test_the_latest_runs_count_until_they_are_enough(tmp_path: Path) -> None:

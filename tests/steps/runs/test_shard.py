@@ -1,14 +1,13 @@
 """A shard: its parts in order, and those that are missing."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
@@ -19,8 +18,7 @@ from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
-from tests.s3 import S3_AMONG_SLOW, S3Server, log_in
-from tests.stub_s3 import EXPIRED, stub_s3
+from tests.s3 import S3_AMONG_SLOW
 
 IMAGES = 22  # in shards of 10, 10 and 2, in parts of 4
 PROMPTS = {"prompt": [f"a red circle number {number}" for number in range(IMAGES)]}
@@ -74,14 +72,6 @@ def test_shard_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
         read_shard(store, result.plan, 1)
 
 
-def test_shard_with_other_images_than_an_edited_plan_says_is_refused(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"))
-    first, second, *others = run.plan.shards
-    shards = (replace(first, images=9), replace(second, images=7), *others)
-    with pytest.raises(BadInput, match=r"00000\.parquet: has 8 images, and .*plan\.json says 9\."):
-        read_shard(open_store(run.uri), replace(run.plan, shards=shards), 0)
-
-
 def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri: str) -> None:
     result = planned(tmp_path, store_uri)
     store = open_store(result.uri)
@@ -115,34 +105,6 @@ def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
     store.create(parts[0].key, to_parquet(parts[0].rows)[:-100])
     with pytest.raises(BadInput, match=r"images/00000-0000\.parquet: is damaged"):
         missing_parts(store, parts)
-
-
-def test_part_whose_commit_was_never_answered_counts_as_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stub_s3() as stub:
-        log_in(S3Server(stub.endpoint), monkeypatch)
-        result = planned(tmp_path, "s3://bucket/out")
-        store = open_store(result.uri)
-        parts = read_shard(store, result.plan, 0)
-        stub.faults.append("lost")
-        make(store, parts[0])
-        assert missing_keys(store, parts) == [parts[1].key]
-
-
-def test_part_whose_reading_fails_is_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stub_s3() as stub:
-        log_in(S3Server(stub.endpoint), monkeypatch)
-        result = planned(tmp_path, "s3://bucket/out")
-        store = open_store(result.uri)
-        part, _ = read_shard(store, result.plan, 0)
-        make(store, part)
-        # Its existence is answered, and reading it is refused.
-        stub.faults.extend(["none", EXPIRED, EXPIRED, EXPIRED])
-        with pytest.raises(TryAgain, match="the credentials have expired"):
-            missing_parts(store, [part])
 
 
 def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) -> None:

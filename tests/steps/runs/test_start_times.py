@@ -41,41 +41,6 @@ def test_only_the_first_step_counts() -> None:
     assert clock.seconds == start
 
 
-def test_code_that_is_loaded_while_drawing_is_no_part_of_the_first_step() -> None:
-    started = time.perf_counter()
-    clock = StartClock()
-    with clock.phase("code"):
-        time.sleep(0.01)
-    clock.begin_drawing()
-    with clock.phase("code"):
-        time.sleep(0.2)
-    seconds = clock.end_first_step(0.0, 0.0)
-    elapsed = time.perf_counter() - started
-    assert seconds is not None
-    assert seconds.code >= 0.21
-    assert seconds.first_step + seconds.rest <= elapsed - 0.21
-
-
-def test_what_comes_after_the_first_step_is_in_no_phase() -> None:
-    clock = StartClock()
-    clock.begin_drawing()
-    clock.end_first_step(0.0, 0.0)
-    with clock.phase("code"):
-        time.sleep(0.01)
-    assert clock.seconds is not None
-    assert clock.seconds.code == 0
-
-
-def test_a_phase_that_fails_is_counted_too() -> None:
-    clock = StartClock()
-    with pytest.raises(ValueError, match="no"), clock.phase("load"):
-        raise ValueError("no")
-    clock.begin_drawing()
-    clock.end_first_step(0.0, 0.0)
-    assert clock.seconds is not None
-    assert clock.seconds.load > 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_process_is_timed_from_its_own_start() -> None:
     code = (

@@ -1,14 +1,11 @@
 """The statistics of a shard, over all attempts at it."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import (
-    STATS_TYPE_ADAPTER,
     ShardStats,
     StageSeconds,
     add_queue_waits,
@@ -55,35 +52,12 @@ def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
     assert stats.peak_memory == 9
 
 
-def test_an_attempt_that_knows_nothing_of_the_device_changes_no_share(store: Store) -> None:
-    record_stats(store, attempt())
-    record_stats(store, replace(attempt(), busy_share=0.5, peak_memory=7))
-    stats = load_stats(store, 3)
-    assert stats is not None
-    assert (stats.busy_share, stats.peak_memory) == (0.5, 7)
-
-
-def test_statistics_of_an_older_version_load(store: Store) -> None:
-    added = {"compile", "text", "decode", "copy", "busy_share", "peak_memory", "start"}
-    values = STATS_TYPE_ADAPTER.dump_python(attempt())
-    seconds = {name: value for name, value in values["seconds"].items() if name not in added}
-    values = {name: value for name, value in values.items() if name not in added}
-    content = json.dumps({**values, "seconds": seconds})
-    store.replace(stats_key(3), content.encode())
-    assert load_stats(store, 3) == attempt()
-
-
 def test_the_start_is_that_of_the_latest_attempt(store: Store) -> None:
     for seconds in (30.0, 20.0):
         record_stats(store, replace(attempt(), start=StartSeconds(total=seconds)))
     stats = load_stats(store, 3)
     assert stats is not None
     assert stats.start == StartSeconds(total=20.0)
-
-
-def test_statistics_lie_where_the_plan_says(store: Store) -> None:
-    record_stats(store, attempt())
-    assert store.exists(stats_key(3))
 
 
 def test_images_per_second_counts_the_loading() -> None:
@@ -112,17 +86,3 @@ def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:
     assert elapsed_seconds(stats) == 16.0
     older = ShardStats(0, 1, 1, 1, 8, "cuda", StageSeconds())
     assert elapsed_seconds([older]) is None
-
-
-@pytest.mark.parametrize(
-    "damage",
-    ['{"total": NaN}', '{"total": Infinity}', '{"total": -1}', '{"total": 1e300}', '{"load": "x"}'],
-)
-def test_figures_that_nothing_can_be_computed_with_are_no_statistics(
-    store: Store, damage: str
-) -> None:
-    record_stats(store, attempt())
-    content = json.loads(store.read(stats_key(3)))
-    seconds = content["seconds"] | json.loads(damage)
-    store.replace(stats_key(3), json.dumps(content | {"seconds": seconds}).encode())
-    assert load_stats(store, 3) is None

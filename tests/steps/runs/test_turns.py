@@ -1,6 +1,5 @@
 """Whose turn it is to replace the objects of a run."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.runs.keys import turn_key
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.staging import RelayedStore
 
 
 def test_the_last_to_begin_writes_and_the_others_write_nothing_more(store_uri: str) -> None:
@@ -32,26 +30,6 @@ def test_the_last_to_begin_writes_and_the_others_write_nothing_more(store_uri: s
     third.remove("plan")
     with pytest.raises(TryAgain):
         second.replace("manifest", b"newer")
-
-
-def test_a_write_frozen_after_its_look_replaces_nothing_newer_on_s3(s3_bucket: str) -> None:
-    store = open_store(f"{s3_bucket}/run")
-    store.create("manifest", b"old")
-    later: list[TurnStore] = []
-
-    class Frozen(RelayedStore):
-        def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
-            def look_and_sleep() -> None:
-                check()
-                later.append(TurnStore(store))
-                later[-1].replace(key, b"new")
-
-            super().replace_after(look_and_sleep, key, data)
-
-    with pytest.raises(TryAgain, match="another process has begun to aggregate"):
-        TurnStore(Frozen(store)).replace("manifest", b"older")
-    assert len(later) == 1
-    assert store.read("manifest") == b"new"
 
 
 def test_process_frozen_between_its_look_and_its_write_replaces_nothing_newer(

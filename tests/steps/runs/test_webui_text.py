@@ -1,7 +1,5 @@
 """The text that web UIs read back."""
 
-import time
-
 import pytest
 
 from imagekiln.steps.imaging.metadata import program_version
@@ -9,9 +7,9 @@ from imagekiln.steps.job.samplers import SAMPLERS as OURS
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
-from tests.notes import NEGATIVE, parse
+from tests.notes import parse
 from tests.runs import image_row
-from tests.texts import HOSTILE, chance
+from tests.texts import HOSTILE
 
 MODEL = ModelLabel("stabilityai/sdxl", "stabilityai/sdxl@462165984030d82259a11f4367a4eed129e94a7b")
 SETTINGS = {
@@ -32,21 +30,6 @@ LOOKALIKES = (
     "<lora:x:1> (emphasis:1.2) [a|b]",
     "one\n\n\nfour lines",
     "no end\\",
-)
-PIECES = (
-    "\n",
-    " ",
-    ",",
-    ":",
-    '"',
-    "\\",
-    NEGATIVE,
-    "Steps: 1",
-    "Seed: 2, ",
-    "a",
-    "\t",
-    "\r",
-    "\x85",
 )
 
 
@@ -104,30 +87,8 @@ def test_any_prompt_reads_back_as_itself_and_never_as_settings(prompt: str) -> N
         assert settings.items() >= SETTINGS.items()
 
 
-def test_random_prompts_read_back_as_themselves() -> None:
-    random = chance(7)
-    for _ in range(500):
-        first = "".join(random.choices(PIECES, k=random.randrange(12)))
-        second = "".join(random.choices(PIECES, k=random.randrange(12)))
-        prompts, _settings = _read(f"a{first}b", f"a{second}b")
-        assert prompts == (_as_read_back(f"a{first}b"), _as_read_back(f"a{second}b"))
-
-
-def test_a_lone_surrogate_becomes_a_question_mark() -> None:
-    assert _read("a \ud83d b")[0] == ("a ? b", "")
-
-
-def test_a_prompt_of_a_megabyte_takes_less_than_a_second() -> None:
-    for letter in ("x", " ", "\n", NEGATIVE, "\n " * 2):
-        started = time.thread_time()
-        format_parameters(image_row(letter * (1_000_000 // len(letter))).parameters, MODEL)
-        assert time.thread_time() - started < 1
-
-
 @pytest.mark.parametrize("letter", ["x", "\N{ROCKET}", "\u05d0"])
-@pytest.mark.parametrize(
-    ("prompt", "negative"), [(900, 0), (0, 900), (900, 900), (900, 20), (20, 900)]
-)
+@pytest.mark.parametrize(("prompt", "negative"), [(900, 0), (900, 900), (20, 900)])
 def test_prompts_that_are_too_long_are_cut_and_the_settings_stay(
     letter: str, prompt: int, negative: int
 ) -> None:

@@ -48,16 +48,6 @@ def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
     assert not threads() - before
 
 
-def test_closing_early_does_not_wait_for_calls_that_run() -> None:
-    """As the garbage collector may close in a thread that the others need to end."""
-    released = threading.Event()
-    results = map_ordered(lambda number: number == 0 or released.wait(), 100)
-    next(results)
-    results.close()
-    assert not released.is_set()
-    released.set()
-
-
 def test_as_many_calls_run_at_once_as_there_are_workers_and_no_more() -> None:
     together = threading.Barrier(3)
     assert len(list(map_ordered(lambda _: together.wait(timeout=30), 6, workers=3))) == 6
@@ -83,30 +73,6 @@ def test_a_result_is_computed_once_however_many_ask() -> None:
     assert calls == [3]
 
 
-def test_only_the_latest_results_stay() -> None:
-    calls: list[int] = []
-    cache = SingleFlightCache[int, None](calls.append, 2)
-    for number in (1, 2, 1, 3, 1, 2):
-        cache(number)
-    assert calls == [1, 2, 3, 2], "1 was used again and again, so it stays; 2 had to go"
-
-
-def test_a_failure_reaches_everybody_who_waits() -> None:
-    gate = threading.Event()
-
-    def fails(_: int) -> int:
-        gate.wait(60)
-        raise ValueError("no")
-
-    cache = SingleFlightCache(fails, 1)
-    with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(cache, 1) for _ in range(2)]
-        gate.set()
-        for result in results:
-            with pytest.raises(ValueError, match="no"):
-                result.result()
-
-
 def test_threads_never_reserve_more_than_there_is() -> None:
     budget = ByteBudget(10)
     lock = threading.Lock()
@@ -127,28 +93,3 @@ def test_threads_never_reserve_more_than_there_is() -> None:
         list(pool.map(work, [3, 4, 5, 6] * 20))
     assert reserved == 0
     assert 6 < most <= 10
-
-
-def test_a_request_for_more_than_there_is_runs_alone() -> None:
-    budget = ByteBudget(10)
-    inside = 0
-
-    def work(size: int) -> int:
-        nonlocal inside
-        with budget.reserve(size):
-            inside += 1
-            time.sleep(0.002)
-            together = inside
-            inside -= 1
-        return together
-
-    with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(work, [11, 1000] * 8)) == {1}
-
-
-def test_bytes_are_free_again_after_a_failure() -> None:
-    budget = ByteBudget(10)
-    with pytest.raises(LookupError), budget.reserve(10):
-        raise LookupError
-    with budget.reserve(10):
-        pass

@@ -42,10 +42,6 @@ def _until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def _has_counted(counter: Counter, number: int) -> bool:
-    return _until(lambda: counter.count >= number)
-
-
 def test_items_come_in_order() -> None:
     assert list(prefetch(Counter(50).items(), 2, QueueWaits())) == list(range(50))
 
@@ -101,27 +97,6 @@ def test_threads_are_gone_after_the_last_item() -> None:
     assert not threads() - before
 
 
-def test_slow_consumer_shows_as_a_full_queue() -> None:
-    waits = QueueWaits()
-    counter = Counter(6)
-    with closing(prefetch(counter.items(), 1, waits)) as stage:
-        next(stage)
-        begun = waits.empty_seconds
-        for place in range(1, 6):
-            assert _has_counted(counter, min(place + 2, 6))
-            time.sleep(0.05)
-            next(stage)
-    assert waits.full_seconds > 0.1
-    assert waits.empty_seconds - begun < waits.full_seconds
-
-
-def test_slow_producer_shows_as_an_empty_queue() -> None:
-    waits = QueueWaits()
-    list(prefetch(Counter(6, pause=0.05).items(), 1, waits))
-    assert waits.empty_seconds > 0.2
-    assert waits.full_seconds < waits.empty_seconds
-
-
 def test_items_produced_here_are_consumed_in_another_thread() -> None:
     before = threads()
     consumed: list[tuple[int, int]] = []
@@ -132,28 +107,4 @@ def test_items_produced_here_are_consumed_in_another_thread() -> None:
     consume_in_thread(Counter(50).items(), consume, 2, QueueWaits())
     assert [number for number, _ in consumed] == list(range(50))
     assert threading.get_ident() not in {thread for _, thread in consumed}
-    assert not threads() - before
-
-
-def test_items_before_an_error_of_the_producer_are_consumed() -> None:
-    consumed: list[int] = []
-    counter = Counter(3, fault=LookupError("lost"))
-    with pytest.raises(LookupError, match="lost"):
-        consume_in_thread(counter.items(), consumed.extend, 1, QueueWaits())
-    assert consumed == [0, 1, 2]
-
-
-def test_an_error_of_the_consumer_ends_the_production() -> None:
-    before = threads()
-    counter = Counter(1000)
-
-    def fails_at_the_third(items: Iterator[int]) -> None:
-        for number in items:
-            if number == 2:
-                raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        consume_in_thread(counter.items(), fails_at_the_third, 1, QueueWaits())
-    assert counter.closed
-    assert counter.count < 1000
     assert not threads() - before

@@ -6,7 +6,7 @@ import os
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,14 +44,6 @@ def test_an_event_is_a_line_of_json_in_a_log_and_a_sentence_on_a_terminal(
     NoProgress().show_event(event)
     TerminalProgress().show_event(event)
     assert capsys.readouterr().err == "First step after 1.23 s.\n"
-
-
-def test_an_event_that_quotes_a_name_controls_no_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    event = Event("rewrite", {}, "Loading models/\x1b]0;owned\x07\x9b2J ...")
-    TerminalProgress().show_event(event)
-    assert capsys.readouterr().err == "Loading models/\ufffd]0;owned\ufffd\ufffd2J ...\n"
 
 
 def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
@@ -162,19 +154,6 @@ def test_argo_adds_up_attempts_and_has_each_image_once(tmp_path: Path) -> None:
     assert existing == 100
 
 
-def test_argo_s_file_changes_once_a_minute_while_images_are_made(tmp_path: Path) -> None:
-    file, clock = tmp_path / "progress", Clock()
-    argo_file = ArgoFile(file, attempt=2, clock=clock)
-    argo_file.show(existing=40, made=0, total=100)
-    assert file.read_text() == "0/60\n"
-    clock.now = 59.0
-    argo_file.show(existing=40, made=10, total=100)
-    assert file.read_text() == "0/60\n"
-    clock.now = 61.0
-    argo_file.show(existing=40, made=20, total=100)
-    assert file.read_text() == "20/60\n"
-
-
 def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
     file = tmp_path / "progress"
     lines = JsonLinesProgress(io.StringIO(), ArgoFile(file))
@@ -186,13 +165,6 @@ def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
     lines.add_committed(4)
     contents.append(file.read_text())
     assert contents == ["0/8\n", "4/8\n", "8/8\n"]
-
-
-def test_work_continues_where_argo_s_file_cannot_be_written(tmp_path: Path) -> None:
-    out = io.StringIO()
-    lines = JsonLinesProgress(out, ArgoFile(tmp_path / "absent" / "progress"))
-    lines.start(8)
-    assert _events(out)[-1]["total"] == 8
 
 
 def test_a_pod_gets_lines_and_argo_s_file(
@@ -238,35 +210,3 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "75/100" in printed
     assert " images/s" in printed
     assert "{" not in printed
-
-
-def test_a_terminal_s_bar_continues_from_existing_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    with _terminal(monkeypatch) as controller:
-        with closing(TerminalProgress()) as bar:
-            bar.start(1_000_000)
-            bar.add_existing(999_998)
-        printed = _output(controller)
-    assert "999998/1000000" in printed
-    last = printed.rstrip().rsplit("\r", 1)[-1]
-    assert "? images/s" in last  # none was drawn, so there is no rate
-
-
-def test_a_failure_before_the_start_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> None:
-        with open_progress():
-            raise LookupError
-
-    with _terminal(monkeypatch) as controller:
-        with pytest.raises(LookupError):
-            fails()
-        assert _output(controller) == ""
-
-
-def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    silent = NoProgress()
-    silent.start(3)
-    silent.add_existing(1)
-    silent.add_drawn(2)
-    silent.add_committed(2)
-    silent.close()
-    assert capsys.readouterr() == ("", "")

@@ -6,15 +6,15 @@ import pytest
 import yaml
 
 from imagekiln.steps.storage.store import Store
-from tests.runs import finished, settings, write_prompts
+from tests import runs
 from tests.workflows.cli.commands import ROWS
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> str:
     """A job file for six images."""
-    prompts = write_prompts(tmp_path / "prompts.parquet", ROWS)
-    values = settings(prompts, str(tmp_path / "out"), shard={"images": 4})
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", ROWS)
+    values = runs.settings(prompts, str(tmp_path / "out"), shard={"images": 4})
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(values))
     return str(tmp_path / "job.yaml")
 
@@ -22,4 +22,4 @@ def job(tmp_path: Path) -> str:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """A finished run of 20 images."""
-    return finished(tmp_path / "finished")
+    return runs.finished(tmp_path / "finished")
