@@ -114,11 +114,11 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
     prompts = combinations * rows * swept
     least = "at least " if combinations >= MAX_COUNT else ""
     count = PromptCount(prompts, f"{least}{pluralize(prompts, 'prompt')} ({product})")
-    if prompts > settings.max_prompts:
+    if prompts > settings.most_prompts:
         raise BadInput(
-            f"{TEMPLATE_SETTING}: makes {count.description}, and prompts.max_prompts is "
-            f"{settings.max_prompts:,}. Set prompts.combinations to how many are drawn for each "
-            "row, or raise prompts.max_prompts."
+            f"{TEMPLATE_SETTING}: makes {count.description}, and at most "
+            f"{settings.most_prompts:,} are allowed. Set prompts.combinations to how many are "
+            "drawn for each row."
         )
     return count
 

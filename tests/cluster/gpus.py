@@ -4,7 +4,7 @@ Names are those of its default-counters.csv, 4.8, with a counter that is comment
 are those of its template, with the pod that has the GPU.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -39,12 +39,13 @@ class Gpu:
 def dcgm_metrics(gpus: Iterable[Gpu]) -> str:
     """The metrics of the GPUs, as Prometheus reads them."""
     lines: list[str] = []
-    for name, kind, value in (
+    metrics: tuple[tuple[str, str, Callable[[Gpu], float]], ...] = (
         ("DCGM_FI_DEV_GPU_UTIL", "gauge", lambda gpu: gpu.utilization),
         ("DCGM_FI_DEV_GPU_TEMP", "gauge", lambda gpu: gpu.temperature),
         ("DCGM_FI_DEV_XID_ERRORS", "gauge", lambda gpu: gpu.xid),
         ("DCGM_FI_DEV_THERMAL_VIOLATION", "counter", lambda gpu: gpu.throttled),
-    ):
+    )
+    for name, kind, value in metrics:
         lines.append(f"# TYPE {name} {kind}")
         for gpu in gpus:
             labels = ",".join(f'{key}="{label}"' for key, label in gpu.labels().items())

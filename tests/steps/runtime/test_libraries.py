@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from imagekiln.steps.runtime.libraries import limit_spinning, silence_libraries
+from imagekiln.steps.runtime.machine import limit_spinning, silence_libraries
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
