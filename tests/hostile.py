@@ -28,7 +28,6 @@ from imagekiln.steps.export.step import export
 from imagekiln.steps.gallery.answers import answer
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.queries import PageQuery
-from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
@@ -52,7 +51,6 @@ from tests.texts import chance
 SECRET = b"a file of the user's, which is none of the run's"
 FORMATS = ("parquet", "webdataset", "files")
 BROWSED_ONE_IN = 4  # changes: the gallery takes as long as all others together
-BROWSING = ("gallery", "static gallery")
 COLUMNS = {
     "prompt": [f"a red circle {place}" for place in range(6)],
     "id": [f"row-{place}" for place in range(6)],
@@ -111,7 +109,7 @@ def try_commands(
 
     wrong = []
     for name, command in commands(output):
-        if name in BROWSING and not browses:
+        if name == "gallery" and not browses:
             continue
         try:
             command()
@@ -157,7 +155,6 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "verify", lambda: verify(run)
     yield "dataset", lambda: _read_dataset(run)
     yield "gallery", lambda: _browse(str(output))
-    yield "static gallery", lambda: _write_gallery(output)
     yield "diff", lambda: diff(run, str(output / "other"), str(output.parent / "page"))
     yield "reproduce", lambda: find_row(open_run(run), "row-1")
     yield "unfinished", lambda: _find_unfinished(output)
@@ -190,13 +187,6 @@ def _browse(output: str) -> None:
             reply = answer(gallery, b"", path, {"number": "0"})
             assert SECRET not in reply.content
         assert state.is_complete
-
-
-def _write_gallery(output: Path) -> None:
-    target = output.parent / "gallery"
-    write_static_gallery(str(output), str(target))
-    for content in jobs.files(target).values():
-        assert SECRET not in content
 
 
 def _find_unfinished(output: Path) -> object:

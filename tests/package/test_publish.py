@@ -54,7 +54,7 @@ def run_command(folder: Path, words: list[str]) -> str:
     if "images/*" in words:
         (run,) = (folder / "images").glob("shapes-*")
         words[words.index("images/*")] = str(run)
-    if words[0] == "gallery" and "--static" not in words:
+    if words[0] == "gallery":
         words += ["--port", "0"]
     result = call(folder, *words)
     assert result.exit_code == 0, (words, result.output)

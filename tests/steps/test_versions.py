@@ -14,7 +14,6 @@ from imagekiln.steps.errors import NewerVersion
 from imagekiln.steps.export.step import export
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.queries import PageQuery
-from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
@@ -64,7 +63,6 @@ COMMANDS: dict[str, Command] = {
     "dataset": lambda uri: list(imagekiln.dataset(uri).to_batches()),
     "gc": lambda uri: gc(str(Path(uri).parent)),
     "export": lambda uri: export(uri, f"{uri}-export"),
-    "gallery": lambda uri: write_static_gallery(uri, f"{uri}-gallery"),
     "forget": lambda uri: forget(uri, ForgetSelection(prompt_parts=("a",)), remove=True),
 }
 READERS_OF_MANIFESTS = ("verify", "reproduce", "diff", "dataset")
@@ -248,7 +246,6 @@ def test_saved_run_is_exported_shown_and_compared(any_run: str, tmp_path: Path) 
         state = gallery.wait()
         assert (state.is_complete, state.problems) == (True, ())
         assert len(gallery.page(PageQuery())) == planned_images(any_run)
-    write_static_gallery(any_run, str(tmp_path / "gallery"))
     assert diff(any_run, any_run, str(tmp_path / "diff")).both == planned_images(any_run)
 
 

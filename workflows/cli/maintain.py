@@ -13,7 +13,7 @@ from imagekiln.workflows.cli.options import (
     output_argument,
     run_argument,
 )
-from imagekiln.workflows.cli.terminal import print_note, print_text
+from imagekiln.workflows.cli.terminal import print_note
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -144,10 +144,7 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
 
 
 @cloup.command(
-    epilog=examples(
-        "imagekiln gallery images",
-        "imagekiln gallery s3://bucket/images --static s3://bucket/images/gallery",
-    )
+    epilog=examples("imagekiln gallery images", "imagekiln gallery s3://bucket/images --port 0")
 )
 @output_argument
 @cloup.option(
@@ -163,29 +160,13 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
     show_default=True,
     help="The address to serve at. Any other than this one lets others see the images.",
 )
-@cloup.option(
-    "--static",
-    "target",
-    metavar="FOLDER",
-    type=PATH_OR_URI,
-    help="Write files that any web server shows to this path or URI, in place of serving.",
-)
-def gallery(folder: str, port: int, host: str, target: str | None) -> None:
+def gallery(folder: str, port: int, host: str) -> None:
     """Show the images of runs in a browser, and trends over nights.
 
     The page searches prompts, filters by any column and sorts by any number. OUTPUT may also be one
     run. Until Ctrl-C, the page is served to this machine, from an index of the manifests in TMPDIR:
-    a gigabyte for ten million images. With --static, it is written as files, with thumbnails, of at
-    most a million images.
+    a gigabyte for ten million images.
     """
     from imagekiln.steps.gallery.server import serve_gallery
-    from imagekiln.steps.gallery.static_gallery import write_static_gallery
-    from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_static_gallery
 
-    if target is None:
-        serve_gallery(folder, host, port, print_note)
-        return
-    with open_progress() as progress:
-        written = write_static_gallery(folder, target, progress)
-    print_text(format_static_gallery(written))
+    serve_gallery(folder, host, port, print_note)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.aggregate.summary import Summary
     from imagekiln.steps.export.push import PushResult
     from imagekiln.steps.export.step import ExportResult
-    from imagekiln.steps.gallery.static_gallery import StaticGallery
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.diff import Diff
     from imagekiln.steps.maintain.forget import ForgetResult
@@ -283,16 +282,6 @@ def format_export(result: "ExportResult") -> str:
             lines.insert(-1, f"Left out: {pluralize(count, 'image')} {whose}.")
     if not result.written:
         lines.insert(0, "Already exported; nothing to do.")
-    return "\n".join(lines)
-
-
-def format_static_gallery(result: "StaticGallery") -> str:
-    """A gallery of files, and what is not in it."""
-    lines = [
-        *(f"Not shown: {problem}" for problem in result.problems),
-        f"{pluralize(result.images, 'image')} of {pluralize(result.runs, 'run')}.",
-        f"Gallery:  {sanitize_line(result.uri)}/index.html",
-    ]
     return "\n".join(lines)
 
 
