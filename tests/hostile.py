@@ -34,17 +34,14 @@ from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.maintain.reproduce import find_row
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.run_list import list_runs
-from imagekiln.steps.maintain.unfinished_run import find_unfinished_run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import image_rows
 from imagekiln.steps.runs.parts import OFFSETS_METADATA
-from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.sidecar import to_rows
-from imagekiln.steps.storage import open_store
 from tests import jobs, models, runs
 from tests.texts import chance
 
@@ -157,7 +154,6 @@ def commands(output: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "gallery", lambda: _browse(str(output))
     yield "diff", lambda: diff(run, str(output / "other"), str(output.parent / "page"))
     yield "reproduce", lambda: find_row(open_run(run), "row-1")
-    yield "unfinished", lambda: _find_unfinished(output)
     yield "gc", lambda: gc(str(output), 0)
     yield "preview", lambda: judge_first_shard(run)
     yield "export", lambda: export(run, str(output.parent / "exported"))
@@ -187,10 +183,6 @@ def _browse(output: str) -> None:
             reply = answer(gallery, b"", path, {"number": "0"})
             assert SECRET not in reply.content
         assert state.is_complete
-
-
-def _find_unfinished(output: Path) -> object:
-    return find_unfinished_run(str(output), load_plan(open_store(str(output / "other"))))
 
 
 def _prepare_to_generate(run: str) -> None:

@@ -44,9 +44,9 @@ def verify(run: str, output_format: str) -> None:
     Exits with 3 where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import format_verification, print_result
+    from imagekiln.workflows.cli.text import print_result
 
-    print_result(verify_run(run), output_format, format_verification)
+    print_result(verify_run(run), output_format)
 
 
 @cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))
@@ -97,10 +97,10 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
     """
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
-    from imagekiln.workflows.cli.text import format_reproduction, print_result
+    from imagekiln.workflows.cli.text import print_result
 
     result = reproduce_image(run, image_id, to, report=print_note)
-    print_result(result, output_format, format_reproduction)
+    print_result(result, output_format)
     if not result.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)
 
@@ -118,9 +118,9 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
 def diff(first: str, second: str, to: str, output_format: str) -> None:
     """Compare two runs of the same prompts, with a page of image pairs."""
     from imagekiln.steps.maintain.diff import diff as diff_runs
-    from imagekiln.workflows.cli.text import format_diff, print_result
+    from imagekiln.workflows.cli.text import print_result
 
-    print_result(diff_runs(first, second, to), output_format, format_diff)
+    print_result(diff_runs(first, second, to), output_format)
 
 
 @cloup.command(epilog=examples("imagekiln gc images", "imagekiln gc s3://bucket/images --remove"))

@@ -61,7 +61,6 @@ def rewrite(
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import format_rewrite
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.pod.request import resolve_job
@@ -74,7 +73,7 @@ def rewrite(
         return
     with open_progress("prompts") as progress:
         result = rewrite_job(resolved_job, progress, Share(*share))
-    print_result(result, output_format, format_rewrite)
+    print_result(result, output_format)
 
 
 @cloup.command(
@@ -131,7 +130,6 @@ def plan(
         print_plan_warnings,
     )
     from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.cli.unfinished_text import print_unfinished_run
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
@@ -154,8 +152,6 @@ def plan(
     format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output_format, format_text)
     print_plan_warnings(result)
-    if not argo and not retry:
-        print_unfinished_run(result, "plan", request)
 
 
 def _require_job(job: str | None, *, argo: bool) -> None:
@@ -383,7 +379,7 @@ def outcome(outputs: str | None) -> None:
     from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
     from imagekiln.workflows.pod.outputs import write_parameters
     from imagekiln.workflows.pod.run_metrics import run_metric_values
-    from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
+    from imagekiln.workflows.pod.webhook import post_outcome
 
     if outputs:
         write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
@@ -394,9 +390,7 @@ def outcome(outputs: str | None) -> None:
         add_log_context("report", ended.run)
     print_text(describe_outcome(ended))
     try:
-        webhook = webhook_from_environment(os.environ)
-        if webhook is not None:
-            post_outcome(ended, webhook)
+        post_outcome(ended, os.environ)
     except KilnError as error:
         print_note(f"Nobody was notified: {error}")
 
@@ -411,8 +405,7 @@ def outcome(outputs: str | None) -> None:
 def publish(outputs: str) -> None:
     """Give Argo a run's report, for its page: its exit handler.
 
-    Reads the environment that the workflow's template sets. Ends with 75 where Argo's artifact
-    store does not answer, which changes nothing about the workflow or its dataset.
+    Reads the environment that the workflow's template sets.
     """
     import os
 

@@ -1,9 +1,8 @@
 """A job on a cluster, from Python, in the order of its life.
 
-Register its template, submit it, retry it, watch it or wait for it, resubmit it.
+Register its template, submit it, watch it, resubmit it.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,11 +13,11 @@ from typing import TypeVar
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import fill_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.model_downloads import check_downloads
-from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
     join_schedule,
@@ -31,7 +30,6 @@ from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,
     has_ended,
-    is_readable,
     read_available_status,
     read_status,
 )
@@ -98,10 +96,9 @@ def submit(
         # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
         from imagekiln.steps.plan.input_changes import find_input_change
         from imagekiln.workflows.client.deadline import check_deadline
-        from imagekiln.workflows.client.rewrites import describe_rewriting
 
         dated_job = fill_date(job, date, timezone)
-        if rewriting := describe_rewriting(dated_job):
+        if rewriting := _describe_rewriting(dated_job):
             report(rewriting)
         report(check_deadline(dated_job, profile))
         if change := find_input_change(dated_job):
@@ -119,6 +116,28 @@ def submit(
 
     require_no_running_twin(workflow, argo)
     return await_template(partial(start_retry, build, argo), is_new)
+
+
+def _describe_rewriting(job: Job) -> str | None:
+    """How many prompts pods rewrite first, as far as this machine can tell; None if none."""
+    from imagekiln.steps.plan.rewritten_prompts import count_prompts_to_rewrite
+    from imagekiln.steps.plan.step import is_planned
+
+    if job.rewrite is None:
+        return None
+    try:
+        if is_planned(job):
+            return None
+        missing = count_prompts_to_rewrite(job)
+    except KilnError as error:
+        return f"How many of its prompts are still to be rewritten is unknown from here: {error}"
+    if not missing:
+        return "All its prompts are rewritten already."
+    return (
+        f"First, {pluralize(job.cluster.rewriters, 'pod')} rewrite "
+        f"{pluralize(missing, 'prompt')} with {job.rewrite.model.id}; what that takes is in no "
+        "estimate and counts for no budget."
+    )
 
 
 def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:
@@ -163,24 +182,15 @@ def await_template(
     return start()
 
 
-def retry(
-    job: Job, date: str = "", timezone: str = "", argo: ArgoApi | None = None
-) -> WorkflowStatus:
-    """Make again what ended failed, blank or missing in the job's run: `submit` with `retry`."""
-    return submit(job, date, timezone, argo, retry=True)
-
-
 def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
     """The status of a workflow, its child workflows counted in. Raises Missing.
 
-    A child that is not as Argo writes it counts nothing. Where Argo does not say what pods wait
-    for, one request for the events of one of them may.
+    If Argo does not say what pods wait for, one request for the events of one of them may.
     """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    status = read_status(workflow, [*filter(is_readable, children)])
-    return _with_events(status, argo)
+    return _with_events(read_status(workflow, children), argo)
 
 
 def _with_events(status: WorkflowStatus, argo: ArgoApi) -> WorkflowStatus:
@@ -204,11 +214,12 @@ def watch(
     max_silence: float = MAX_SILENCE_SECONDS,
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkflowStatus]:
-    """A workflow's status, every few seconds until it has ended.
+    """A workflow's status now, and every few seconds until it has ended.
 
-    Raises Missing where there is no such workflow, and TryAgain where the API does not answer the
-    first question, or later for `max_silence` seconds. Until then, the next status is just later:
-    `report` is called with a sentence when the API stops answering.
+    The last one says how it ended, `next(watch(...))` how it stands. Raises Missing if there is no
+    such workflow, and TryAgain if the API does not answer the first question, or later for
+    `max_silence` seconds. Until then, the next status is just later: `report` is called with a
+    sentence when the API stops answering.
     """
     argo = argo or connect()
     status = get_status(name, namespace, argo)
@@ -238,52 +249,11 @@ def _silence_notice(max_silence: float) -> str:
     return f"No answer from the cluster; the workflow continues. Retrying for up to {limit}."
 
 
-def wait(
-    name: str,
-    namespace: str,
-    seconds: float | None = None,
-    argo: ArgoApi | None = None,
-    every: float = POLL_SECONDS,
-    *,
-    max_silence: float = MAX_SILENCE_SECONDS,
-) -> WorkflowStatus:
-    """The status of a workflow once it has ended.
-
-    Raises TryAgain after `seconds`, and where the API does not answer for `max_silence` seconds.
-    """
-    argo = argo or connect()
-    answered_at = time.monotonic()
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
-    while True:
-        try:
-            status = get_status(name, namespace, argo)
-            if status.ended:
-                return status
-            answered_at = time.monotonic()
-            duration = f" after {seconds:.0f} s" if seconds else ""
-            reason = TryAgain(
-                f"{name}: is still {status.phase.lower()}{duration}. "
-                f"Follow it with {next_command('watch', name, namespace)}."
-            )
-        except TryAgain as error:
-            reason = error
-
-        now = time.monotonic()
-        if now >= deadline or now - answered_at >= max_silence:
-            raise reason
-        time.sleep(min(every, max(0.0, deadline - time.monotonic())))
-
-
-def result(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """How a workflow ended. Raises TryAgain while it runs."""
-    return wait(name, namespace, 0, argo)
-
-
-def list_workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
+def workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
     """Imagekiln's workflows in a namespace, the newest first, without child workflows."""
     argo = argo or connect()
-    workflows = argo.list_objects("Workflow", namespace, f"{OWN_LABEL},!{PARENT_LABEL}")
-    statuses = [read_available_status(workflow) for workflow in workflows]
+    listed = argo.list_objects("Workflow", namespace, f"{OWN_LABEL},!{PARENT_LABEL}")
+    statuses = [read_available_status(workflow) for workflow in listed]
     return sorted(statuses, key=lambda status: status.started or "~", reverse=True)
 
 

@@ -1,6 +1,11 @@
-"""The API that commands and functions go through: Argo's server if one is named, or Kubernetes."""
+"""The cluster that commands talk to, and the next commands that messages name."""
+
+import os
 
 from imagekiln.workflows.client.api import ArgoApi
+
+DEFAULT_NAMESPACE = "imagekiln"
+NAMESPACE_VARIABLE = "IMAGEKILN_NAMESPACE"
 
 
 def connect(server: str | None = None, context: str | None = None) -> ArgoApi:
@@ -22,3 +27,10 @@ def connect(server: str | None = None, context: str | None = None) -> ArgoApi:
     if server:
         return ArgoServer(ApiConnection(argo_server_access(server)))
     return KubernetesApi(ApiConnection(kubernetes_access(context)))
+
+
+def next_command(verb: str, name: str, namespace: str) -> str:
+    """A command to type as it is; it has the namespace unless it would take that one anyway."""
+    assumed = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
+    option = "" if namespace == assumed else f" -n {namespace}"
+    return f"`imagekiln {verb} {name}{option}`"

@@ -7,8 +7,9 @@ from typing import Literal, ParamSpec
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.failures import error_reason
-from imagekiln.workflows.objects import UNREADABLE
 
+# What reading an object raises that has not the fields of its kind.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 P = ParamSpec("P")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
 

@@ -9,7 +9,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.client import OWN_LABEL
 from imagekiln.workflows.client.nodes import pod_attempts
-from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.steps import StepFailure
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_argo import PODS, WORKFLOWS
 from imagekiln.workflows.doctor.check_artifacts import STORAGE_SECRET, read_s3_repository
@@ -27,7 +27,6 @@ from imagekiln.workflows.objects import (
     get_mappings,
     get_texts,
     object_name,
-    reading,
 )
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import DEFAULTS_CONFIG_MAP
@@ -156,17 +155,16 @@ def _has_succeeded(view: ClusterView, failure: PublishFailure) -> bool:
     try:
         workflows = view.list_objects(WORKFLOWS, OWN_WORKFLOWS)
         return any(_stored_report_after(workflow, failure.finished) for workflow in workflows)
-    except BadInput:  # no right to read them, nodes in Argo's database or of no known form
+    except BadInput:  # no right to read them, or nodes in Argo's database
         return False
 
 
 def _stored_report_after(workflow: Json, moment: datetime) -> bool:
-    with reading("Workflow", workflow):
-        for attempts in pod_attempts(workflow):
-            last = attempts[-1]
-            is_stored = last.step == "publish-report" and last.phase == "Succeeded"
-            if is_stored and last.finished and datetime.fromisoformat(last.finished) > moment:
-                return True
+    for attempts in pod_attempts(workflow):
+        last = attempts[-1]
+        is_stored = last.step == "publish-report" and last.phase == "Succeeded"
+        if is_stored and last.finished and datetime.fromisoformat(last.finished) > moment:
+            return True
     return False
 
 

@@ -9,8 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from imagekiln.workflows.client.stages import STAGES, is_finish_step
-from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
+from imagekiln.workflows.client.steps import STAGES, StepFailure, failure_cause, is_finish_step
 
 ATTEMPT_PATTERN = re.compile(r"^(.+)\((\d+)\)$")  # `shard(3:3)(0)` is the first of `shard(3:3)`
 SHARD_PATTERN = re.compile(r"\(\d+:(\d+)\)$")

@@ -11,7 +11,6 @@ from imagekiln.steps.errors import KilnError, StorageRefused
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 from imagekiln.workflows.pod.cause import FailedNodes, find_cause, read_failed_nodes
-from imagekiln.workflows.pod.links import Links, links_from_environment
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
@@ -36,7 +35,8 @@ class WorkflowOutcome:
     `run` is None where it ended before planning finished, and so is `images`, how many were
     planned; `ok` is None where aggregation counted nothing. Of a round of `retry`, both count
     all images of its run, and `others` those that are not ok, by status. `failures` has a line for
-    each failed step, and `cause` is the one that the others follow from.
+    each failed step, and `cause` is the one that the others follow from. `links` are the URLs of
+    the workflow's page, its report and the runbook, if they are known.
     """
 
     workflow: str
@@ -47,7 +47,7 @@ class WorkflowOutcome:
     images: str | None = None
     ok: str | None = None
     others: Mapping[str, int] = field(default_factory=dict)
-    links: Links = field(default_factory=Links)
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:
@@ -101,8 +101,32 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
         images=_count_all(counts) or _output(environment, "IMAGEKILN_IMAGES"),
         ok=_count_ok(counts) or _output(environment, "IMAGEKILN_OK"),
         others={status: images for status, images in counts.items() if status != "ok"},
-        links=links_from_environment(environment, workflow, planned=run is not None),
+        links=_read_links(environment, workflow, planned=run is not None),
     )
+
+
+def _read_links(environment: Mapping[str, str], workflow: str, *, planned: bool) -> dict[str, str]:
+    """The links of a workflow, NAMESPACE/NAME. A run that was not planned has no report."""
+    argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
+    node = environment.get("IMAGEKILN_REPORT_NODE", "")
+    links: dict[str, str] = {}
+    if argo:
+        links["Workflow"] = f"{argo}/workflows/{workflow}"
+    if argo and node and planned:
+        namespace, _, name = workflow.partition("/")
+        place = f"{namespace}/workflows/{name}/{name}-{_fnv1a(f'{name}.{node}')}"
+        links["Report"] = f"{argo}/artifact-files/{place}/outputs/report/index.html"
+    if runbook := environment.get("IMAGEKILN_RUNBOOK_URL", "").strip():
+        links["Runbook"] = runbook
+    return links
+
+
+def _fnv1a(text: str) -> int:
+    """The hash by which Argo names a node: FNV-1a of 32 bits."""
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
 
 
 def _count_all(counts: Mapping[str, int]) -> str | None:

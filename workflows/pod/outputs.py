@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ClusterSettings
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
@@ -15,11 +15,6 @@ from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.pod.artifact_store import (
-    TEMPLATE_FILE,
-    read_artifact_store,
-    require_answer,
-)
 from imagekiln.workflows.templates.child_workflows import split_pods
 
 COPYING_THREADS = 8
@@ -68,10 +63,10 @@ def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
     write_parameters(folder, {"ok": str(summary.ok)})
 
 
-def leave_report(folder: Path, run: str | None, template_file: Path = TEMPLATE_FILE) -> str:
+def leave_report(folder: Path, run: str | None) -> str:
     """Leave the report of a run in `folder` for Argo, and give a sentence on what was done.
 
-    Raises TryAgain where Argo's artifact store or the dataset's does not answer.
+    Raises TryAgain if the dataset's store does not answer.
     """
     if run is None:
         return "Nothing was planned, so there is no report."
@@ -80,17 +75,8 @@ def leave_report(folder: Path, run: str | None, template_file: Path = TEMPLATE_F
     if not store.exists(REPORT_KEY):
         return f"{run}: has no report, since it was not aggregated."
 
-    page = store.uri_of(REPORT_KEY)
-    artifact_store = read_artifact_store(template_file)
-    if artifact_store is None:
-        copy_report(folder, store)
-        return f"Argo keeps a copy of {page}."
-    try:
-        require_answer(artifact_store)
-    except TryAgain as error:
-        raise TryAgain(f"{error} Argo's page lacks the report, which is {page}.") from error
     copy_report(folder, store)
-    return f"Argo keeps a copy of {page} in {artifact_store.url}."
+    return f"Argo keeps a copy of {store.uri_of(REPORT_KEY)}."
 
 
 def copy_report(folder: Path, store: Store) -> None:

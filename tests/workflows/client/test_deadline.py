@@ -10,7 +10,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.client.deadline import forecast
-from imagekiln.workflows.client.schedules import schedule
+from imagekiln.workflows.client.schedules import create
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from tests.jobs import job as planned_job
@@ -81,7 +81,7 @@ def test_job_that_cannot_end_in_time_is_refused_with_the_numbers_to_set(
     with pytest.raises(BadInput, match=f"(?i){numbers}"):
         submit(late, argo=argo)
     with pytest.raises(BadInput, match=f"(?i){numbers}"):
-        schedule(late, "30 1 * * *", argo=argo)
+        create(late, "30 1 * * *", argo=argo)
     assert not argo.objects
 
 

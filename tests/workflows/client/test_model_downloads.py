@@ -15,7 +15,7 @@ from imagekiln.workflows.client.model_downloads import (
     explain_small_disk,
     list_downloads,
 )
-from imagekiln.workflows.client.schedules import schedule
+from imagekiln.workflows.client.schedules import create
 from imagekiln.workflows.profiles.loader import load_profile
 from tests.hub import MODEL, REVISION, serving_model
 from tests.workflows.client.postcards import NAMESPACE, postcards
@@ -109,7 +109,7 @@ def test_job_whose_model_does_not_fit_is_not_submitted(
 def test_submitting_and_scheduling_say_what_is_downloaded(argo: Memory) -> None:
     said: list[str] = []
     submit(FLUX, argo=argo, report=said.append)
-    schedule(FLUX, "30 1 * * *", argo=argo, report=said.append)
+    create(FLUX, "30 1 * * *", argo=argo, report=said.append)
     assert said.count(describe_download(FLUX, replace(WEIGHTS, size=None))) == 2
 
 

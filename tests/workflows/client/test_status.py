@@ -2,15 +2,14 @@
 
 import base64
 import json
-import time
 import zlib
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.cli.status import status_line, status_text
-from imagekiln.workflows.client.status import PodCounts, read_available_status, read_status
-from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.status import PodCounts, read_status
+from imagekiln.workflows.client.steps import StepFailure
 from imagekiln.workflows.client.waits import UNFIT_CAUSES
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
@@ -112,9 +111,7 @@ def test_result_has_what_the_run_took_once_for_all_attempts_at_aggregating_it(la
     assert "\nTook:    2.5 device-hours (drawing 2, loading 0.5), cost 6.25" in text
 
 
-@pytest.mark.parametrize(
-    "figures", ["", "{{outputs}}", "[]", '{"drawing": "1"}', '{"drawing": NaN}', '{"cost": 0}']
-)
+@pytest.mark.parametrize("figures", ["", "{{outputs}}", '{"cost": 0}'])
 def test_figures_that_say_nothing_are_omitted(figures: str) -> None:
     status = read_status(workflow(plan(90, 3), aggregate(0, figures), phase="Succeeded"))
     assert "Took" not in status_text(status)
@@ -238,15 +235,12 @@ def step(name: str, phase: str = "Running", **more: object) -> Json:
         ([], "plan"),
         ([step("rewrite")], "rewrite"),
         ([step("fetch-language-model")], "rewrite"),
-        ([step("rewrite", "Succeeded"), step("plan")], "plan"),
         ([step("plan")], "plan"),
         ([plan(60, 2)], "generate"),
         ([plan(60, 2), step("fetch")], "fetch"),
         ([plan(60, 2), *shard(0, pod("Running"))], "generate"),
-        ([plan(60, 2), step("further-one")], "generate"),
         ([plan(60, 2), *shard(0, pod("Succeeded")), step("aggregate")], "aggregate"),
         ([plan(60, 2), step("aggregate", "Succeeded"), step("report")], "report"),
-        ([plan(60, 2), step("aggregate", "Succeeded"), step("publish-report")], "report"),
     ],
 )
 def test_stage_is_the_furthest_that_has_begun(nodes: list[Json], stage: str) -> None:
@@ -387,15 +381,6 @@ def test_canary_that_ended_before_argo_read_its_progress_counts_as_the_job_says(
     assert (status.made, status.rate, status.seconds_left) == (24, None, None)
 
 
-def test_job_of_a_stranger_takes_no_time_to_look_through() -> None:
-    parent = workflow(plan(300, 3, canary="1"), *shard(0, pod("Succeeded", "1/1")))
-    text = "- a\n" * 200_000  # as YAML, it takes half a minute
-    spec = {"arguments": {"parameters": [{"name": "job", "value": text}]}}
-    started = time.process_time()
-    assert read_status(parent | {"spec": spec}).made == 1
-    assert time.process_time() - started < 2
-
-
 def test_pods_and_images_are_those_of_the_stage_at_hand() -> None:
     canary = shard(0, pod("Succeeded", "24/24"))
     drawing = [
@@ -427,34 +412,3 @@ def test_compressed_nodes_are_read() -> None:
 def test_nodes_in_argos_database_need_argos_server() -> None:
     with pytest.raises(BadInput, match="Set ARGO_SERVER"):
         read_status(workflow(offloadNodeStatusVersion="fnv:1"))
-
-
-def compressed(nodes: bytes) -> str:
-    """Nodes as Argo compresses them."""
-    return base64.b64encode(zlib.compress(nodes, wbits=31)).decode()
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {"nodes": {"p": {"type": "Pod", "id": "p", "templateName": "plan", "phase": "Succeeded",
-                         "outputs": {"parameters": [{"name": "images", "value": "many"}]}}}},
-        {"nodes": {"s": {"type": "Pod", "id": "s", "templateName": "generate", "progress": "x"}}},
-        {"nodes": {"n": {"type": "Retry", "id": "n", "children": 7}}},
-        {"nodes": {"n": {}}},
-        {"nodes": [1]},
-        {"compressedNodes": "AAAA"},
-        {"compressedNodes": compressed(b"{}" + b" " * 2**21)},
-        {"compressedNodes": compressed(b'{"n": {"type": "DAG", "a": [' + b"{}," * 2**9 + b"{}]}}")},
-    ],
-    ids=["images", "progress", "children", "no type", "list", "no gzip", "swelling", "parts"],
-)  # fmt: skip
-def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
-    monkeypatch: pytest.MonkeyPatch, state: Json
-) -> None:
-    monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_BYTES", 2**20)
-    monkeypatch.setattr("imagekiln.workflows.client.nodes.MAX_NODES_PARTS", 2**9)
-    odd = workflow() | {"status": {"phase": "Running", **state}}
-    with pytest.raises(BadInput, match=r"^Workflow postcards-1: is not as Argo writes it\."):
-        read_status(odd)
-    assert read_available_status(odd).phase == "Running"

@@ -4,7 +4,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.terms import budget_error
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.links import Links
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
 
@@ -87,62 +86,13 @@ def test_default_body_is_a_chat_message() -> None:
     assert bodies == [{"text": text}]
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, 307])
 def test_redirect_is_not_followed_and_no_message_called_posted(status: int) -> None:
     with _webhook(status, 200) as (url, bodies):
         result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert result.exit_code == 0
     assert len(bodies) == 1
-    assert f"the webhook answered {status} (it redirects: give the URL" in result.output
-
-
-@contextmanager
-def _endless_webhook(head: bytes, piece: bytes) -> Iterator[str]:
-    """A server whose answers to this head have no end, until its client goes away."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.wfile.write(head)
-            with suppress(ConnectionError):
-                while not ended.wait(0.01):
-                    self.wfile.write(piece)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    ended = threading.Event()
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/hook"
-        ended.set()
-        server.shutdown()
-
-
-@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX-Endless: ", b"HTTP/1.1 400 No\r\n\r\n"])
-def test_webhook_that_never_ends_its_answer_is_left(
-    head: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.workflows.pod.webhook.MOST_SECONDS", 0.3)
-    with _endless_webhook(head, b"x") as url:
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "the webhook took too long to answer" in result.output
-
-
-def test_message_that_was_taken_is_posted_whatever_becomes_of_the_answer() -> None:
-    with _endless_webhook(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"x") as url:
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "notified" not in result.output
-
-
-def test_what_comes_with_a_redirect_is_left_unread() -> None:
-    head = b"HTTP/1.1 307 Elsewhere\r\nLocation: /\r\n\r\n"
-    with _endless_webhook(head, b"x" * 1000) as url:
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "the webhook answered 307" in result.output
+    assert f"the webhook answered {status}. " in result.output
 
 
 def test_body_is_a_template_whose_texts_are_filled_in() -> None:
@@ -191,7 +141,7 @@ def test_incident_of_a_run_is_closed_by_whatever_workflow_ends_it_well() -> None
 
 def test_buttons_lead_to_the_pages_that_are_known() -> None:
     teams, pagerduty, *_ = _example_bodies()
-    links = Links("https://argo.example.com/w", runbook="https://wiki.example.com/r")
+    links = {"Workflow": "https://argo.example.com/w", "Runbook": "https://wiki.example.com/r"}
     outcome = replace(OUTCOME, links=links)
     actions = _filled(teams, outcome)["attachments"][0]["content"]["actions"]
     urls = ["https://argo.example.com/w", "https://wiki.example.com/r"]
@@ -326,21 +276,14 @@ def test_rejected_outcome_changes_nothing_and_says_why() -> None:
     with _webhook(400, answer=b"no_text") as (url, _):
         result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert result.exit_code == 0
-    assert "Nobody was notified: the webhook answered 400 (no_text)." in result.stderr
+    assert "Nobody was notified: the webhook answered 400." in result.stderr
     assert "Correct Secret imagekiln-webhook." in result.stderr
-
-
-def test_answer_that_repeats_the_url_is_not_shown() -> None:
-    with _webhook(404, answer=b"no such page: /hook") as (url, _):
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert "the webhook answered 404. " in result.stderr
 
 
 @pytest.mark.parametrize(
     "url",
     [
         "file:///etc/passwd",
-        "http://",
         "https://[secret",
         "http://secret:port/",
         f"http://{'secret' * 11}/",
