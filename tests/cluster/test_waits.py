@@ -68,7 +68,7 @@ def wait_for_line(*texts: str) -> None:
     """Wait until a line of `list` has all of these. It says what Argo says, not what events do."""
 
     def look() -> bool:
-        lines = shell("list", "--namespace", kube.NAMESPACE).stdout.splitlines()
+        lines = shell("workflows", "--namespace", kube.NAMESPACE).stdout.splitlines()
         return any(all(text in line for text in texts) for line in lines)
 
     kube.wait_until(WAIT_SECONDS, f"a line with {texts}", look)

@@ -15,11 +15,8 @@ prompts: s3://prompts/postcards/*.parquet
 output: s3://datasets/postcards
 model: {id: "bundled:shapes", dtype: float32}
 """
-SCHEDULE = ("schedule", "job.yaml", "--cron", "30 1 * * *", "--timezone", "Europe/Berlin")
-VERBS = {
-    "submit", "watch", "wait", "result", "list", "stop", "resubmit", "apply",
-    "schedule", "schedules", "suspend", "resume", "unschedule", "backfill",
-}  # fmt: skip
+SCHEDULE = ("schedule", "create", "job.yaml", "--cron", "30 1 * * *", "--timezone", "Europe/Berlin")
+VERBS = {"submit", "watch", "workflows", "stop", "resubmit", "apply", "schedule"}
 ENDS = {"resubmit": "Failed", "stop": "Running"}  # of the workflow; the others find it well
 
 

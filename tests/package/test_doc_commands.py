@@ -22,7 +22,7 @@ DOCKERFILE = re.compile(r"docker build --file (\S+)")
 # Commands that a machine without a cluster and a GPU runs in a second.
 LOCAL = {
     "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
-    "reproduce", "diff", "gc", "schema", "manifests", "render", "preview", "simulate",
+    "reproduce", "diff", "gc", "schema", "manifests", "render", "preview",
 }  # fmt: skip
 # Processes that load torch again, a file that `tune` measures, a whole page: other tests have them.
 ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20|published\.yaml")
@@ -30,8 +30,22 @@ ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20|published\.yaml")
 
 def help_commands() -> list[list[str]]:
     """Those of the commands' help."""
-    texts = [command.epilog or "" for command in main.commands.values()]
-    return [words for text in texts for words in commands(text)]
+    found = [*main.commands.values()]
+    found += [
+        each
+        for group in found
+        if isinstance(group, click.Group)
+        for each in group.commands.values()
+    ]
+    return [words for command in found for words in commands(command.epilog or "")]
+
+
+def find_command(words: list[str]) -> tuple[click.Command | None, list[str]]:
+    """The command that these words call, also one of a group, and the words after it."""
+    command = main.commands.get(words[0])
+    if isinstance(command, click.Group) and len(words) > 1 and words[1] in command.commands:
+        return command.commands[words[1]], words[2:]
+    return command, words[1:]
 
 
 def mentioned_commands() -> list[list[str]]:
@@ -53,9 +67,10 @@ def options(command: click.Command) -> set[str]:
 
 @pytest.mark.parametrize("words", [*shown_commands(), *help_commands()], ids=" ".join)
 def test_shown_command_is_one(words: list[str]) -> None:
-    command = main.commands[words[0]]
-    assert {word for word in words[1:] if word.startswith("-")} <= options(command)
-    assert isinstance(command.make_context(words[0], words[1:]), click.Context)
+    command, rest = find_command(words)
+    assert command is not None
+    assert {word for word in rest if word.startswith("-")} <= options(command)
+    assert isinstance(command.make_context(words[0], rest), click.Context)
 
 
 def test_mentioned_commands_and_their_options_are_there() -> None:
@@ -63,8 +78,8 @@ def test_mentioned_commands_and_their_options_are_there() -> None:
     for words in mentioned_commands():
         if words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
             continue  # of all commands: imagekiln --help, imagekiln COMMAND --help
-        command = main.commands.get(words[0])
-        names = {word for word in words[1:] if word.startswith("-") and "{" not in word}
+        command, rest = find_command(words)
+        names = {word for word in rest if word.startswith("-") and "{" not in word}
         if command is None or not names <= options(command):
             mistakes.append(" ".join(words))
     assert mistakes == []

@@ -3,11 +3,12 @@
 import os
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import cloup
 
-from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.sanitize import redact_secrets
@@ -164,3 +165,15 @@ def _note_ignored_variables() -> None:
 def main() -> None:
     """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()
+    _require_hub_url()
+
+
+def _require_hub_url() -> None:
+    """Raise BadInput for an HF_ENDPOINT with which diffusers cannot be imported."""
+    try:
+        parts = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+        _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadInput(
+            "HF_ENDPOINT: is not the URL of a hub. Write https://host, or unset it."
+        ) from error

@@ -24,7 +24,7 @@ def test_comments_change_nothing() -> None:
     template = build_workflow_template(load_profile("gpu"), NAMESPACE)
     text = to_yaml_documents([template])
     assert yaml.safe_load(text) == template
-    assert "# Exit codes 2 and 3 are final." in text
+    assert "# Exit codes 2 and 3 are final; 75 is retried." in text
 
 
 def test_texts_of_users_get_no_comments() -> None:
