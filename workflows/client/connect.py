@@ -1,14 +1,16 @@
 """The cluster that commands talk to, and the next commands that messages name."""
 
 import os
+from typing import TYPE_CHECKING
 
-from imagekiln.workflows.client.api import ArgoApi
+if TYPE_CHECKING:  # all commands read this module, and start fast
+    from imagekiln.workflows.client.api import ArgoApi
 
 DEFAULT_NAMESPACE = "imagekiln"
 NAMESPACE_VARIABLE = "IMAGEKILN_NAMESPACE"
 
 
-def connect(server: str | None = None, context: str | None = None) -> ArgoApi:
+def connect(server: str | None = None, context: str | None = None) -> "ArgoApi":
     """The Argo server that the caller or ARGO_SERVER names, or else the Kubernetes API.
 
     A context of kubeconfig means the Kubernetes API, whatever ARGO_SERVER says. Raises BadInput.
