@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+# How Chromium calls a request that ended with its page, or before its answer.
+CUT_OFF = ("net::ERR_ABORTED", "net::ERR_EMPTY_RESPONSE")
 FROM_US, TO_US = 3, 4  # the descriptors that Chromium reads from and writes to
 WAIT = """new Promise((resolve, reject) => {
   const start = Date.now();
@@ -99,9 +101,23 @@ class Tab:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def complaints(self) -> list[str]:
-        """Errors of scripts, and what the browser logged, such as breaches of its policy."""
+        """Errors of scripts, and what the browser logged, such as breaches of its policy.
+
+        Without requests that a reload cut off: they fail although nothing is wrong.
+        """
         names = ("Runtime.exceptionThrown", "Log.entryAdded")
-        return [json.dumps(event) for event in self.events if event.get("method") in names]
+        canceled = {
+            event["params"]["requestId"]
+            for event in self.events
+            if event.get("method") == "Network.loadingFailed"
+            and event["params"]["errorText"] in CUT_OFF
+        }
+        return [
+            json.dumps(event)
+            for event in self.events
+            if event.get("method") in names
+            and event["params"].get("entry", {}).get("networkRequestId") not in canceled
+        ]
 
     def _load(self, method: str, **parameters: object) -> None:
         # A script that runs while the page is being replaced ends by an error.

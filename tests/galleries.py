@@ -156,14 +156,10 @@ def serving(uri: str) -> Iterator[Client]:
 class FileRequest(http.server.SimpleHTTPRequestHandler):
     """A web server over a folder that sends parts of files, as object stores do."""
 
-    sends_parts = True
-
     def do_GET(self) -> None:
-        assert isinstance(self.server, FileServer)
-        self.server.asked.append(self.path)
         part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         path = Path(self.translate_path(self.path))
-        if part is None or not self.sends_parts or not path.is_file():
+        if part is None or not path.is_file():
             super().do_GET()
             return
         content = path.read_bytes()[int(part[1]) : int(part[2]) + 1]
@@ -176,18 +172,8 @@ class FileRequest(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-class PlainFileRequest(FileRequest):
-    """One that sends files whole, as Python's own does."""
-
-    sends_parts = False
-
-
 class FileServer(http.server.ThreadingHTTPServer):
-    """A web server over a folder. `asked` are the paths of all requests."""
-
-    def __init__(self, folder: Path, handler: type[FileRequest]) -> None:
-        super().__init__(("127.0.0.1", 0), partial(handler, directory=str(folder)))
-        self.asked: list[str] = []
+    """A web server over a folder."""
 
     @property
     def url(self) -> str:
@@ -197,7 +183,8 @@ class FileServer(http.server.ThreadingHTTPServer):
 @contextmanager
 def serving_files(folder: Path, handler: type[FileRequest] = FileRequest) -> Iterator[FileServer]:
     """A web server over a folder while the block runs."""
-    with FileServer(folder, handler) as server:
+    request = partial(handler, directory=str(folder))
+    with FileServer(("127.0.0.1", 0), request) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

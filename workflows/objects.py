@@ -1,28 +1,9 @@
-"""Kubernetes objects as plain values, any of whose fields may be absent at any depth, or odd."""
+"""Kubernetes objects as plain values, any of whose fields may be absent at any depth."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import cast
 
-from imagekiln.steps.errors import BadInput
-
 Json = dict[str, object]
-# What reading an object raises that has not the types which its kind has.
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
-
-@contextmanager
-def reading(kind: str, value: Json) -> Iterator[None]:
-    """Raise BadInput where an object, which somebody else may have written, cannot be read."""
-    try:
-        yield
-    except UNREADABLE as error:
-        metadata = value.get("metadata")
-        name = metadata.get("name") if isinstance(metadata, dict) else None
-        raise BadInput(
-            f"{kind} {name or 'without a name'}: is not as Argo writes it. See what wrote it, and "
-            "delete it with kubectl."
-        ) from error
 
 
 def object_metadata(manifest: Json) -> Json:

@@ -1,15 +1,15 @@
 """A gallery: the runs, their index, and what the page asks of both."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
-from imagekiln.steps.gallery.columns import ColumnKind, IndexColumn
+from imagekiln.steps.gallery.columns import ColumnKind
 from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import GalleryIndex, IndexProgress
-from imagekiln.steps.gallery.nights import NightFigures, read_nights
+from imagekiln.steps.gallery.index import GalleryIndex
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
@@ -23,6 +23,7 @@ from imagekiln.steps.gallery.queries import (
     mean_by_run,
 )
 from imagekiln.steps.gallery.runs import GalleryRuns, find_gallery_runs
+from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 from imagekiln.steps.runs.image import STATUSES
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.local import temporary_folder
@@ -65,6 +66,23 @@ class GalleryState:
 
 
 @dataclass(frozen=True, slots=True)
+class NightFigures:
+    """A run in the trends. `rate` is in images that are ok per device-hour, `mean` of a column."""
+
+    run_id: str
+    job: str
+    state: str
+    created_at: datetime
+    images: int
+    ok: int | None
+    rate: float | None
+    elapsed_seconds: float | None
+    device_hours: float | None
+    cost: float | None
+    mean: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ImageDetails:
     """An image with its row, and the images that look most like it."""
 
@@ -82,11 +100,29 @@ class Gallery:
         self._index = index
         self._images = GalleryImages(runs)
         self._queries = BoundedSemaphore(QUERIES)
-        self._nights = SingleFlightCache[int, list[NightFigures]](lambda _: read_nights(runs), 1)
+        self._nights = SingleFlightCache[int, list[NightFigures]](lambda _: _read_nights(runs), 1)
 
     def state(self) -> GalleryState:
         """What there is to choose from."""
-        return describe_choices(self._runs, self._index.columns, self._index.progress)
+        runs, progress = self._runs, self._index.progress
+        plans = [run.run.plan for run in runs.runs]
+        flags = dict.fromkeys(flag for plan in plans for flag in plan.job.marking_gates)
+        scores = dict.fromkeys(score for plan in plans for score in plan.job.scores)
+        return GalleryState(
+            uri=runs.uri,
+            runs=tuple(RunChoice(run.run_id, sum(run.source.shard_images)) for run in runs.runs),
+            columns=tuple(
+                ColumnChoice(column.name, column.kind, OPERATORS[column.kind])
+                for column in self._index.columns.values()
+            ),
+            statuses=STATUSES,
+            flags=tuple(flags),
+            scores=tuple(scores),
+            images=progress.images,
+            indexed=progress.indexed,
+            is_complete=progress.is_complete,
+            problems=tuple(progress.problems),
+        )
 
     def wait(self) -> GalleryState:
         """What there is to choose from, once all is indexed that can be."""
@@ -134,27 +170,27 @@ class Gallery:
         return [replace(night, mean=means.get(night.run_id)) for night in nights]
 
 
-def describe_choices(
-    runs: GalleryRuns, columns: Mapping[str, IndexColumn], progress: IndexProgress
-) -> GalleryState:
-    """What a page of these runs and columns offers."""
-    plans = [run.run.plan for run in runs.runs]
-    flags = dict.fromkeys(flag for plan in plans for flag in plan.job.marking_gates)
-    scores = dict.fromkeys(score for plan in plans for score in plan.job.scores)
-    return GalleryState(
-        uri=runs.uri,
-        runs=tuple(RunChoice(run.run_id, sum(run.source.shard_images)) for run in runs.runs),
-        columns=tuple(
-            ColumnChoice(column.name, column.kind, OPERATORS[column.kind])
-            for column in columns.values()
-        ),
-        statuses=STATUSES,
-        flags=tuple(flags),
-        scores=tuple(scores),
-        images=progress.images,
-        indexed=progress.indexed,
-        is_complete=progress.is_complete,
-        problems=tuple(progress.problems),
+def _read_nights(runs: GalleryRuns) -> list[NightFigures]:
+    """The figures of all runs that have some, oldest first. Raises TryAgain."""
+    oldest_first = [run.run for run in runs.runs[::-1]]
+    return list(map(_night_figures, describe_runs(oldest_first)))
+
+
+def _night_figures(run: RunOverview) -> NightFigures:
+    rate = None
+    if run.ok is not None and run.device_hours:
+        rate = run.ok / run.device_hours
+    return NightFigures(
+        run_id=run.run_id,
+        job=run.job,
+        state=run.state,
+        created_at=run.created_at,
+        images=run.images,
+        ok=run.ok,
+        rate=rate,
+        elapsed_seconds=run.elapsed_seconds,
+        device_hours=run.device_hours,
+        cost=run.cost,
     )
 
 

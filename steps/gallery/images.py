@@ -65,7 +65,7 @@ class GalleryImages:
             run=run.run_id,
             image_id=image_id,
             status=str(row["status"]),
-            values=format_row(row),
+            values=_format_row(row),
             command=format_command("reproduce", run.run.store.uri, image_id),
         )
 
@@ -123,7 +123,7 @@ class GalleryImages:
         return read_manifest_columns(run.run.store, number, images, LOCATION_COLUMNS)
 
 
-def format_row(row: Mapping[str, object]) -> dict[str, str | None]:
+def _format_row(row: Mapping[str, object]) -> dict[str, str | None]:
     """The values of a manifest's row as text, cut where they are very long."""
     return {
         name: None if value is None else truncate_text(_format_value(value), MAX_VALUE_CHARS)

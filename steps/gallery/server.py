@@ -5,24 +5,29 @@ rebinding), since hosts must be addresses or names of ours; not by requests of i
 request reaches storage: it names a run of the gallery and an image of its manifest, or nothing.
 """
 
+import base64
+import hashlib
 import ipaddress
+import re
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.answers import Reply, answer, refuse
 from imagekiln.steps.gallery.gallery import Gallery, open_gallery
-from imagekiln.steps.gallery.page import load_page
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import Stopped
 
 IDLE_SECONDS = 60.0
 MAX_QUERY_CHARS = 16_384
+INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 OWN_SITES = ("same-origin", "none")
 COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -31,6 +36,39 @@ COMMON_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page, and the policy that lets it run its own script and nothing else."""
+
+    content: bytes
+    policy: str
+
+
+def load_page() -> Page:
+    """The page of this package, with the hashes of its script and its style in the policy."""
+    text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    directives = [
+        "default-src 'none'",
+        f"script-src {_source_hashes(text, 'script')}",
+        f"style-src {_source_hashes(text, 'style')}",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+    return Page(text.encode(), "; ".join(directives))
+
+
+def _source_hashes(text: str, tag: str) -> str:
+    digests = (
+        hashlib.sha256(content.encode()).digest()
+        for name, content in INLINE_PATTERN.findall(text)
+        if name == tag
+    )
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
 def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None]) -> None:
@@ -63,7 +101,7 @@ class GalleryServer(ThreadingHTTPServer):
         """Listen. Raises BadInput where the port cannot be used, or the host is not this one."""
         self.gallery = gallery
         self.host = host
-        self.page = load_page("served")
+        self.page = load_page()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), GalleryRequest)

@@ -257,7 +257,7 @@ OPERATIONS: dict[str, Operation] = {
     "imagekiln-submitter: get workflows": _on_stored(
         "Workflow", lambda account, _, name: client.get_status(name, kube.NAMESPACE, account.argo)
     ),
-    "imagekiln-submitter: list workflows": lambda account: client.list_workflows(
+    "imagekiln-submitter: list workflows": lambda account: client.workflows(
         kube.NAMESPACE, account.argo
     ),
     "imagekiln-submitter: patch workflows": _on_stored(

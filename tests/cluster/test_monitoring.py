@@ -25,7 +25,7 @@ import yaml
 
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.schedules import resume, schedule, suspend
+from imagekiln.workflows.client.schedules import create, pause, resume
 from imagekiln.workflows.client.stopping import stop
 from tests.cluster import jobs, kube
 from tests.cluster.controller_metrics import read_controller_metrics
@@ -175,7 +175,7 @@ def healthy_night(cluster: Cluster, argo: ArgoApi) -> None:
     job = jobs.job(name=HEALTHY, run_id=None, shard={"images": 12})
     with _scheduled(job, argo) as cron:
         workflow = wait_for_firing(cron, argo)
-        suspend(cron, kube.NAMESPACE, argo)
+        pause(cron, kube.NAMESPACE, argo)
         wait_for_success(workflow, argo)
         started = f'imagekiln:schedule_last_start:timestamp_seconds{{job="{job.name}"}}'
         overdue = f"time() - {started} > {HEALTHY_SECONDS + 6 * MINUTE}"  # NightLate would fire
@@ -215,7 +215,7 @@ def waiting_night(cluster: Cluster, argo: ArgoApi) -> None:
     job = job_with_profile(cluster.folder, "nowhere", settings, name=LATE, run_id=None)
     with _scheduled(job, argo) as cron:
         workflow = wait_for_firing(cron, argo)
-        suspend(cron, kube.NAMESPACE, argo)
+        pause(cron, kube.NAMESPACE, argo)
         cluster.wait_for_alert("ImagekilnNightLate", job=job.name)
         cluster.wait_for_alert("ImagekilnPodsPending")
         cluster.wait_for_alert("ImagekilnNightMissed", job=job.name)
@@ -330,7 +330,7 @@ def _job_with_failures() -> Job:
 @contextmanager
 def _scheduled(job: Job, argo: ArgoApi) -> Iterator[str]:
     """The schedule of a job for every minute, deleted at the end with all that it has started."""
-    cron = schedule(job, EVERY_MINUTE, argo=argo)
+    cron = create(job, EVERY_MINUTE, argo=argo)
     try:
         yield cron
     finally:

@@ -8,7 +8,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import resubmit, submit
-from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend, unschedule
+from imagekiln.workflows.client.schedules import backfill, create, delete, pause, resume
 from imagekiln.workflows.objects import object_metadata
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import wait_for_end, wait_for_firing, wait_for_success
@@ -18,13 +18,13 @@ DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 
 def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
-    cron = schedule(job, "* * * * *", argo=argo)
+    cron = create(job, "* * * * *", argo=argo)
     workflow = wait_for_firing(cron, argo)
-    suspend(cron, kube.NAMESPACE, argo)
+    pause(cron, kube.NAMESPACE, argo)
     run = wait_for_success(workflow, argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.write_times(run)
-    schedule(job, "* * * * *", argo=argo)
+    create(job, "* * * * *", argo=argo)
     assert (
         kube.get_field(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True
     ), "registering resumed it"
@@ -55,9 +55,9 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
         run_id=None,
         output=f"{jobs.BUCKET}/nightly-{datetime.now(UTC):%H%M%S}",
     )
-    cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
-    suspend(cron, kube.NAMESPACE, argo)
-    names = [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)]
+    cron = create(job, "30 1 * * *", "Europe/Berlin", argo)
+    pause(cron, kube.NAMESPACE, argo)
+    names = [each.status.name for each in backfill(job, DAYS[0], DAYS[-1], argo)]
     runs = [wait_for_success(name, argo) for name in names]
     assert [run.rpartition("/")[2] for run in runs] == [
         "nightly-20260301T003000Z", "nightly-20260302T003000Z", "nightly-20260303T003000Z",
@@ -66,7 +66,7 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
         assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(
             jobs.TEXTS[place : place + 2]
         )
-    assert [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)] == names
+    assert [each.status.name for each in backfill(job, DAYS[0], DAYS[-1], argo)] == names
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
@@ -74,15 +74,15 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     job = jobs.job(
         name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}"
     )
-    cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
-    suspend(cron, kube.NAMESPACE, argo)
-    (workflow,) = backfill(job, DAYS[0], DAYS[0], argo)
-    run = wait_for_success(workflow.name, argo)
+    cron = create(job, "30 1 * * *", "Europe/Berlin", argo)
+    pause(cron, kube.NAMESPACE, argo)
+    (first,) = backfill(job, DAYS[0], DAYS[0], argo)
+    run = wait_for_success(first.status.name, argo)
     whole, before = jobs.image_hashes(run), jobs.write_times(run)
     open_store(run).remove(part_key(0, 1))
     jobs.aggregate_incomplete(run)
     (again,) = backfill(job, DAYS[0], DAYS[0], argo, retry=True)
-    assert wait_for_success(again.name, argo) == f"{run}/retry-1"
+    assert wait_for_success(again.status.name, argo) == f"{run}/retry-1"
     assert jobs.image_hashes(run) == whole
     assert len(set(before) - set(jobs.write_times(run))) == 1, (
         "what was lost was written into the run itself"
@@ -93,18 +93,18 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
 
 def test_a_resubmitted_night_is_of_its_schedule_and_outlives_it(server: ArgoServer) -> None:
     job = jobs.job(name=f"tonight-{datetime.now(UTC):%H%M%S}", run_id=None)
-    cron = schedule(job, "* * * * *", argo=server)
+    cron = create(job, "* * * * *", argo=server)
     workflow = wait_for_firing(cron, server)
-    suspend(cron, kube.NAMESPACE, server)
+    pause(cron, kube.NAMESPACE, server)
     server.stop(kube.NAMESPACE, workflow)
     assert wait_for_end(workflow, server).phase == "Failed"
     fired_at = state_of(cron, server)["lastScheduledTime"]
-    schedule(job, "* * * * *", argo=server)
+    create(job, "* * * * *", argo=server)
     assert state_of(cron, server)["lastScheduledTime"] == fired_at
 
     again = resubmit(workflow, kube.NAMESPACE, server).name
     kube.wait_until(60, "it as one that runs", lambda: again in active_workflows(cron, server))
-    unschedule(cron, kube.NAMESPACE, server)
+    delete(cron, kube.NAMESPACE, server)
     run = wait_for_success(again, server)
     assert verify(run).ok == len(jobs.TEXTS)
 

@@ -2,17 +2,17 @@
 
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import apply, submit, wait
+from imagekiln.workflows.client.client import apply, submit, watch
 from imagekiln.workflows.client.status import WorkflowStatus
 from tests.cluster import kube
 
-SECONDS = 900.0
 CRON_LABEL = "workflows.argoproj.io/cron-workflow"
 
 
 def wait_for_end(name: str, argo: ArgoApi) -> WorkflowStatus:
     """A workflow's status once it has ended."""
-    return wait(name, kube.NAMESPACE, SECONDS, argo, every=1)
+    *_, status = watch(name, kube.NAMESPACE, argo, every=1)
+    return status
 
 
 def wait_for_success(name: str, argo: ArgoApi) -> str:

@@ -12,9 +12,9 @@ print(result.uri, result.summary.ok)
 `plan`, `generate` and `aggregate` are the steps of `run`, as a cluster's pods run them. `runs`
 lists the runs under an output; `verify`, `retry`, `reproduce`, `diff` and `gc` work on runs that
 have ended, `dataset` reads their images, and `export` copies them into larger files.
-`imagekiln.cluster` submits jobs to Argo Workflows, `imagekiln.checks` is for quality checks of your
-own, `imagekiln.settings` has the groups of a job's settings, and `imagekiln.results` names what the
-functions return.
+`imagekiln.cluster` submits jobs to Argo Workflows, `imagekiln.schedule` repeats them,
+`imagekiln.checks` is for quality checks of your own, `imagekiln.settings` has the groups of a job's
+settings, and `imagekiln.results` names what the functions return.
 
 Functions that take a job take a `Job`, or the path or URI of its file; functions that take a run
 take the path or URI of its folder. What fails raises a `KilnError`, whose message says what to do.
@@ -27,7 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from imagekiln import checks, cluster, results, settings
+    from imagekiln import checks, cluster, results, schedule, settings
     from imagekiln.local import (
         aggregate,
         dataset,
@@ -95,12 +95,13 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "TryAgain",
     "checks",
     "cluster",
+    "schedule",
     "results",
     "settings",
     "__version__",
 ]
 
-_SUBMODULES = ("checks", "cluster", "results", "settings")
+_SUBMODULES = ("checks", "cluster", "results", "schedule", "settings")
 _SETTINGS = ("Job", "ModelSettings", "RowDefaults", "ClusterSettings")
 _ERRORS = ("KilnError", "BadInput", "Missing", "NotInstalled", "Incomplete", "TryAgain")
 

@@ -9,9 +9,6 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from imagekiln.workflows.cli.streams import secure_streams
-
-        secure_streams()
         from imagekiln.workflows.cli.main import main as run_command
 
         run_command()

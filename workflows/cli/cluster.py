@@ -15,7 +15,7 @@ from imagekiln.workflows.cli.options import (
     format_option,
     job_options,
     namespace_options,
-    workflow_options,
+    object_options,
 )
 from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
 
@@ -151,12 +151,10 @@ def submit(
 ) -> None:
     """Submit a job as a workflow; submitted twice, it runs once."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.following import following, print_silence
-    from imagekiln.workflows.cli.status import print_status, print_until_ended
+    from imagekiln.workflows.cli.status import follow, print_status
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.client import client
-    from imagekiln.workflows.client.connect import connect
-    from imagekiln.workflows.client.next_commands import next_command
+    from imagekiln.workflows.client.connect import connect, next_command
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
     # Mistakes in the job come first, whether or not the cluster can be reached.
@@ -167,97 +165,68 @@ def submit(
     status = client.submit(submitted_job, date, timezone, argo, retry=retry)
     print_status(status, output_format)
     if watched:
-        statuses = client.watch(status.name, status.namespace, argo, report=print_silence)
-        with following("watching", status.name, status.namespace):
-            print_until_ended(statuses, output_format)
+        follow(status.name, status.namespace, argo, output_format)
     elif not status.ended:
         print_note(f"{next_command('watch', status.name, status.namespace)} follows it.")
 
 
-@cloup.command(epilog=examples("imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln"))
-@workflow_options
+@cloup.command(
+    epilog=examples(
+        "imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln",
+        "imagekiln watch shapes-1a2b3c4d5e6f --quiet --format json",
+    )
+)
+@object_options
+@cloup.option("--quiet", is_flag=True, help="Print nothing until the workflow has ended.")
+@cloup.option("--once", is_flag=True, help="Print how it stands, with exit code 75 while it runs.")
 @format_option
 def watch(
-    name: str, namespace: str, server: str | None, context: str | None, output_format: str
-) -> None:
-    """Follow a workflow's progress until it ends.
-
-    Shows pods, images, rate and remaining time. The exit code is that of the workflow: 0, 2 where
-    its input was rejected, else 3. It is 75 where the cluster does not answer at the start, or
-    later for 10 minutes; the workflow goes on.
-    """
-    from imagekiln.workflows.cli.following import following, print_silence
-
-    with following("watching", name, namespace):
-        from imagekiln.workflows.cli.status import print_until_ended
-        from imagekiln.workflows.client import client
-        from imagekiln.workflows.client.connect import connect
-
-        argo = connect(server, context)
-        statuses = client.watch(name, namespace, argo, report=print_silence)
-        print_until_ended(statuses, output_format)
-
-
-@cloup.command(epilog=examples("imagekiln wait shapes-1a2b3c4d5e6f --seconds 28800"))
-@workflow_options
-@cloup.option(
-    "--seconds", type=click.FloatRange(0), help="Give up after this long, with exit code 75."
-)
-@format_option
-def wait(
     name: str,
     namespace: str,
     server: str | None,
     context: str | None,
-    seconds: float | None,
+    quiet: bool,
+    once: bool,
     output_format: str,
 ) -> None:
-    """Wait without output until a workflow ends, with its exit code."""
-    from imagekiln.workflows.cli.following import following
+    """Follow a workflow's progress until it ends.
 
-    with following("waiting", name, namespace):
-        from imagekiln.workflows.cli.status import exit_with_status, print_status
-        from imagekiln.workflows.client import client
-        from imagekiln.workflows.client.connect import connect
-
-        status = client.wait(name, namespace, seconds, connect(server, context))
-    print_status(status, output_format)
-    exit_with_status(status)
-
-
-@cloup.command(epilog=examples("imagekiln result shapes-1a2b3c4d5e6f --format json"))
-@workflow_options
-@format_option
-def result(
-    name: str, namespace: str, server: str | None, context: str | None, output_format: str
-) -> None:
-    """Print how a workflow ended, with its exit code; 75: still running."""
-    from imagekiln.workflows.cli.status import exit_with_status, print_status
+    Shows pods, images, rate and remaining time. The exit code is that of the workflow: 0, 2 if its
+    input was rejected, else 3. It is 75 if the cluster does not answer at the start, or later for
+    10 minutes; the workflow goes on.
+    """
+    from imagekiln.workflows.cli.status import exit_with_status, follow, print_status
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    status = client.result(name, namespace, connect(server, context))
-    print_status(status, output_format)
-    exit_with_status(status)
+    argo = connect(server, context)
+    if once:
+        status = client.get_status(name, namespace, argo)
+        print_status(status, output_format)
+        exit_with_status(status)
+    else:
+        follow(name, namespace, argo, output_format, quiet=quiet)
 
 
-@cloup.command("list", epilog=examples("imagekiln list", "imagekiln list -n images --format json"))
+@cloup.command(
+    epilog=examples("imagekiln workflows", "imagekiln workflows -n images --format json")
+)
 @namespace_options
 @format_option
-def list_(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
+def workflows(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
     """List the workflows of a namespace, newest first."""
-    from imagekiln.workflows.cli.status import nothing_listed, status_table
+    from imagekiln.workflows.cli.status import format_list, status_line
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    statuses = client.list_workflows(namespace, connect(server, context))
-    nothing = nothing_listed("workflows", namespace)
-    print_result(statuses, output_format, lambda statuses: status_table(statuses) or nothing)
+    statuses = client.workflows(namespace, connect(server, context))
+    lines = map(status_line, statuses)
+    print_result(statuses, output_format, lambda _: format_list("workflows", namespace, lines))
 
 
 @cloup.command(epilog=examples("imagekiln logs shapes-1a2b3c4d5e6f --shard 3 --follow"))
-@workflow_options
+@object_options
 @cloup.option("--shard", type=click.IntRange(0), help="Only the pods of this shard.")
 @cloup.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the end.")
 def logs(
@@ -269,21 +238,20 @@ def logs(
     follow: bool,
 ) -> None:
     """Print the logs of a workflow's pods."""
-    from imagekiln.workflows.cli.following import following
+    from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.workflows.cli.status import following
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import logs as pod_logs
+    from imagekiln.workflows.client.connect import connect
 
-    with following("following the logs", name, namespace):
-        from imagekiln.steps.runtime.sanitize import sanitize_line
-        from imagekiln.workflows.cli.terminal import print_text
-        from imagekiln.workflows.client import logs as pod_logs
-        from imagekiln.workflows.client.connect import connect
-
-        argo = connect(server, context)
+    argo = connect(server, context)
+    with following(name, namespace):
         for line in pod_logs.logs(name, namespace, shard, argo, follow=follow):
             print_text(sanitize_line(line))
 
 
 @cloup.command(epilog=examples("imagekiln stop shapes-1a2b3c4d5e6f"))
-@workflow_options
+@object_options
 def stop(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Stop a workflow early; the images it has committed are kept.
 
@@ -291,8 +259,7 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
     """
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import stopping
-    from imagekiln.workflows.client.connect import connect
-    from imagekiln.workflows.client.next_commands import next_command
+    from imagekiln.workflows.client.connect import connect, next_command
 
     resume = f"{next_command('resubmit', name, namespace)} resumes it."
     consequence = {
@@ -308,7 +275,7 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
 
 
 @cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))
-@workflow_options
+@object_options
 @format_option
 def resubmit(
     name: str, namespace: str, server: str | None, context: str | None, output_format: str

@@ -18,7 +18,6 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from imagekiln.steps.plan.step import PlanResult
     from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.pod.request import JobRequest
 
@@ -127,16 +126,11 @@ def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: 
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import print_plan
     from imagekiln.workflows.cli.text import format_run, print_result
-    from imagekiln.workflows.cli.unfinished_text import print_unfinished_run
     from imagekiln.workflows.pod.request import resolve_job
-
-    def print_planned(planned: "PlanResult", workers: int) -> None:
-        print_plan(planned, workers)
-        print_unfinished_run(planned, "run", request)
 
     job = resolve_job(request)
     with open_progress() as progress:
-        result = run_job(job, progress, stop, print_planned, gpus)
+        result = run_job(job, progress, stop, print_plan, gpus)
     print_result(result, output_format, format_run)
 
 

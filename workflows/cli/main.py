@@ -8,24 +8,12 @@ from urllib.parse import urlsplit
 import click
 import cloup
 
-from imagekiln.steps.errors import (
-    BadInput,
-    KilnError,
-    TryAgain,
-)
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.runtime.log_events import empty_log_context
 from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
-from imagekiln.workflows.cli import (
-    cluster,
-    local,
-    maintain,
-    publish,
-    schedules,
-    steps,
-)
-from imagekiln.workflows.cli.streams import OutputLost
+from imagekiln.workflows.cli import cluster, local, maintain, publish, schedules, steps
 from imagekiln.workflows.cli.terminal import print_failure
 
 SECTIONS = (
@@ -48,25 +36,13 @@ SECTIONS = (
             cluster.doctor,
             cluster.submit,
             cluster.watch,
-            cluster.wait,
-            cluster.result,
-            cluster.list_,
+            cluster.workflows,
             cluster.logs,
             cluster.stop,
             cluster.resubmit,
             cluster.apply,
             cluster.render,
-        ),
-    ),
-    cloup.Section(
-        "Schedules",
-        (
             schedules.schedule,
-            schedules.schedules,
-            schedules.suspend,
-            schedules.resume,
-            schedules.unschedule,
-            schedules.backfill,
         ),
     ),
     cloup.Section(
@@ -95,9 +71,15 @@ SECTIONS = (
         ),
     ),
 )
+# Left out of the first help: what few people need, and what pods run.
+RARE = {
+    "tune", "schema", "resubmit", "apply", "render", "diff", "gc", "push",
+    "rewrite", "plan", "generate", "aggregate", "fetch", "outcome", "publish",
+}  # fmt: skip
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug in Imagekiln; 2 input to correct; 3 incomplete; 75 try again."
 )
+ALL_COMMANDS = "All commands: imagekiln --help --all"
 
 
 class KilnGroup(cloup.Group):
@@ -111,10 +93,26 @@ class KilnGroup(cloup.Group):
         except Stopped:
             print_failure("Stopped. Run the same command again to resume.", TryAgain.exit_code)
             sys.exit(TryAgain.exit_code)
-        except OutputLost as lost:
-            if not lost.is_unread:
-                print_failure(str(lost), TryAgain.exit_code)
-            sys.exit(TryAgain.exit_code)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; `--all` counts before and after `--help`."""
+        ctx.meta["all"] = "--all" in args
+        return super().parse_args(ctx, args)
+
+    def list_sections(
+        self, ctx: click.Context, include_default_section: bool = True
+    ) -> list[cloup.Section]:
+        """The commands that a help shows, by purpose: the usual ones, or with `--all` all."""
+        sections = super().list_sections(ctx, include_default_section)
+        if ctx.meta["all"]:
+            return sections
+        return [
+            cloup.Section(
+                section.title,
+                {name: each for name, each in section.commands.items() if name not in RARE},
+            )
+            for section in sections
+        ]
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
@@ -142,28 +140,23 @@ class KilnGroup(cloup.Group):
     cls=KilnGroup,
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EXIT_CODES,
+    epilog=f"{EXIT_CODES}\n\n{ALL_COMMANDS}",
 )
 @cloup.version_option(package_name="imagekiln")
+@cloup.option(
+    "--all",
+    is_flag=True,
+    expose_value=False,
+    help="With --help: show all commands.",
+)
 def main() -> None:
     """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()
-    _refuse_unusable_variables()
+    _require_hub_url()
 
 
-def _refuse_unusable_variables() -> None:
-    """Raise BadInput for what no client of S3 or of the hub, which diffusers imports, can bear.
-
-    Values are in no message: they may be secrets.
-    """
-    for name, value in os.environ.items():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            if name.startswith("AWS_"):
-                raise BadInput(
-                    f"{name}: contains bytes that are not UTF-8. Set it again."
-                ) from error
+def _require_hub_url() -> None:
+    """Raise BadInput for an HF_ENDPOINT with which diffusers cannot be imported."""
     try:
         parts = urlsplit(os.environ.get("HF_ENDPOINT", ""))
         _ = parts.hostname, parts.port

@@ -13,7 +13,7 @@ from imagekiln.workflows.cli.options import (
     output_argument,
     run_argument,
 )
-from imagekiln.workflows.cli.terminal import print_note, print_text
+from imagekiln.workflows.cli.terminal import print_note
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -44,9 +44,9 @@ def verify(run: str, output_format: str) -> None:
     Exits with 3 where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import format_verification, print_result
+    from imagekiln.workflows.cli.text import print_result
 
-    print_result(verify_run(run), output_format, format_verification)
+    print_result(verify_run(run), output_format)
 
 
 @cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))
@@ -97,10 +97,10 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
     """
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
-    from imagekiln.workflows.cli.text import format_reproduction, print_result
+    from imagekiln.workflows.cli.text import print_result
 
     result = reproduce_image(run, image_id, to, report=print_note)
-    print_result(result, output_format, format_reproduction)
+    print_result(result, output_format)
     if not result.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)
 
@@ -118,9 +118,9 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
 def diff(first: str, second: str, to: str, output_format: str) -> None:
     """Compare two runs of the same prompts, with a page of image pairs."""
     from imagekiln.steps.maintain.diff import diff as diff_runs
-    from imagekiln.workflows.cli.text import format_diff, print_result
+    from imagekiln.workflows.cli.text import print_result
 
-    print_result(diff_runs(first, second, to), output_format, format_diff)
+    print_result(diff_runs(first, second, to), output_format)
 
 
 @cloup.command(epilog=examples("imagekiln gc images", "imagekiln gc s3://bucket/images --remove"))
@@ -144,10 +144,7 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
 
 
 @cloup.command(
-    epilog=examples(
-        "imagekiln gallery images",
-        "imagekiln gallery s3://bucket/images --static s3://bucket/images/gallery",
-    )
+    epilog=examples("imagekiln gallery images", "imagekiln gallery s3://bucket/images --port 0")
 )
 @output_argument
 @cloup.option(
@@ -163,29 +160,13 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
     show_default=True,
     help="The address to serve at. Any other than this one lets others see the images.",
 )
-@cloup.option(
-    "--static",
-    "target",
-    metavar="FOLDER",
-    type=PATH_OR_URI,
-    help="Write files that any web server shows to this path or URI, in place of serving.",
-)
-def gallery(folder: str, port: int, host: str, target: str | None) -> None:
+def gallery(folder: str, port: int, host: str) -> None:
     """Show the images of runs in a browser, and trends over nights.
 
     The page searches prompts, filters by any column and sorts by any number. OUTPUT may also be one
     run. Until Ctrl-C, the page is served to this machine, from an index of the manifests in TMPDIR:
-    a gigabyte for ten million images. With --static, it is written as files, with thumbnails, of at
-    most a million images.
+    a gigabyte for ten million images.
     """
     from imagekiln.steps.gallery.server import serve_gallery
-    from imagekiln.steps.gallery.static_gallery import write_static_gallery
-    from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_static_gallery
 
-    if target is None:
-        serve_gallery(folder, host, port, print_note)
-        return
-    with open_progress() as progress:
-        written = write_static_gallery(folder, target, progress)
-    print_text(format_static_gallery(written))
+    serve_gallery(folder, host, port, print_note)

@@ -6,9 +6,8 @@ from typing import ParamSpec
 
 import click
 import cloup
-from click.core import ParameterSource
 
-from imagekiln.workflows.client.next_commands import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
+from imagekiln.workflows.client.connect import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
 
 P = ParamSpec("P")
 
@@ -155,43 +154,19 @@ def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
     return option(connection_options(command))
 
 
-def workflow_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the name of a workflow on a cluster, also as NAMESPACE/NAME."""
-    argument = cloup.argument(
-        "name", metavar="NAME", help="The workflow's name, or NAMESPACE/NAME."
-    )
-    return argument(namespace_options(_split_name(command)))
+def object_options(command: Callable[P, None]) -> Callable[P, None]:
+    """Take the name of a workflow or a schedule on a cluster, also as NAMESPACE/NAME.
 
-
-def schedule_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the name of a schedule on a cluster, also as NAMESPACE/NAME."""
-    argument = cloup.argument(
-        "name", metavar="NAME", help="The schedule's name, or NAMESPACE/NAME."
-    )
-    return argument(namespace_options(_split_name(command)))
-
-
-def _split_name(command: Callable[P, None]) -> Callable[P, None]:
-    """Read a name as lists and `watch` print it: its namespace replaces that of the environment.
-
-    Another one that was typed as an option is refused.
+    That is how lists and `watch` print it.
     """
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         namespace, slash, name = str(kwargs["name"]).partition("/")
         if slash:
-            _require_same_namespace(namespace, str(kwargs["namespace"]))
             kwargs["namespace"] = namespace
             kwargs["name"] = name
         command(*args, **kwargs)
 
-    return run
-
-
-def _require_same_namespace(namespace: str, option: str) -> None:
-    source = click.get_current_context().get_parameter_source("namespace")
-    if source is ParameterSource.COMMANDLINE and option != namespace:
-        raise click.UsageError(
-            f"NAME is in namespace {namespace!r}, and -n says {option!r}. Omit one of them."
-        )
+    argument = cloup.argument("name", metavar="NAME", help="Its name, or NAMESPACE/NAME.")
+    return argument(namespace_options(run))

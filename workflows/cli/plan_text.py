@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # the commands bring them
     from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
     from imagekiln.steps.plan.estimate import Estimate
     from imagekiln.steps.plan.step import PlanResult
-    from imagekiln.steps.rewrite.step import RewriteResult
     from imagekiln.steps.runs.plan import Plan
 
 MAX_SIZES = 5
@@ -36,12 +35,6 @@ BYTES_PER_GIGABYTE = 1e9
 NO_REFUSAL = (
     "The estimate rests on too little to refuse the job, which stops when its budget is spent"
 )
-
-
-def format_rewrite(result: "RewriteResult") -> str:
-    """How many prompts were rewritten, and where they lie."""
-    prompts = pluralize(result.prompts, "prompt")
-    return f"{result.uri}: has {prompts} of the job, {result.rewritten} of them rewritten now."
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
@@ -56,11 +49,6 @@ def print_plan_warnings(result: "PlanResult") -> None:
         print_note(sanitize_line(result.input_change))
     if result.over_budget is not None:
         print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
-    print_untried_checks(result)
-
-
-def print_untried_checks(result: "PlanResult") -> None:
-    """Print a note for each check of the user's that does not import where it was planned."""
     job = result.plan.job
     for sentence in (*find_untried_checks(job.gates.checks), *find_untried_scores(job.scores)):
         print_note(sentence)
@@ -95,7 +83,6 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
         _format_revisions(result),
         _format_columns(result),
         _format_batches(plan),
-        _format_shard_size(plan),
         format_scores(plan.job),
         format_passes(plan.job, plan.pass_sizes.final((plan.width, plan.height))),
     ]
@@ -199,16 +186,6 @@ def format_round_plan(result: "PlanResult") -> str:
     return format_plan(result)
 
 
-def _format_shard_size(plan: "Plan") -> str:
-    """The size of shards, where it is not the one that the job asks for."""
-    wanted = plan.job.shard.images
-    most = max((shard.images for shard in plan.shards), default=0)
-    if wanted is None or most <= wanted or plan.round:
-        return ""
-    parts = f"whole parts of {pluralize(plan.part_images, 'image')}"
-    return f"\nShards have up to {most:,} images, not {wanted:,}: {parts} (part.images)."
-
-
 def _format_batches(plan: "Plan") -> str:
     """The batch sizes, where the job asks for tuned ones."""
     batch = plan.job.batch
@@ -220,10 +197,8 @@ def _format_batches(plan: "Plan") -> str:
             "speed and GPU. `imagekiln tune` measures one."
         )
     sizes = [f"{size.images} of {size.width} x {size.height}" for size in plan.batch_sizes]
-    omitted = len(sizes) - MAX_SIZES
-    if omitted > 0:
-        sizes[MAX_SIZES:] = [f"{omitted} more sizes"]
-    return f"\nBatches: {', '.join(sizes)}."
+    more = ", ..." if len(sizes) > MAX_SIZES else ""
+    return f"\nBatches: {', '.join(sizes[:MAX_SIZES])}{more}."
 
 
 def format_estimate(result: "Estimate") -> str:
@@ -232,6 +207,7 @@ def format_estimate(result: "Estimate") -> str:
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
 
+    size, free = result.gigabytes * BYTES_PER_GIGABYTE, result.free_gigabytes
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
         "images": f"{result.images:,} ({omitted} omitted)",

@@ -69,13 +69,13 @@ def export(
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_export, print_result
+    from imagekiln.workflows.cli.text import print_result
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     settings = read_settings(file_format, file_size, partition_by, names, newest_by)
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
-    print_result(result, output_format, format_export)
+    print_result(result, output_format)
 
 
 @cloup.command(
@@ -98,10 +98,10 @@ def push(
     Needs HF_TOKEN in the environment. The same command resumes what was interrupted.
     """
     from imagekiln.steps.export.push import push as push_export
-    from imagekiln.workflows.cli.text import format_push, print_result
+    from imagekiln.workflows.cli.text import print_result
 
     result = push_export(folder, repository, version, public=public)
-    print_result(result, output_format, format_push)
+    print_result(result, output_format)
 
 
 @cloup.command(

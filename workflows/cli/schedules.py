@@ -11,14 +11,21 @@ from imagekiln.workflows.cli.options import (
     format_option,
     job_options,
     namespace_options,
-    schedule_options,
+    object_options,
 )
 
 DAY = click.DateTime(["%Y-%m-%d"])
 
 
-@cloup.command(
-    epilog=examples('imagekiln schedule nightly.yaml --cron "30 1 * * *" --timezone Europe/Berlin')
+@cloup.group()
+def schedule() -> None:
+    """Run a job again and again: create, list, pause, backfill."""
+
+
+@schedule.command(
+    epilog=examples(
+        'imagekiln schedule create nightly.yaml --cron "30 1 * * *" --timezone Europe/Berlin'
+    )
 )
 @job_options
 @cloup.option(
@@ -33,7 +40,7 @@ DAY = click.DateTime(["%Y-%m-%d"])
     help="The time zone of the schedule and of {date}.",
 )
 @connection_options
-def schedule(
+def create(
     job: str,
     settings: tuple[str, ...],
     cron: str,
@@ -45,8 +52,7 @@ def schedule(
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect
-    from imagekiln.workflows.client.next_commands import next_command
+    from imagekiln.workflows.client.connect import connect, next_command
     from imagekiln.workflows.templates.cron import check_cron
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
@@ -55,45 +61,46 @@ def schedule(
     require_reachable_paths(scheduled_job)
     check_cron(cron)
     argo = connect(server, context)
-    name = client.schedule(scheduled_job, cron, timezone, argo, report=print_note)
-    suspension = next_command("suspend", name, scheduled_job.cluster.namespace)
+    name = client.create(scheduled_job, cron, timezone, argo, report=print_note)
+    pausing = next_command("schedule pause", name, scheduled_job.cluster.namespace)
     start = client.find_next_start([cron], timezone)
     due = f", due next at {start}" if start else ""
-    print_text(f"Applied CronWorkflow {name}{due}. {suspension} suspends it.")
+    print_text(f"Applied CronWorkflow {name}{due}. {pausing} pauses it.")
 
 
-@cloup.command(epilog=examples("imagekiln schedules", "imagekiln schedules -n images"))
+@schedule.command(
+    "list", epilog=examples("imagekiln schedule list", "imagekiln schedule list -n images")
+)
 @namespace_options
 @format_option
-def schedules(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
+def list_(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
     """List the schedules of a namespace."""
-    from imagekiln.workflows.cli.status import nothing_listed, schedule_table
+    from imagekiln.workflows.cli.status import format_list, schedule_line
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
     statuses = client.list_schedules(namespace, connect(server, context))
-    nothing = nothing_listed("schedules", namespace)
-    print_result(statuses, output_format, lambda statuses: schedule_table(statuses) or nothing)
+    lines = map(schedule_line, statuses)
+    print_result(statuses, output_format, lambda _: format_list("schedules", namespace, lines))
 
 
-@cloup.command(epilog=examples("imagekiln suspend nightly"))
-@schedule_options
-def suspend(name: str, namespace: str, server: str | None, context: str | None) -> None:
-    """Suspend a schedule."""
+@schedule.command(epilog=examples("imagekiln schedule pause nightly"))
+@object_options
+def pause(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Pause a schedule."""
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect
-    from imagekiln.workflows.client.next_commands import next_command
+    from imagekiln.workflows.client.connect import connect, next_command
 
-    client.suspend(name, namespace, connect(server, context))
-    print_text(f"{name} is suspended. {next_command('resume', name, namespace)} resumes it.")
+    client.pause(name, namespace, connect(server, context))
+    print_text(f"{name} is paused. {next_command('schedule resume', name, namespace)} resumes it.")
 
 
-@cloup.command(epilog=examples("imagekiln resume nightly"))
-@schedule_options
+@schedule.command(epilog=examples("imagekiln schedule resume nightly"))
+@object_options
 def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
-    """Resume a suspended schedule."""
+    """Resume a paused schedule."""
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
@@ -102,22 +109,22 @@ def resume(name: str, namespace: str, server: str | None, context: str | None) -
     print_text(f"{name} is resumed.")
 
 
-@cloup.command(epilog=examples("imagekiln unschedule nightly"))
-@schedule_options
-def unschedule(name: str, namespace: str, server: str | None, context: str | None) -> None:
+@schedule.command(epilog=examples("imagekiln schedule delete nightly"))
+@object_options
+def delete(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Delete a schedule; the workflows that it started go on."""
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
-    client.unschedule(name, namespace, connect(server, context))
+    client.delete(name, namespace, connect(server, context))
     print_text(f"{name} is deleted.")
 
 
-@cloup.command(
+@schedule.command(
     epilog=examples(
-        "imagekiln backfill nightly.yaml --from 2026-11-01 --to 2026-11-07",
-        "imagekiln backfill nightly.yaml --from 2026-11-01 --to 2026-11-07 --retry",
+        "imagekiln schedule backfill nightly.yaml --from 2026-11-01 --to 2026-11-07",
+        "imagekiln schedule backfill nightly.yaml --from 2026-11-01 --to 2026-11-07 --retry",
     )
 )
 @job_options
@@ -142,7 +149,7 @@ def backfill(
 ) -> None:
     """Submit the job for past days of its schedule."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.status import night_table
+    from imagekiln.workflows.cli.status import status_line
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
@@ -150,6 +157,6 @@ def backfill(
     client.require_day_order(first.date(), last.date())
     scheduled_job = read_job(job, settings)
     argo = connect(server, context)
-    nights = client.backfill_nights(scheduled_job, first.date(), last.date(), argo, retry=retry)
-    statuses = [night.status for night in nights if night.status is not None]
-    print_result(statuses, output_format, lambda _: night_table(nights))
+    runs = client.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
+    lines = [f"{run.day}: {status_line(run.status)}" for run in runs]
+    print_result([run.status for run in runs], output_format, lambda _: "\n".join(lines))

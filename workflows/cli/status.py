@@ -2,26 +2,30 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import click
 
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
 from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.runtime.sanitize import sanitize_line
-from imagekiln.workflows.cli.terminal import print_text
+from imagekiln.steps.runtime.signals import Stopped
+from imagekiln.workflows.cli.terminal import print_failure, print_text
 from imagekiln.workflows.cli.text import print_result
-from imagekiln.workflows.client.schedules import Night, ScheduleStatus
+from imagekiln.workflows.client import client
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.connect import next_command
+from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
-from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.steps import StepFailure
 from imagekiln.workflows.client.waits import STARTING, UNFIT_CAUSES, StepWait
 
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
 FIT_REMEDY = "`imagekiln doctor JOB` says whether any node can"
 MAX_REASON_CHARS = 300  # of what a pod waits for
-MAX_SECONDS_LEFT = 10**10  # three centuries: of counts that somebody made up, it may be any number
 
 
 def print_status(status: WorkflowStatus, output_format: str) -> None:
@@ -29,11 +33,42 @@ def print_status(status: WorkflowStatus, output_format: str) -> None:
     print_result(status, output_format, status_text)
 
 
-def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) -> None:
-    """Print each change, then the result. Exit with its code.
+def follow(
+    name: str, namespace: str, argo: ArgoApi, output_format: str, *, quiet: bool = False
+) -> None:
+    """Print each change of a workflow unless `quiet`, then how it ended. Exit with its code."""
+    with following(name, namespace):
+        statuses = client.watch(name, namespace, argo, report=_print_silence)
+        _print_until_ended(statuses, output_format, quiet=quiet)
 
-    On a terminal, a line that fits takes the place of the one before.
-    """
+
+@contextmanager
+def following(name: str, namespace: str) -> Iterator[None]:
+    """End a command that only follows a workflow, once interrupted; the workflow goes on."""
+    try:
+        yield
+    except Stopped:
+        watch = next_command("watch", name, namespace)
+        stop = next_command("stop", name, namespace)
+        sentence = f"{name} goes on: {watch} shows it, {stop} ends it."
+        print_failure(_below_status(sentence), TryAgain.exit_code)
+        click.get_current_context().exit(TryAgain.exit_code)
+
+
+def _print_silence(sentence: str) -> None:
+    """Print that the cluster does not answer, below the status on a terminal."""
+    print_text(_below_status(sentence), err=True)
+
+
+def _below_status(sentence: str) -> str:
+    """The sentence on a line of its own: on a terminal, the status may end without a line feed."""
+    return f"\n{sentence}" if sys.stdout.isatty() else sentence
+
+
+def _print_until_ended(
+    statuses: Iterable[WorkflowStatus], output_format: str, *, quiet: bool
+) -> None:
+    """On a terminal, a line that fits takes the place of the one before."""
     previous = ""
     replaceable = ""
     for status in statuses:
@@ -42,7 +77,7 @@ def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) ->
             _clear_line(replaceable, output_format)
             print_status(status, output_format)
             exit_with_status(status)
-        elif line != previous:
+        elif line != previous and not quiet:
             _clear_line(replaceable, output_format)
             replaceable = line if _fits_terminal(line) else ""
             print_text(line, err=output_format == "json", nl=not replaceable)
@@ -50,9 +85,14 @@ def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) ->
 
 
 def exit_with_status(status: WorkflowStatus) -> None:
-    """End the command as the workflow ended: 0, or 2 where its input was rejected, else 3."""
+    """End the command as the workflow ended: 0, 2 if its input was rejected, else 3.
+
+    While the workflow runs, with 75.
+    """
     if status.phase == "Succeeded":
         return
+    if not status.ended:
+        click.get_current_context().exit(TryAgain.exit_code)
     is_rejected = any(failure.exit_code == BadInput.exit_code for failure in status.failures)
     exit_code = BadInput.exit_code if is_rejected else Incomplete.exit_code
     click.get_current_context().exit(exit_code)
@@ -115,7 +155,7 @@ def _progress_parts(status: WorkflowStatus) -> list[str]:
     parts = []
     if status.rate is not None and status.stage == "generate":
         parts.append(f"{status.rate:.2f} images/s")
-        if status.seconds_left and status.seconds_left < MAX_SECONDS_LEFT:
+        if status.seconds_left:
             parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
     parts += [_wait_text(wait, status) for wait in status.waits[:MAX_WAITS]]
     return parts
@@ -133,36 +173,18 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
     return text[:MAX_REASON_CHARS]
 
 
-def status_table(statuses: Sequence[WorkflowStatus]) -> str:
-    """Workflows, a line each."""
-    return "\n".join(map(status_line, statuses))
+def format_list(noun: str, namespace: str, lines: Iterable[str]) -> str:
+    """The lines; if there are none, a sentence on how to look into another namespace."""
+    nothing = f"No {noun} in namespace {namespace}. `-n NAMESPACE` looks into another."
+    return "\n".join(lines) or nothing
 
 
-def night_table(nights: Sequence[Night]) -> str:
-    """The workflows of a backfill, a line each by its day, and the days that are still to come."""
-    lines = [f"{night.day}: {status_line(night.status)}" for night in nights if night.status]
-    to_come = [night.day for night in nights if night.status is None]
-    if to_come:
-        days = str(to_come[0]) if len(to_come) == 1 else f"{to_come[0]} to {to_come[-1]}"
-        lines.append(f"{days}: not yet due")
-    return "\n".join(lines)
-
-
-def schedule_table(schedules: Sequence[ScheduleStatus]) -> str:
-    """Schedules, a line each."""
-    return "\n".join(map(_schedule_line, schedules))
-
-
-def nothing_listed(noun: str, namespace: str) -> str:
-    """That a namespace has none of these objects, and how to look into another."""
-    return f"No {noun} in namespace {namespace}. `-n NAMESPACE` looks into another."
-
-
-def _schedule_line(schedule: ScheduleStatus) -> str:
+def schedule_line(schedule: ScheduleStatus) -> str:
+    """A schedule in a line."""
     crons = " and ".join(schedule.crons)
     parts = [f"{schedule.namespace}/{schedule.name}: {crons} {schedule.timezone}"]
     if schedule.suspended:
-        parts.append("suspended")
+        parts.append("paused")
     last = f"last started {schedule.last_started}" if schedule.last_started else "never started"
     parts.append(last)
     if schedule.next_start:

@@ -51,7 +51,6 @@ def rewrite(
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import format_rewrite
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.pod.request import resolve_job
@@ -64,7 +63,7 @@ def rewrite(
         return
     with open_progress("prompts") as progress:
         result = rewrite_job(resolved_job, progress)
-    print_result(result, output_format, format_rewrite)
+    print_result(result, output_format)
 
 
 @cloup.command(
@@ -121,7 +120,6 @@ def plan(
         print_plan_warnings,
     )
     from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.cli.unfinished_text import print_unfinished_run
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
@@ -144,8 +142,6 @@ def plan(
     format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output_format, format_text)
     print_plan_warnings(result)
-    if not argo and not retry:
-        print_unfinished_run(result, "plan", request)
 
 
 def _require_job(job: str | None, *, argo: bool) -> None:
@@ -359,7 +355,7 @@ def outcome(outputs: str | None, **facts: str) -> None:
     from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
     from imagekiln.workflows.pod.outputs import write_parameters
     from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
-    from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
+    from imagekiln.workflows.pod.webhook import post_outcome
 
     workflow = EndedWorkflow(**facts)
     if outputs:
@@ -369,9 +365,7 @@ def outcome(outputs: str | None, **facts: str) -> None:
         add_log_context("report", ended.run)
     print_text(describe_outcome(ended))
     try:
-        webhook = webhook_from_environment(os.environ)
-        if webhook is not None:
-            post_outcome(ended, webhook)
+        post_outcome(ended, os.environ)
     except KilnError as error:
         print_note(f"Nobody was notified: {error}")
 
@@ -386,8 +380,7 @@ def outcome(outputs: str | None, **facts: str) -> None:
 def publish(outputs: str) -> None:
     """Give Argo a run's report, for its page: its exit handler.
 
-    Reads the environment that the workflow's template sets. A failure changes nothing about the
-    workflow or its dataset.
+    Reads the environment that the workflow's template sets.
     """
     import os
 

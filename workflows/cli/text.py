@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
@@ -14,6 +15,7 @@ from imagekiln.steps.runtime.figures import (
     format_duration,
     format_estimate_error,
     format_money,
+    format_number,
     format_percent,
     format_time,
     pluralize,
@@ -23,19 +25,15 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.terminal import print_json, print_text
 
 if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
+    from _typeshed import DataclassInstance
+
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
-    from imagekiln.steps.export.push import PushResult
-    from imagekiln.steps.export.step import ExportResult
-    from imagekiln.steps.gallery.static_gallery import StaticGallery
     from imagekiln.steps.local import RunResult
-    from imagekiln.steps.maintain.diff import Diff
     from imagekiln.steps.maintain.forget import ForgetResult
     from imagekiln.steps.maintain.gc import Garbage, GcResult
-    from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
     from imagekiln.steps.maintain.retry import RetryResult
     from imagekiln.steps.maintain.run_list import RunOverview
-    from imagekiln.steps.maintain.verify import VerifyResult
     from imagekiln.steps.runs.stats import ShardStats
 
 T = TypeVar("T")
@@ -43,7 +41,35 @@ MAX_CAUSES = 5
 MAX_SHOWN_IDS = 5
 
 
-def print_result(result: T, output_format: str, format_text: Callable[[T], str]) -> None:
+def format_fields(result: object) -> str:
+    """A result as a table, with a line for each field that has a value."""
+    lines = {name: text for name, text in _field_texts(result) if text}
+    return format_table(lines, width=max(map(len, lines)))
+
+
+def _field_texts(result: object) -> Iterator[tuple[str, str]]:
+    for field in fields(cast("DataclassInstance", result)):
+        yield field.name.replace("_", " "), _format_value(getattr(result, field.name))
+
+
+def _format_value(value: object) -> str:
+    """A value in a line; empty if there is none."""
+    if value is None:
+        return ""
+    if is_dataclass(value):
+        return ", ".join(f"{name} {text}" for name, text in _field_texts(value) if text)
+    if isinstance(value, dict):
+        return ", ".join(sanitize_line(f"{name} {text}") for name, text in value.items())
+    if isinstance(value, tuple):
+        return "; ".join(map(_format_value, value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return format_number(value) if isinstance(value, float) else sanitize_line(str(value))
+
+
+def print_result(
+    result: T, output_format: str, format_text: Callable[[T], str] = format_fields
+) -> None:
     """Print a result as text or as JSON."""
     if output_format == "json":
         # Not by pydantic at once, which refuses a name that is not UTF-8, or half of a pair.
@@ -52,9 +78,6 @@ def print_result(result: T, output_format: str, format_text: Callable[[T], str])
         print_json(json.dumps(plain, ensure_ascii=False, indent=2))
     else:
         print_text(format_text(result))
-
-
-# Generating and aggregating.
 
 
 def format_shard(result: "ShardStats | None") -> str:
@@ -130,15 +153,6 @@ def format_preview(result: "Preview") -> str:
     )
 
 
-# After a run.
-
-
-def format_verification(result: "VerifyResult") -> str:
-    """What was read back, in a line."""
-    images = f"{result.ok:,} of {result.images:,} images"
-    return f"{sanitize_line(result.run)}: {images} verified, {result.bytes:,} bytes."
-
-
 def format_retry(result: "RetryResult") -> str:
     """A run after a retry round, in a line."""
     if result.round:
@@ -159,62 +173,6 @@ def _format_permanent(result: "RetryResult") -> str:
     reasons = [sanitize_line(f"  {cause.images:,}: {cause.error}") for cause in causes[:MAX_CAUSES]]
     again = sanitize_line(f"To try them nevertheless: {format_command('retry', result.uri)} --all")
     return "\n".join(["", permanent.strip(), *reasons, again])
-
-
-def format_reproduction(result: "ReproduceResult") -> str:
-    """An image that was generated again: how it compares, and what may explain a difference."""
-    lines = [_format_equality(result)]
-    if not result.has_same_pixels:
-        lines += _format_differences(result.then, result.now)
-    if result.file is not None:
-        lines.append(f"Written: {sanitize_line(result.file)}")
-    return "\n".join(lines)
-
-
-def _format_equality(result: "ReproduceResult") -> str:
-    image = result.image_id
-    if result.equal == "bytes":
-        return f"{image}: the bytes are equal."
-    if result.equal == "pixels":
-        return f"{image}: the pixels are equal, the bytes are not."
-    if distance := result.likeness:
-        psnr = "" if distance.psnr is None else f", PSNR {distance.psnr:.1f} dB"
-        mean = f"{distance.mean:.2f} of 255 on average"
-        return f"{image}: pixels differ by {mean}, at most {distance.largest}{psnr}."
-    error = f" ({sanitize_line(result.error)})" if result.error else ""
-    return f"{image}: was {result.status_then}, is now {result.status_now}{error}."
-
-
-def _format_differences(then: "Provenance | None", now: "Provenance") -> Iterator[str]:
-    if then is None:
-        yield "How the run made it was not recorded."
-        return
-    before = _provenance_values(then)
-    for name, value in _provenance_values(now).items():
-        earlier = before.get(name, "unknown")
-        if earlier != value:
-            yield sanitize_line(f"{name}: {earlier} then, {value} now")
-
-
-def _provenance_values(provenance: "Provenance") -> dict[str, str]:
-    values = {"device": provenance.device, "batch": str(provenance.batch)}
-    return values | provenance.versions
-
-
-def format_diff(result: "Diff") -> str:
-    """Two runs, in a few lines."""
-    lines = {
-        "in both": f"{result.both:,} images",
-        "only in one": f"{result.only_first:,} in the first, {result.only_second:,} in the second",
-        "equal pixels": f"{result.pixels_equal:,}",
-    }
-    if result.rms is not None:
-        lines["pixel RMS"] = f"{result.rms:.1f} of 255, over {result.sampled} pairs"
-    if result.indistinct:
-        lines["unpaired"] = f"{result.indistinct:,}, which differ in their seed alone"
-    for change in result.changes:
-        lines[f"{change.before} to {change.after}"] = f"{change.images:,}"
-    return f"{format_table(lines, width=12)}\nPage: {sanitize_line(result.page)}"
 
 
 def format_runs(runs: "list[RunOverview]") -> str:
@@ -256,46 +214,6 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     if cost is not None:
         parts.append(f"cost {format_money(cost)}")
     return parts
-
-
-def format_export(result: "ExportResult") -> str:
-    """A complete export, in a few lines."""
-    images = pluralize(result.images, "image")
-    files = pluralize(result.files, "file")
-    runs = pluralize(result.runs, "run")
-    lines = [
-        f"{images} of {runs}, {format_bytes(result.bytes)}, in {files}.",
-        f"Export:  {sanitize_line(result.uri)}",
-    ]
-    for count, whose in (
-        (result.superseded, "that newer ones replace"),
-        (result.duplicates, "that newer runs hold"),
-    ):
-        if count:
-            lines.insert(-1, f"Left out: {pluralize(count, 'image')} {whose}.")
-    if not result.written:
-        lines.insert(0, "Already exported; nothing to do.")
-    return "\n".join(lines)
-
-
-def format_static_gallery(result: "StaticGallery") -> str:
-    """A gallery of files, and what is not in it."""
-    lines = [
-        *(f"Not shown: {problem}" for problem in result.problems),
-        f"{pluralize(result.images, 'image')} of {pluralize(result.runs, 'run')}.",
-        f"Gallery:  {sanitize_line(result.uri)}/index.html",
-    ]
-    return "\n".join(lines)
-
-
-def format_push(result: "PushResult") -> str:
-    """What a hub has now, and how to load it."""
-    name = result.repository.removeprefix("hf://datasets/")
-    version = "" if result.version is None else f", revision={result.version!r}"
-    return (
-        f"{pluralize(result.files, 'file')} in {result.repository} at {result.commit[:12]}.\n"
-        f"Load it:  datasets.load_dataset({name!r}{version}, split='train')"
-    )
 
 
 def format_forgotten(result: "ForgetResult") -> str:

@@ -36,7 +36,7 @@ ARGO_KINDS = {
 DELETION_QUERIES = {"CronWorkflow": {"propagationPolicy": "Orphan"}}
 
 # What shows the objects of a namespace that a user may name.
-LISTING_COMMANDS = {"Workflow": "list", "CronWorkflow": "schedules"}
+LISTING_COMMANDS = {"Workflow": "workflows", "CronWorkflow": "schedule list"}
 
 
 class ArgoApi(Protocol):

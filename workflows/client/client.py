@@ -1,9 +1,8 @@
 """A job on a cluster, from Python, in the order of its life.
 
-Register its template, submit it, retry it, watch it or wait for it, resubmit it.
+Register its template, submit it, watch it, resubmit it.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,9 +14,8 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.failures import AlreadyExists
-from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
     join_schedule,
@@ -30,7 +28,6 @@ from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,
     has_ended,
-    is_readable,
     read_available_status,
     read_status,
 )
@@ -137,24 +134,15 @@ def await_template(
     return start()
 
 
-def retry(
-    job: Job, date: str = "", timezone: str = "", argo: ArgoApi | None = None
-) -> WorkflowStatus:
-    """Make again what ended failed, blank or missing in the job's run: `submit` with `retry`."""
-    return submit(job, date, timezone, argo, retry=True)
-
-
 def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
     """The status of a workflow, its child workflows counted in. Raises Missing.
 
-    A child that is not as Argo writes it counts nothing. Where Argo does not say what pods wait
-    for, one request for the events of one of them may.
+    If Argo does not say what pods wait for, one request for the events of one of them may.
     """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    status = read_status(workflow, [*filter(is_readable, children)])
-    return _with_events(status, argo)
+    return _with_events(read_status(workflow, children), argo)
 
 
 def _with_events(status: WorkflowStatus, argo: ArgoApi) -> WorkflowStatus:
@@ -178,11 +166,12 @@ def watch(
     max_silence: float = MAX_SILENCE_SECONDS,
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkflowStatus]:
-    """A workflow's status, every few seconds until it has ended.
+    """A workflow's status now, and every few seconds until it has ended.
 
-    Raises Missing where there is no such workflow, and TryAgain where the API does not answer the
-    first question, or later for `max_silence` seconds. Until then, the next status is just later:
-    `report` is called with a sentence when the API stops answering.
+    The last one says how it ended, `next(watch(...))` how it stands. Raises Missing if there is no
+    such workflow, and TryAgain if the API does not answer the first question, or later for
+    `max_silence` seconds. Until then, the next status is just later: `report` is called with a
+    sentence when the API stops answering.
     """
     argo = argo or connect()
     status = get_status(name, namespace, argo)
@@ -212,52 +201,11 @@ def _silence_notice(max_silence: float) -> str:
     return f"No answer from the cluster; the workflow continues. Retrying for up to {limit}."
 
 
-def wait(
-    name: str,
-    namespace: str,
-    seconds: float | None = None,
-    argo: ArgoApi | None = None,
-    every: float = POLL_SECONDS,
-    *,
-    max_silence: float = MAX_SILENCE_SECONDS,
-) -> WorkflowStatus:
-    """The status of a workflow once it has ended.
-
-    Raises TryAgain after `seconds`, and where the API does not answer for `max_silence` seconds.
-    """
-    argo = argo or connect()
-    answered_at = time.monotonic()
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
-    while True:
-        try:
-            status = get_status(name, namespace, argo)
-            if status.ended:
-                return status
-            answered_at = time.monotonic()
-            duration = f" after {seconds:.0f} s" if seconds else ""
-            reason = TryAgain(
-                f"{name}: is still {status.phase.lower()}{duration}. "
-                f"Follow it with {next_command('watch', name, namespace)}."
-            )
-        except TryAgain as error:
-            reason = error
-
-        now = time.monotonic()
-        if now >= deadline or now - answered_at >= max_silence:
-            raise reason
-        time.sleep(min(every, max(0.0, deadline - time.monotonic())))
-
-
-def result(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """How a workflow ended. Raises TryAgain while it runs."""
-    return wait(name, namespace, 0, argo)
-
-
-def list_workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
+def workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
     """Imagekiln's workflows in a namespace, the newest first, without child workflows."""
     argo = argo or connect()
-    workflows = argo.list_objects("Workflow", namespace, f"{OWN_LABEL},!{PARENT_LABEL}")
-    statuses = [read_available_status(workflow) for workflow in workflows]
+    listed = argo.list_objects("Workflow", namespace, f"{OWN_LABEL},!{PARENT_LABEL}")
+    statuses = [read_available_status(workflow) for workflow in listed]
     return sorted(statuses, key=lambda status: status.started or "~", reverse=True)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from imagekiln.steps.errors import BadInput, Missing, first_line
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.failures import Forbidden, LoginRefused
-from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
     PodAttempt,
@@ -16,7 +15,7 @@ from imagekiln.workflows.client.nodes import (
     pod_attempts,
 )
 from imagekiln.workflows.client.status import read_available_status
-from imagekiln.workflows.objects import Json, reading
+from imagekiln.workflows.objects import Json
 
 POLL_SECONDS = 5.0
 NOT_ARCHIVED = (
@@ -46,8 +45,7 @@ def logs(
     while True:
         workflow = argo.get("Workflow", namespace, name)
         ended = read_available_status(workflow).ended
-        with reading("Workflow", workflow):
-            pods = _select_pods(workflow, shard, printed, with_waiting=ended or not follow)
+        pods = _select_pods(workflow, shard, printed, with_waiting=ended or not follow)
         for pod in pods:
             printed.add(pod.pod)
             label = _pod_label(pod) if shard is None else ""
@@ -63,8 +61,7 @@ def logs(
     if deleted:
         yield _describe_deleted(deleted)
     if not printed:
-        with reading("Workflow", workflow):
-            _require_shard(shard, name, workflow)
+        _require_shard(shard, name, workflow)
         noun = "pod" if shard is None else f"pod of shard {shard}"
         watch = next_command("watch", name, namespace)
         raise Missing(f"{name}: has no {noun} yet. Wait, or see {watch}.")

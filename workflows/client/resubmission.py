@@ -12,8 +12,8 @@ from contextlib import suppress
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.dates import moment_in_utc
 from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.connect import next_command
 from imagekiln.workflows.client.failures import AlreadyExists
-from imagekiln.workflows.client.next_commands import next_command
 from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,

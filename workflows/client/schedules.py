@@ -1,4 +1,4 @@
-"""A job on a schedule: register, list, suspend, resume and delete it, backfill past days."""
+"""A job on a schedule: create, list, pause, resume and delete it, backfill past days."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,7 +32,7 @@ from imagekiln.workflows.objects import (
     object_name,
 )
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.cron import describe_clock_changes, fire_times, next_fire_time
+from imagekiln.workflows.templates.cron import fire_times, next_fire_time
 from imagekiln.workflows.templates.workflow import (
     build_cron_workflow,
     cron_workflow_name,
@@ -44,7 +44,7 @@ MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
 CHANGED_ANNOTATION = "imagekiln.dev/times-changed"
 
 
-def schedule(
+def create(
     job: Job,
     cron: str,
     timezone: str = "UTC",
@@ -62,8 +62,6 @@ def schedule(
     timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
-    if changes := describe_clock_changes((cron,), timezone, datetime.now(UTC)):
-        report(changes)
 
     is_new = register_template(job, argo)
     await_template(partial(_apply_schedule, cron_workflow, argo, report), is_new)
@@ -174,16 +172,15 @@ def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
     return None
 
 
-def unschedule(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
+def delete(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Delete a schedule. The workflows that it started go on. Raises Missing."""
     argo = argo or connect()
     argo.get("CronWorkflow", namespace, name)  # deleting what is not there succeeds in silence
-    with suppress(Missing):  # it is gone: by this very request, whose answer was lost
-        argo.delete("CronWorkflow", namespace, name)
+    argo.delete("CronWorkflow", namespace, name)
 
 
-def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Suspend a schedule: it does not fire until it is resumed."""
+def pause(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
+    """Pause a schedule: it does not fire until it is resumed."""
     argo = argo or connect()
     argo.set_suspended(namespace, name, suspended=True)
 
@@ -194,9 +191,17 @@ def resume(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     argo.set_suspended(namespace, name, suspended=False)
 
 
+@dataclass(frozen=True, slots=True)
+class BackfilledRun:
+    """A past run of a schedule: its day, and its workflow."""
+
+    day: date
+    status: WorkflowStatus
+
+
 def backfill(
     job: Job, first: date, last: date, argo: ArgoApi | None = None, *, retry: bool = False
-) -> list[WorkflowStatus]:
+) -> list[BackfilledRun]:
     """Start the job for each fire time of its schedule from the first day to the last.
 
     Only fire times that have passed. One that the schedule has fired is the same run, so nothing
@@ -205,22 +210,6 @@ def backfill(
     Raises Missing where there is no schedule, BadInput for no fire times or too many, for times
     from before a change of the schedule, and where several runs would make the same new rows.
     """
-    nights = backfill_nights(job, first, last, argo, retry=retry)
-    return [night.status for night in nights if night.status is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Night:
-    """A day on which a schedule fires, and a backfill's workflow for it; None if still to come."""
-
-    day: date
-    status: WorkflowStatus | None
-
-
-def backfill_nights(
-    job: Job, first: date, last: date, argo: ArgoApi | None = None, *, retry: bool = False
-) -> list[Night]:
-    """What `backfill` starts, each with its day, and the fire times that are to come."""
     require_day_order(first, last)
     argo = argo or connect()
     cron_workflow = _read_schedule(job, argo)
@@ -234,14 +223,14 @@ def backfill_nights(
     if not retry:
         _require_single_start(job, list(fired.values()).count(None))
 
-    owner = cron_workflow if shares_new_rows(job) else None  # so that no night begins beside it
-    nights = []
+    owner = cron_workflow if shares_new_rows(job) else None  # so that no run begins beside it
+    runs = []
     for fire_time, status in fired.items():
         if status is None:
             moment = fire_time.isoformat()
             status = submit(job, moment, timezone, argo, retry=retry, schedule=owner)
-        nights.append(Night(fire_time.astimezone(zone).date(), status))
-    return [*nights, *(Night(day, None) for day in _days_to_come(crons, timezone, first, last))]
+        runs.append(BackfilledRun(fire_time.astimezone(zone).date(), status))
+    return runs
 
 
 def require_day_order(first: date, last: date) -> None:
@@ -260,8 +249,8 @@ def _read_schedule(job: Job, argo: ArgoApi) -> Json:
             raise
         raise Missing(
             f"{job.name}: has no schedule in namespace {job.cluster.namespace}, whose past runs "
-            "could be submitted. Register one: `imagekiln schedule JOB --cron CRON`; or submit "
-            "one date: `imagekiln submit JOB --date DATE`."
+            "could be submitted. Create one: `imagekiln schedule create JOB --cron CRON`; or "
+            "submit one date: `imagekiln submit JOB --date DATE`."
         ) from error
 
 
@@ -278,18 +267,6 @@ def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -
     unique = dict.fromkeys(bounded)
     first_ones = islice(unique, MAX_FIRE_TIMES + 1)
     return list(first_ones)
-
-
-def _days_to_come(crons: list[str], timezone: str, first: date, last: date) -> list[date]:
-    """The days of fire times that have not passed, each once, and not without end."""
-    now = datetime.now(UTC)
-    zone = parse_time_zone(timezone)
-    start = max(first, now.astimezone(zone).date())
-    days: set[date] = set()
-    for cron in crons:
-        times = (time for time in fire_times(cron, timezone, start, last) if time > now)
-        days.update(time.astimezone(zone).date() for time in islice(times, MAX_FIRE_TIMES))
-    return sorted(days)
 
 
 def _require_reasonable_number(times: list[datetime], name: str, days: str) -> None:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.next_commands import next_command
+from imagekiln.workflows.client.connect import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
     PodAttempt,
@@ -18,23 +18,22 @@ from imagekiln.workflows.client.nodes import (
     pod_attempts,
     spent_figures,
 )
-from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
-from imagekiln.workflows.client.step_failures import STOPPED, StepFailure, failure_cause
-from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
-from imagekiln.workflows.objects import (
-    UNREADABLE,
-    Json,
-    get_mapping,
-    object_metadata,
-    reading,
+from imagekiln.workflows.client.steps import (
+    STOPPED,
+    Stage,
+    StepFailure,
+    current_stage,
+    failure_cause,
+    is_finish_step,
 )
+from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
+from imagekiln.workflows.objects import Json, get_mapping, object_metadata
 from imagekiln.workflows.templates.metrics import COST
 
 SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
-# In the text of a job. To read all of it as YAML may take minutes, if it is a stranger's.
+# In the text of a job, which takes long to read as YAML.
 CANARY = re.compile(r"\bcanary[\"']?\s*:\s*(\d{1,9})\b")
 FAILED_PHASES = ("Failed", "Error")
-NAME_KEYS = ("name", "namespace")
 PLAIN_KEYS = ("phase", "message", "startedAt", "finishedAt")  # of a status, beside its nodes
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
 
@@ -93,13 +92,8 @@ class WorkflowStatus:
 def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus:
     """The status of a workflow, its child workflows counted in.
 
-    Raises BadInput where Argo keeps the nodes in its database, or where they cannot be read.
+    Raises BadInput if Argo keeps the nodes in its database.
     """
-    with reading("Workflow", workflow):
-        return _read_status(workflow, children)
-
-
-def _read_status(workflow: Json, children: Sequence[Json]) -> WorkflowStatus:
     metadata = object_metadata(workflow)
     state = cast("Json", workflow.get("status") or {})
     phase = _phase(workflow)
@@ -153,31 +147,13 @@ def _text_or_none(value: object) -> str | None:
 
 
 def read_available_status(workflow: Json) -> WorkflowStatus:
-    """The status of a workflow, without counts where nodes are in Argo's database or unreadable.
-
-    Raises BadInput where nothing of it can be read.
-    """
+    """The status of a workflow, without counts if its nodes are in Argo's database."""
     try:
         return read_status(workflow)
     except BadInput:
-        metadata = get_mapping(workflow, "metadata")
         state = get_mapping(workflow, "status")
-        return read_status(
-            {
-                "metadata": {key: metadata[key] for key in metadata if key in NAME_KEYS},
-                "spec": get_mapping(workflow, "spec"),
-                "status": {key: state[key] for key in state if key in PLAIN_KEYS},
-            }
-        )
-
-
-def is_readable(workflow: Json) -> bool:
-    """Whether a workflow is as Argo writes it. Raises BadInput where its nodes are elsewhere."""
-    try:
-        _read_status(workflow, ())
-    except UNREADABLE:
-        return False
-    return True
+        plain = {key: state[key] for key in state if key in PLAIN_KEYS}
+        return read_status(workflow | {"status": plain})
 
 
 def has_ended(workflow: Json) -> bool:

@@ -6,12 +6,11 @@ would then run until its deadline.
 
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.connect import connect
-from imagekiln.workflows.client.next_commands import next_command
+from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.status import has_ended, has_succeeded
-from imagekiln.workflows.objects import Json, get_mapping, object_metadata
+from imagekiln.workflows.objects import Json, get_mapping, object_metadata, object_name
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 
 Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
@@ -33,21 +32,10 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     if not running:
         return "succeeded" if has_succeeded(workflow) else "ended"
     left = [member for member in running if not is_stopping(member)]
+    end = argo.stop if left else argo.terminate
     for member in left or running:
-        _end(str(object_metadata(member)["name"]), namespace, argo, terminate=not left)
+        end(namespace, object_name(member))
     return "stopping" if left else "terminated"
-
-
-def _end(name: str, namespace: str, argo: ArgoApi, *, terminate: bool) -> None:
-    """Stop or terminate a workflow, unless it has ended meanwhile, which Argo's server refuses."""
-    end, shutdown = (argo.terminate, "Terminate") if terminate else (argo.stop, "Stop")
-    try:
-        end(namespace, name)
-    except KilnError:  # the answer may be lost; run again, the command would terminate
-        workflow = argo.get("Workflow", namespace, name)
-        wanted = get_mapping(workflow, "spec").get("shutdown") == shutdown
-        if not wanted and not has_ended(workflow):
-            raise
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:

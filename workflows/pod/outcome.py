@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import KilnError, StorageRefused
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
-from imagekiln.workflows.client.stages import STAGES, is_finish_step
-from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
+from imagekiln.workflows.client.steps import STAGES, StepFailure, failure_cause, is_finish_step
 
 if TYPE_CHECKING:
     from imagekiln.workflows.pod.run_metrics import EndedWorkflow
@@ -38,58 +37,6 @@ SECRET_VARIABLES = (
     "IMAGEKILN_WEBHOOK",
     "IMAGEKILN_WEBHOOK_AUTHORIZATION",
 )
-
-
-FNV_OFFSET = 0x811C9DC5
-FNV_PRIME = 0x01000193
-MASK = 0xFFFFFFFF
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """URLs of pages; each is empty where it is not known."""
-
-    workflow: str = ""
-    report: str = ""
-    runbook: str = ""
-
-    def items(self) -> Iterator[tuple[str, str]]:
-        """The known ones, each with its title."""
-        if self.workflow:
-            yield "Workflow", self.workflow
-        if self.report:
-            yield "Report", self.report
-        if self.runbook:
-            yield "Runbook", self.runbook
-
-
-def find_links(environment: Mapping[str, str], workflow: str, node: str) -> Links:
-    """The links of a workflow, NAMESPACE/NAME, whose report is at this node if it has one."""
-    argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
-    runbook = environment.get("IMAGEKILN_RUNBOOK_URL", "").strip()
-    if not argo:
-        return Links(runbook=runbook)
-
-    report = _report_url(argo, workflow, node) if node else ""
-    return Links(f"{argo}/workflows/{workflow}", report, runbook)
-
-
-def _report_url(argo: str, workflow: str, node: str) -> str:
-    """Where Argo's server shows the artifact `report` of a node of the workflow."""
-    namespace, _, name = workflow.partition("/")
-    number = _fnv1a(f"{name}.{node}")
-    place = f"{namespace}/workflows/{name}/{name}-{number}"
-    return f"{argo}/artifact-files/{place}/outputs/report/index.html"
-
-
-def _fnv1a(text: str) -> int:
-    """The hash by which Argo names a node: FNV-1a of 32 bits."""
-    value = FNV_OFFSET
-    for byte in text.encode():
-        value ^= byte
-        value *= FNV_PRIME
-        value &= MASK
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +77,8 @@ class WorkflowOutcome:
     `run` is None where it ended before planning finished, and so is `images`, how many were
     planned; `ok` is None where aggregation counted nothing. Of a round of `retry`, both count
     all images of its run, and `others` those that are not ok, by status. `failures` has a line for
-    each failed step, and `cause` is the one that the others follow from.
+    each failed step, and `cause` is the one that the others follow from. `links` are the URLs of
+    the workflow's page, its report and the runbook, if they are known.
     """
 
     workflow: str
@@ -141,7 +89,7 @@ class WorkflowOutcome:
     images: str | None = None
     ok: str | None = None
     others: Mapping[str, int] = field(default_factory=dict)
-    links: Links = field(default_factory=Links)
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:
@@ -205,8 +153,31 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
         images=str(sum(counts.values())) if counts else planned,
         ok=str(counts.get("ok", 0)) if counts else None,
         others={status: images for status, images in counts.items() if status != "ok"},
-        links=find_links(environment, ended.workflow, ended.report_node if run else ""),
+        links=_read_links(environment, ended.workflow, ended.report_node if run else ""),
     )
+
+
+def _read_links(environment: Mapping[str, str], workflow: str, node: str) -> dict[str, str]:
+    """The links of a workflow, NAMESPACE/NAME, whose report is at this node if it has one."""
+    argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
+    links: dict[str, str] = {}
+    if argo:
+        links["Workflow"] = f"{argo}/workflows/{workflow}"
+    if argo and node:
+        namespace, _, name = workflow.partition("/")
+        place = f"{namespace}/workflows/{name}/{name}-{_fnv1a(f'{name}.{node}')}"
+        links["Report"] = f"{argo}/artifact-files/{place}/outputs/report/index.html"
+    if runbook := environment.get("IMAGEKILN_RUNBOOK_URL", "").strip():
+        links["Runbook"] = runbook
+    return links
+
+
+def _fnv1a(text: str) -> int:
+    """The hash by which Argo names a node: FNV-1a of 32 bits."""
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
 
 
 def _list_failures(text: str, failed_nodes: FailedNodes) -> str:

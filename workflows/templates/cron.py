@@ -6,8 +6,7 @@ Argo accepts any text as a schedule, and never fires one that it cannot read.
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import islice, takewhile
-from zoneinfo import ZoneInfo
+from itertools import islice
 
 from cronsim import CronSim, CronSimError
 
@@ -15,7 +14,6 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import parse_time_zone
 
 CRON_FIELDS = 5
-YEAR = timedelta(days=366)
 SUNDAY = 0  # and never 7
 EVERY_DAY = re.compile(r"\*(/0*1)?")
 # No L, W and #, no seconds.
@@ -63,33 +61,6 @@ def next_fire_time(crons: Iterable[str], timezone: str, after: datetime) -> date
         check_cron(cron)
         times += islice(_simulate(cron, start), 1)
     return min(times).astimezone(UTC) if times else None
-
-
-def describe_clock_changes(crons: Iterable[str], timezone: str, after: datetime) -> str:
-    """The days of a year on which clocks change at a time of the schedule; empty for none.
-
-    At such a time, Argo fires never, where it does not exist, or twice. Every hour is no such time.
-    """
-    zone = parse_time_zone(timezone)
-    start = after.astimezone(zone).replace(tzinfo=None)
-    days: set[date] = set()
-    for cron in crons:
-        if not cron.split()[1].startswith("*"):
-            times = takewhile(lambda time: time < start + YEAR, _simulate(cron, start))
-            days.update(time.date() for time in times if _is_shifted(time, zone))
-    if not days:
-        return ""
-    return (
-        f"Clocks in {zone.key} change at the time of the schedule on "
-        f"{' and '.join(map(str, sorted(days)))}: Argo skips a time that does not exist, and "
-        "starts two runs at one that occurs twice. Choose another hour, or times in UTC."
-    )
-
-
-def _is_shifted(time: datetime, zone: ZoneInfo) -> bool:
-    """Whether a local time occurs twice, or not at all."""
-    first, second = (time.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
-    return first != second
 
 
 def _simulate(cron: str, start: datetime) -> CronSim:

@@ -4,19 +4,14 @@ from collections.abc import Mapping
 
 from hera.workflows import models as m
 
-from imagekiln.workflows.templates.yaml import Anchored
-
 USER_ID = 1000  # as the images have it; a number, since runAsNonRoot cannot look up names
-CONTAINER_SECURITY = Anchored(
-    "restricted",
-    {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    },
-)
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 # Where a Kubernetes client looks for its token.
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path
 _TOKEN_MOUNT = {"name": "argo-token", "mountPath": TOKEN_FOLDER, "readOnly": True}

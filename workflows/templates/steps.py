@@ -37,7 +37,7 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
-# A store that answers takes a report in seconds, and one out of reach is found out in five.
+# A store takes a report in seconds. Argo would try one that does not answer for five minutes.
 PUBLISH_TIMEOUT = "2m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 # Of the pods that generate, beside Argo's own.

@@ -1,12 +1,10 @@
 """Kubernetes objects as YAML that people review and kubectl takes as it is."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
-
-from imagekiln.workflows.templates.comments import add_comments
 
 MAX_LINE = 130  # characters: a group that fits stands in one line
 UNQUOTED = "unquoted"  # a style that YAML itself does not have
@@ -19,6 +17,18 @@ FIRST_KEYS = (
     "env", "envFrom", "key", "operator", "value", "valueFrom", "dag", "container", "resource",
     "suspend", "outputs",
 )  # fmt: skip
+TEXT_START = re.compile(r"[-:] \|[0-9]?[-+]?$")
+# By the start of a line: what its reviewer asks. None is in texts such as `podSpecPatch`, since
+# `submit` registers the template that kubectl applied, whose comments are lost.
+COMMENTS = {
+    "imagekiln.dev/digest:": "By this hash, `imagekiln submit` knows the profile and the version.",
+    "onExit:": "The exit handler never fails: Argo would take the workflow for failed.",
+    "archiveLogs:": "If true, Argo fails a pod whose log it cannot store.",
+    "templateDefaults:": "Without a retry strategy, which would run whole DAGs again.",
+    "expression: lastRetry.exitCode": "Exit codes 2 and 3 are final; 75 is retried.",
+    "concurrencyPolicy:": "Forbid if two runs would both make what is new in one table.",
+    "startingDeadlineSeconds:": "A missed run starts up to six hours late, with its own date.",
+}
 LAST_KEYS = ("description", "podSpecPatch", "templateDefaults", "templates", "manifest")
 
 
@@ -28,21 +38,12 @@ class Unquoted(str):
     __slots__ = ()
 
 
-class Anchored(dict[str, object]):
-    """A group that is written once, under its name, and referred to wherever it comes again."""
-
-    def __init__(self, anchor: str, values: Mapping[str, object]) -> None:
-        super().__init__(values)
-        self.anchor = anchor
-
-
 class _ManifestDumper(yaml.SafeDumper):
     """Lists as people indent them, texts of several lines as blocks, short groups in one line."""
 
     def represent(self, data: object) -> None:
-        self.anchor_names: dict[yaml.Node, str] = {}
         node = self.represent_data(data)
-        _fold(node, indent=0, column=MAX_LINE, folded=set())
+        _fold(node, indent=0, column=MAX_LINE)
         self.serialize(node)
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
@@ -53,11 +54,8 @@ class _ManifestDumper(yaml.SafeDumper):
             return ""
         return super().choose_scalar_style()
 
-    def ignore_aliases(self, data: object) -> bool:
-        return not isinstance(data, Anchored)
-
-    def generate_anchor(self, node: yaml.Node) -> str:
-        return self.anchor_names[node]
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -70,15 +68,8 @@ def _represent_unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=UNQUOTED)
 
 
-def _represent_anchored(dumper: _ManifestDumper, group: Anchored) -> yaml.Node:
-    node = dumper.represent_dict(group)
-    dumper.anchor_names[node] = group.anchor
-    return node
-
-
 _ManifestDumper.add_representer(str, _represent_text)
 _ManifestDumper.add_representer(Unquoted, _represent_unquoted)
-_ManifestDumper.add_representer(Anchored, _represent_anchored)
 
 
 def to_yaml(value: Mapping[str, object]) -> str:
@@ -95,12 +86,24 @@ def to_yaml(value: Mapping[str, object]) -> str:
 
 def to_yaml_documents(objects: Iterable[Mapping[str, object]]) -> str:
     """Several objects, one document each, with comments for a review."""
-    return "---\n".join(add_comments(to_yaml(each)) for each in objects)
+    return "---\n".join("".join(_add_comments(to_yaml(each))) for each in objects)
+
+
+def _add_comments(text: str) -> Iterator[str]:
+    """The lines, with each comment above the first that it is about, but for lines of texts."""
+    remaining = dict(COMMENTS)
+    text_indent: int | None = None  # of the line that a text of several lines belongs to
+    for line in text.splitlines(keepends=True):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and (text_indent is None or indent <= text_indent):
+            text_indent = indent if TEXT_START.search(line) else None
+            content = line.lstrip(" -")
+            for start in filter(content.startswith, [*remaining]):
+                yield f"{' ' * indent}# {remaining.pop(start)}\n"
+        yield line
 
 
 def _in_reading_order(value: object) -> object:
-    if isinstance(value, Anchored):
-        return value  # written once: it stays the same object
     if isinstance(value, Mapping):
         return {key: _in_reading_order(value[key]) for key in sorted(value, key=_reading_rank)}
     if isinstance(value, list):
@@ -114,11 +117,10 @@ def _reading_rank(key: str) -> int:
     return len(FIRST_KEYS) + (1 + LAST_KEYS.index(key) if key in LAST_KEYS else 0)
 
 
-def _fold(node: yaml.Node, indent: int, column: int, folded: set[yaml.Node]) -> None:
+def _fold(node: yaml.Node, indent: int, column: int) -> None:
     """Write each group in one line where it fits into the line, of which `column` is used."""
-    if not isinstance(node, yaml.CollectionNode) or node in folded:
+    if not isinstance(node, yaml.CollectionNode):
         return
-    folded.add(node)
     length = _length(node)
     node.flow_style = length is not None and column + length <= MAX_LINE
     if node.flow_style:
@@ -127,9 +129,9 @@ def _fold(node: yaml.Node, indent: int, column: int, folded: set[yaml.Node]) -> 
     for item in node.value:
         if isinstance(node, yaml.MappingNode):
             key, value = item
-            _fold(value, indent + 2, indent + len(key.value) + 2, folded)
+            _fold(value, indent + 2, indent + len(key.value) + 2)
         else:
-            _fold(item, indent + 2, indent + 2, folded)
+            _fold(item, indent + 2, indent + 2)
 
 
 def _length(node: yaml.Node) -> int | None:

@@ -1,7 +1,4 @@
-"""The gallery's page in a real browser: what people do with it, and what it does with texts.
-
-Each is true of the page that is served, and of the one of files.
-"""
+"""The gallery's page in a real browser: what people do with it, and what it does with texts."""
 
 import http.server
 import threading
@@ -10,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from tests.browser import Tab, find_browser, open_tab
-from tests.galleries import (
-    HOSTILE,
-    HOSTILE_COLUMN,
-    IMAGES,
-    Client,
-    serving,
-    serving_files,
-    write_runs,
-)
+from tests.galleries import HOSTILE, HOSTILE_COLUMN, IMAGES, Client, serving, write_runs
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium: apt-get install chromium-headless-shell"
@@ -34,7 +22,6 @@ NO_OVERFLOW = "document.documentElement.scrollWidth <= innerWidth"
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     write_runs(folder, str(folder / "out"))
-    write_static_gallery(str(folder / "out"), str(folder / "out" / "gallery"))
     return folder / "out"
 
 
@@ -44,16 +31,6 @@ def client(output: Path) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module", params=["served", "static"])
-def url(request: pytest.FixtureRequest, output: Path, client: Client) -> Iterator[str]:
-    """The address of the page."""
-    if request.param == "served":
-        yield client.server.url
-        return
-    with serving_files(output) as server:
-        yield f"{server.url}gallery/"
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     with open_tab(tmp_path_factory.mktemp("profile")) as tab:
@@ -61,18 +38,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 
 @pytest.fixture
-def tab(browser: Tab, url: str) -> Tab:
+def tab(browser: Tab, client: Client) -> Tab:
     """The first page, on a phone, with all its thumbnails."""
     browser.resize(360, 740, phone=True)
     browser.open("about:blank")
     browser.wait_for("location.href === 'about:blank'")
     browser.events.clear()
-    browser.open(url)
+    browser.open(client.server.url)
     browser.wait_for(f"{TILES}.length === {2 * IMAGES} && $('count').textContent")
     return browser
 
 
-@pytest.mark.quick_cases(1)
 def test_people_search_look_and_step_with_the_keyboard_on_a_phone(tab: Tab, client: Client) -> None:
     assert tab.evaluate("$('count').textContent") == f"{2 * IMAGES} images"
     assert tab.wait_for(f"{TILES}[0].querySelector('img').naturalWidth > 0")

@@ -24,7 +24,6 @@ from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.index import GalleryIndex
 from imagekiln.steps.gallery.queries import PageQuery
 from imagekiln.steps.gallery.server import GalleryServer, is_loopback, is_own_host, serve_gallery
-from imagekiln.steps.gallery.static_gallery import write_static_gallery
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUSPENDED_KEY, manifest_key
 from imagekiln.steps.runtime.signals import stop_on_signals
@@ -211,7 +210,6 @@ def test_image_with_a_time_that_python_lacks_is_shown(tmp_path: Path) -> None:
         details = client.get(image_path("row", client.tiles()[0])).json
     assert isinstance(details, dict)
     assert details["row"]["values"]["day"] == "<value out of range: 2147483647>"
-    write_static_gallery(run.uri, str(tmp_path / "page"))
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.decimal256(76, 0)], ids=str)
@@ -450,8 +448,6 @@ def test_an_image_that_is_no_picture_is_told_in_a_sentence(tmp_path: Path) -> No
         assert client.get(image_path("image", tile)).content == content
         answer = client.get(image_path("thumbnail", tile))
     assert (answer.status, b"is damaged" in answer.content) == (400, True)
-    written = write_static_gallery(run.uri, str(tmp_path / "page"))
-    assert ["is damaged" in problem for problem in written.problems] == [True]
 
 
 def test_a_store_that_refuses_is_no_image_that_has_moved(

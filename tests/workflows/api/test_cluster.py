@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln import BadInput, cluster, read_job
+from imagekiln import BadInput, cluster, read_job, schedule
 from tests.workflows.memory import Memory
 
 JOB = """\
@@ -30,16 +30,16 @@ def test_file_and_job_are_the_same_submission(job_file: Path) -> None:
     assert ("Workflow", "images", status.name) in argo.objects
     again = cluster.submit(read_job(job_file), date="2026-11-21", argo=argo)
     assert again.name == status.name
-    assert [each.name for each in cluster.list_workflows("images", argo)] == [status.name]
+    assert [each.name for each in cluster.workflows("images", argo)] == [status.name]
 
 
 def test_template_is_applied_and_schedule_created(job_file: Path) -> None:
     argo = Memory()
     template = cluster.apply(job_file, argo=argo)
     assert ("WorkflowTemplate", "images", template) in argo.objects
-    schedule = cluster.schedule(job_file, "30 1 * * *", timezone="Europe/Berlin", argo=argo)
-    assert ("CronWorkflow", "images", schedule) in argo.objects
-    statuses = cluster.backfill(job_file, date(2026, 11, 1), date(2026, 11, 2), argo=argo)
+    name = schedule.create(job_file, "30 1 * * *", timezone="Europe/Berlin", argo=argo)
+    assert ("CronWorkflow", "images", name) in argo.objects
+    statuses = schedule.backfill(job_file, date(2026, 11, 1), date(2026, 11, 2), argo=argo)
     assert len(statuses) == 2
 
 
@@ -47,7 +47,7 @@ def test_retry_starts_a_round(job_file: Path) -> None:
     argo = Memory()
     first = cluster.submit(job_file, argo=argo)
     argo.end(first.name, "Succeeded")
-    assert cluster.retry(job_file, argo=argo).name != first.name
+    assert cluster.submit(job_file, retry=True, argo=argo).name != first.name
 
 
 def test_mistake_is_a_sentence(job_file: Path) -> None:

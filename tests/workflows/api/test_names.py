@@ -15,6 +15,7 @@ MODULES = (
     "imagekiln.cluster",
     "imagekiln.checks",
     "imagekiln.results",
+    "imagekiln.schedule",
     "imagekiln.settings",
 )
 PUBLIC = [

@@ -639,13 +639,6 @@ def test_job_of_refused_rows_leaves_their_list_alone(s3_bucket: str) -> None:
     assert len(_objects(s3_bucket)) == 1
 
 
-@pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "AWS_SECRET_ACCESS_KEY"])
-def test_variables_of_s3_that_are_not_utf8(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, os.fsdecode(b"secret\xff"))
-    told = f"{name}: contains bytes that are not UTF-8. Set it again."
-    assert _refused("verify", "s3://bucket/run") == told
-
-
 # It gives a key that has expired, and no other.
 LOGIN = """#!/bin/sh
 mkdir once || exit 1
@@ -669,7 +662,7 @@ def test_key_that_its_program_cannot_renew_is_worth_another_try(
     assert "Error when retrieving credentials from custom-process" in told
 
 
-@pytest.mark.parametrize("endpoint", ["http://[::1", "http://[zz]/", "http://hub:99999"])
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://hub:99999"])
 def test_hub_that_is_no_url(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     # diffusers could not be imported with it, whichever model is drawn with.
     monkeypatch.setenv("HF_ENDPOINT", endpoint)

@@ -58,16 +58,16 @@ def node(exit_code: int) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("command", ["watch", "wait", "result"])
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--once",)])
 @pytest.mark.parametrize(
     ("phase", "exit_code", "left_with"),
     [("Succeeded", 0, 0), ("Failed", 2, 2), ("Failed", 3, 3), ("Error", 75, 3)],
 )
 def test_exit_code_says_how_a_workflow_ended(
-    argo: Memory, name: str, command: str, phase: str, exit_code: int, left_with: int
+    argo: Memory, name: str, options: tuple[str, ...], phase: str, exit_code: int, left_with: int
 ) -> None:
     argo.end(name, phase, nodes={"a-1": node(exit_code)} if exit_code else {})
-    done = kiln(command, name)
+    done = kiln("watch", name, *options)
     assert done.exit_code == left_with
     assert done.stdout.startswith(f"images/{name}: {phase}")
     assert ("has no column `prompt`" in done.stdout) == bool(exit_code)
@@ -85,13 +85,16 @@ def test_submission_that_is_watched_ends_as_the_workflow(
 
 
 @pytest.mark.usefixtures("argo")
-@pytest.mark.parametrize("arguments", [("result",), ("wait", "--seconds", "0")])
-def test_workflow_that_has_not_ended_is_to_be_asked_for_again(
-    name: str, arguments: tuple[str, ...]
+def test_workflow_that_has_not_ended_is_shown_once_and_is_to_be_asked_for_again(name: str) -> None:
+    done = kiln("watch", name, "--once")
+    assert (done.exit_code, done.stdout) == (75, f"images/{name}: Pending\n")
+
+
+def test_quiet_watching_prints_nothing_but_the_result(
+    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = kiln(*arguments, name)
-    assert (done.exit_code, done.stdout) == (75, "")
-    assert "is still pending" in done.stderr
+    monkeypatch.setattr("time.sleep", lambda _: argo.end(name, "Succeeded"))
+    assert kiln("watch", name, "--quiet").output == f"images/{name}: Succeeded\n"
 
 
 def test_workflow_that_is_stopped_goes_on_by_the_command_that_is_named(
@@ -101,7 +104,7 @@ def test_workflow_that_is_stopped_goes_on_by_the_command_that_is_named(
     assert f"`imagekiln resubmit {name} -n {NAMESPACE}`" in done.stdout
     argo.end(name, "Failed")
     assert kiln("resubmit", name).stdout == f"images/{name}-again-2: Pending\n"
-    assert set(kiln("list").stdout.splitlines()) == {
+    assert set(kiln("workflows").stdout.splitlines()) == {
         f"images/{name}: Failed",
         f"images/{name}-again-2: Pending",
     }
@@ -121,21 +124,17 @@ def test_second_stop_terminates_and_says_so(argo: Memory, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "verb"), [("watch", "watching"), ("wait", "waiting"), ("logs", "following")]
-)
+@pytest.mark.parametrize("command", ["watch", "logs"])
 def test_interrupted_command_says_that_the_workflow_goes_on(
-    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch, command: str, verb: str
+    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    for place, function in ((argo, "get"), (connect, "connect")):  # at work, while it starts
-        monkeypatch.setattr(place, function, interrupt)
-        done = kiln(command, name)
-        assert done.exit_code == 75
-        assert done.stderr.startswith(f"No longer {verb}")
-        assert f"{name} goes on: `imagekiln watch {name} -n images` shows it" in done.stderr
+    monkeypatch.setattr(argo, "get", interrupt)
+    done = kiln(command, name)
+    assert done.exit_code == 75
+    assert f"{name} goes on: `imagekiln watch {name} -n images` shows it" in done.stderr
 
 
 def test_no_text_of_a_workflow_forges_the_line_of_another(argo: Memory, name: str) -> None:
@@ -143,7 +142,7 @@ def test_no_text_of_a_workflow_forges_the_line_of_another(argo: Memory, name: st
     failed = {**node(1), "templateName": forged}
     for phase, nodes in ((forged, {}), ("Failed", {"a-1": failed})):
         argo.end(name, phase, nodes=nodes)
-        for command in (("list",), ("result", name)):
+        for command in (("workflows",), ("watch", name, "--once")):
             output = kiln(*command).output
             assert "\nimages/other" not in output
             assert "\x1b" not in output
@@ -157,31 +156,16 @@ def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
     status: Json = {"lastScheduledTime": forged, "active": [{"name": forged}]}
     schedule: Json = {"kind": "CronWorkflow", "metadata": metadata, "spec": spec, "status": status}
     argo.create(schedule)
-    output = kiln("schedules").output
+    output = kiln("schedule", "list").output
     assert output.startswith("images/nightly: 0 1 * * *")
     assert len(output.splitlines()) == 1
     assert "\x1b" not in output
 
 
-def test_outputs_that_no_plan_has_end_no_command_with_a_traceback(argo: Memory, name: str) -> None:
-    outputs = {"images": "9" * 30, "run": ["s3://out"]}  # no time is so long, and no URI a list
-    parameters = [{"name": key, "value": value} for key, value in outputs.items()]
-    planned = {"id": "a-1", "type": "Pod", "templateName": "plan", "phase": "Succeeded"}
-    drawn = {"id": "a-2", "type": "Pod", "templateName": "generate", "phase": "Running"}
-    progress = {"startedAt": "2026-11-28T01:00:00Z", "progress": "1/2"}
-    nodes = {"a-1": planned | {"outputs": {"parameters": parameters}}, "a-2": drawn | progress}
-    for phase in ("Running", "Failed"):
-        argo.end(name, phase, nodes=nodes)
-        assert "1 of 999,999,999" in kiln("list").stdout
-    result = kiln("result", name)
-    assert "Dataset: ['s3://out']" in result.stdout
-    assert result.exit_code == 3
-
-
 @pytest.mark.usefixtures("argo")
-@pytest.mark.parametrize("command", ["list", "schedules"])
+@pytest.mark.parametrize("command", ["workflows", "schedule list"])
 def test_empty_list_names_the_namespace(command: str) -> None:
-    assert f"in namespace {NAMESPACE}. `-n NAMESPACE`" in kiln(command).stdout
+    assert f"in namespace {NAMESPACE}. `-n NAMESPACE`" in kiln(*command.split()).stdout
 
 
 def test_named_command_has_the_namespace_unless_it_is_the_one_assumed(
@@ -191,34 +175,26 @@ def test_named_command_has_the_namespace_unless_it_is_the_one_assumed(
     assert f"`imagekiln stop {name} -n images`" in kiln("resubmit", name).stderr
     assert f"`imagekiln watch {name} -n images`" in kiln("logs", name).stderr
     monkeypatch.setenv("IMAGEKILN_NAMESPACE", NAMESPACE)
-    assert f"`imagekiln watch {name}`" in CliRunner().invoke(main, ["result", name]).stderr
+    assert f"`imagekiln watch {name}`" in CliRunner().invoke(main, ["logs", name]).stderr
 
 
 @pytest.mark.usefixtures("argo")
-def test_schedule_is_suspended_and_resumed_by_the_commands_that_are_named(tmp_path: Path) -> None:
+def test_schedule_is_paused_and_resumed_by_the_commands_that_are_named(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
-    command = ["schedule", str(tmp_path / "job.yaml"), "--cron", "30 1 * * *"]
-    for verb in ("suspend", "resume"):
+    command = ["schedule", "create", str(tmp_path / "job.yaml"), "--cron", "30 1 * * *"]
+    for verb in ("pause", "resume"):
         done = CliRunner().invoke(main, command)
         assert done.exit_code == 0, done.output
-        assert f"`imagekiln {verb} imagekiln-postcards -n images`" in done.stdout
-        command = [verb, "imagekiln-postcards", "-n", "images"]
+        assert f"`imagekiln schedule {verb} imagekiln-postcards -n images`" in done.stdout
+        command = ["schedule", verb, "imagekiln-postcards", "-n", "images"]
 
 
 def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:
     argo.end(name, "Succeeded")
-    listed, _, _ = kiln("list").stdout.partition(": ")
+    listed, _, _ = kiln("workflows").stdout.partition(": ")
     assert listed == f"images/{name}"
-    assert CliRunner().invoke(main, ["result", listed]).stdout == f"{listed}: Succeeded\n"
-    assert kiln("result", listed).stdout == f"{listed}: Succeeded\n"
-
-
-@pytest.mark.usefixtures("argo")
-@pytest.mark.parametrize("command", ["watch", "logs", "stop", "suspend"])
-def test_two_namespaces_are_one_too_many(command: str) -> None:
-    done = kiln(command, "nights/postcards")
-    assert done.exit_code == 2
-    assert f"NAME is in namespace 'nights', and -n says '{NAMESPACE}'. Omit one" in done.stderr
+    assert CliRunner().invoke(main, ["watch", listed]).stdout == f"{listed}: Succeeded\n"
+    assert kiln("watch", listed).stdout == f"{listed}: Succeeded\n"
 
 
 def test_namespace_of_a_name_goes_before_that_of_the_environment(
@@ -226,7 +202,7 @@ def test_namespace_of_a_name_goes_before_that_of_the_environment(
 ) -> None:
     argo.end(name, "Succeeded")
     monkeypatch.setenv("IMAGEKILN_NAMESPACE", "nights")
-    done = CliRunner().invoke(main, ["result", f"{NAMESPACE}/{name}"])
+    done = CliRunner().invoke(main, ["watch", f"{NAMESPACE}/{name}"])
     assert done.stdout == f"{NAMESPACE}/{name}: Succeeded\n"
 
 
@@ -234,10 +210,10 @@ def test_namespace_of_a_name_goes_before_that_of_the_environment(
 def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     days = ["--from", "2026-11-01", "--to", "2026-11-02"]
-    done = CliRunner().invoke(main, ["backfill", str(tmp_path / "job.yaml"), *days])
+    done = CliRunner().invoke(main, ["schedule", "backfill", str(tmp_path / "job.yaml"), *days])
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("postcards: has no schedule in namespace images, ")
-    assert "imagekiln schedule JOB --cron CRON" in done.stderr
+    assert "imagekiln schedule create JOB --cron CRON" in done.stderr
 
 
 def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:
@@ -273,7 +249,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "date '2026-13-01': is not an ISO 8601 date.",
         ),
         (
-            ("backfill", "{job}", "--from", "2026-11-07", "--to", "2026-11-01"),
+            ("schedule", "backfill", "{job}", "--from", "2026-11-07", "--to", "2026-11-01"),
             "backfill: the last day, 2026-11-01, is before the first, 2026-11-07. Swap them.",
         ),
         (("submit", "{job}"), "kubeconfig: names no cluster"),
@@ -289,7 +265,7 @@ def test_dates_are_checked_before_the_cluster_is_asked(
     assert done.stderr.startswith(sentence)
 
 
-@pytest.mark.parametrize("command", [("submit",), ("schedule", "--cron", "30 1 * * *")])
+@pytest.mark.parametrize("command", [("submit",), ("schedule", "create", "--cron", "30 1 * * *")])
 def test_a_job_with_paths_of_this_machine_is_refused_before_any_cluster_is_asked(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
@@ -14,7 +13,7 @@ from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.plan_text import format_estimate, format_plan
 from tests.runs import write_prompts
-from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
+from tests.workflows.cli.commands import ROWS, kiln, parse_json
 
 
 def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) -> None:
@@ -55,34 +54,6 @@ def test_estimate_does_not_take_what_a_cpu_took_for_a_profile_of_named_gpus(job:
     anywhere = ("estimate", job, "--set", "device=auto")
     assert ", 6 images, on cpu)" in kiln(*anywhere).stdout
     assert "GPU-hours:   unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
-
-
-def test_another_run_says_which_one_is_unfinished_and_how_to_resume_it(job: str) -> None:
-    unfinished = Path(plan_run(job))
-    kiln("generate", str(unfinished), "--shard", "0")
-    planned = kiln("plan", job, "--set", "shard.images=5", "--set", "limits.failed_share=1")
-    (note,) = (line for line in planned.stderr.splitlines() if line.startswith("This is a new"))
-    statement, command = note.split(" To resume that one: ")
-    assert statement == (
-        f"This is a new run. {unfinished.name} is unfinished (4 of 6 images); "
-        "planned with shard.images 4 (now 5)."
-    )
-    resumed = kiln(*shlex.split(command)[1:])
-    assert resumed.exit_code == 0, resumed.stderr
-    assert resumed.stdout == f"Reused the plan of 6 images in 2 shards: {unfinished}\n"
-
-
-def test_command_that_resumes_a_run_quotes_what_somebody_wrote_into_its_plan(job: str) -> None:
-    setting = "defaults.negative_prompt=it's; touch here $(id)"
-    kiln("generate", plan_run(job, "--set", setting), "--shard", "0")
-    _, command = kiln("plan", job).stderr.split(" To resume that one: ")
-    assert setting in shlex.split(command)
-
-
-def test_another_run_says_that_its_input_is_another(job: str, tmp_path: Path) -> None:
-    kiln("generate", plan_run(job), "--shard", "0")
-    write_prompts(tmp_path / "prompts.parquet", ROWS[1:])
-    assert "planned with other input (6 rows, now 5). To resume" in kiln("plan", job).stderr
 
 
 def test_plan_that_devices_share_says_how_long_all_of_them_take(job: str) -> None:

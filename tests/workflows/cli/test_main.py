@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -25,48 +26,77 @@ from tests.workflows.cli.commands import kiln, plan_run
 COMMANDS = {
     "On this machine": ["init", "estimate", "preview", "run", "tune", "demo", "schema"],
     "On a cluster": [
-        "manifests", "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop",
-        "resubmit", "apply", "render",
+        "manifests", "doctor", "submit", "watch", "workflows", "logs", "stop", "resubmit", "apply",
+        "render", "schedule",
     ],
-    "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
     "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gallery", "gc"],
     "Datasets": ["export", "push", "forget"],
     "Steps that pods run": [
         "rewrite", "plan", "generate", "aggregate", "fetch", "outcome", "publish"
     ],
 }  # fmt: skip
-ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]
+FIRST_COMMANDS = {
+    "On this machine": ["init", "estimate", "preview", "run", "demo"],
+    "On a cluster": [
+        "manifests", "doctor", "submit", "watch", "workflows", "logs", "stop", "schedule"
+    ],
+    "After a run": ["runs", "verify", "retry", "reproduce", "gallery"],
+    "Datasets": ["export", "forget"],
+}  # fmt: skip
+ON_SCHEDULES = ("create", "list", "pause", "resume", "delete", "backfill")
+ALL_COMMANDS = [
+    *(command for commands in COMMANDS.values() for command in commands if command != "schedule"),
+    *(f"schedule {command}" for command in ON_SCHEDULES),
+]
+
+
+def listed_commands(text: str) -> dict[str, list[str]]:
+    """The commands of a help, by the titles of its sections."""
+    sections = re.findall(r"^([A-Z][\w ]+):\n((?:  .+\n)+)", text, re.MULTILINE)
+    listed = {title: re.findall(r"^  (\w+)", body, re.MULTILINE) for title, body in sections}
+    del listed["Options"]
+    return listed
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=str)
-def test_help_lists_every_command_under_its_purpose(arguments: tuple[str, ...]) -> None:
+def test_first_help_shows_what_people_need_and_how_to_see_the_rest(
+    arguments: tuple[str, ...],
+) -> None:
     text = kiln(*arguments).output
-    sections = re.findall(r"^([A-Z][\w ]+):\n((?:  .+\n)+)", text, re.MULTILINE)
-    listed = {title: re.findall(r"^  (\w+)", body, re.MULTILINE) for title, body in sections}
-    assert {title: listed[title] for title in listed if title != "Options"} == COMMANDS
-    assert list(listed) == ["Options", *COMMANDS]
+    assert listed_commands(text) == FIRST_COMMANDS
+    assert text.splitlines()[-1] == "All commands: imagekiln --help --all"
+
+
+@pytest.mark.parametrize("arguments", [("--help", "--all"), ("-h", "--all"), ("--all", "--help")])
+def test_help_with_all_lists_every_command_under_its_purpose(arguments: tuple[str, ...]) -> None:
+    assert listed_commands(kiln(*arguments).output) == COMMANDS
 
 
 def test_every_summary_is_whole_and_fits_a_terminal() -> None:
-    lines = kiln("--help").output.splitlines()
+    lines = kiln("--help", "--all").output.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") and "Usage" not in line for line in lines)
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_parameter_of_a_command_has_help_and_every_command_an_example(command: str) -> None:
-    done = kiln(command, "--help")
+    done = kiln(*command.split(), "--help")
     assert done.exit_code == 0
     assert f"Examples:\n  imagekiln {command}" in done.output
     assert max(map(len, done.output.splitlines())) <= 100
-    for parameter in main.commands[command].params:
+    name, _, action = command.partition(" ")
+    found = main.commands[name]
+    if isinstance(found, click.Group):
+        found = found.commands[action]
+    for parameter in found.params:
         assert getattr(parameter, "help", None), parameter.name
 
 
 @pytest.mark.parametrize(
     ("words", "completions"),
     [
-        ("imagekiln su", {"plain,submit", "plain,suspend"}),
+        ("imagekiln wo", {"plain,workflows"}),
+        ("imagekiln schedule p", {"plain,pause"}),
         ("imagekiln run --da", {"plain,--date"}),
         ("imagekiln plan --device c", {"plain,cpu", "plain,cuda"}),
         ("imagekiln run jo", {"file,jo"}),

@@ -145,7 +145,7 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
     size = json.loads(open_store(run).read(SUMMARY_KEY))["bytes"]
-    assert kiln("verify", run).stdout == f"{run}: 6 of 6 images verified, {size:,} bytes.\n"
+    assert kiln("verify", run).stdout == f"run:    {run}\nimages: 6\nok:     6\nbytes:  {size:,}\n"
 
 
 def test_aggregate_as_json_is_the_summary(store: Store) -> None:

@@ -18,9 +18,9 @@ from imagekiln.workflows.cli.terminal import (
     print_note,
     print_text,
 )
-from imagekiln.workflows.cli.text import format_verification, print_result
+from imagekiln.workflows.cli.text import print_result
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
-from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.steps import StepFailure
 
 FOLDER = Path(text.__file__).parent
 EVIL = "\x1b[2J\x9b31m\r\nFinished: all is well \u202e\ud800"
@@ -100,7 +100,7 @@ def test_log_of_a_pod_is_lines_of_json(
 def test_a_result_is_printed_without_control_characters(
     output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(VerifyResult(EVIL, images=20, ok=20, bytes=1000), output, format_verification)
+    print_result(VerifyResult(EVIL, images=20, ok=20, bytes=1000), output)
     shown = capsys.readouterr().out
     assert _control_characters(shown) == []
     assert not any(line.startswith("Finished") for line in shown.splitlines())

@@ -103,9 +103,9 @@ def test_name_that_is_not_in_the_namespace_is_said_with_the_list_of_those_that_a
     api: type[ArgoServer | KubernetesApi],
 ) -> None:
     argo = api(cast("ApiConnection", Absent()))
-    with pytest.raises(Missing, match="Looked for in namespace a: see `imagekiln list -n a`"):
+    with pytest.raises(Missing, match="Looked for in namespace a: see `imagekiln workflows -n a`"):
         argo.get("Workflow", "a", "night")
-    with pytest.raises(Missing, match="see `imagekiln schedules -n a`"):
+    with pytest.raises(Missing, match="see `imagekiln schedule list -n a`"):
         argo.set_suspended("a", "night", suspended=True)
     with pytest.raises(Missing, match=r'"night" not found\.$'):  # no command lists templates
         argo.get("WorkflowTemplate", "a", "night")

@@ -1,7 +1,6 @@
-"""A job on a cluster: registered, submitted, waited for, listed and stopped."""
+"""A job on a cluster: registered, submitted, watched, listed and stopped."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,11 +9,9 @@ from imagekiln.workflows.client.client import (
     apply,
     await_template,
     get_status,
-    list_workflows,
-    result,
     submit,
-    wait,
     watch,
+    workflows,
 )
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
@@ -167,60 +164,12 @@ def test_stop_that_broke_off_is_finished_by_the_next(
     assert stop(name, NAMESPACE, argo) == "terminated"
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_stop_whose_answer_is_lost_or_comes_too_late_is_no_failure(
-    argo: Memory, monkeypatch: pytest.MonkeyPatch, *, ended: bool
-) -> None:
-    name = submit(postcards(), argo=argo).name
-    child = child_workflow(argo, name, 1, "Running")
-    shut = argo.stop
-
-    def stop_first(namespace: str, stopped: str) -> None:
-        if ended and stopped == name:
-            argo.end(name, "Succeeded")
-            raise BadInput("cannot shutdown a completed workflow.")
-        shut(namespace, stopped)
-        if stopped == name:
-            raise TryAgain("no answer.")
-
-    monkeypatch.setattr(argo, "stop", stop_first)
-    assert stop(name, NAMESPACE, argo) == "stopping"
-    assert argo.spec(child)["shutdown"] == "Stop"
-
-
 def test_running_child_is_stopped_by_the_name_of_a_parent_that_has_ended(argo: Memory) -> None:
     parent = submit(postcards(), argo=argo).name
     child = child_workflow(argo, parent, 0, "Running")
     argo.end(parent, "Failed")
     stop(parent, NAMESPACE, argo)
     assert stopped_workflows(argo) == [child], "Argo's server refuses to stop what has ended"
-
-
-def test_waiting_ends_with_the_workflow_or_at_the_deadline(argo: Memory) -> None:
-    name = submit(postcards(), argo=argo).name
-    with pytest.raises(TryAgain, match="still pending"):
-        wait(name, NAMESPACE, 0.01, argo, every=0.01)
-    argo.end(name, "Succeeded")
-    assert wait(name, NAMESPACE, 5, argo, every=0.01).phase == "Succeeded"
-
-
-def test_result_of_a_running_workflow_is_try_again(argo: Memory) -> None:
-    name = submit(postcards(), argo=argo).name
-    with pytest.raises(TryAgain):
-        result(name, NAMESPACE, argo)
-
-
-def test_waiting_ends_at_the_deadline_while_the_api_does_not_answer(
-    argo: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> Json:
-        raise TryAgain("the API: did not answer.")
-
-    monkeypatch.setattr(argo, "get", fail)
-    with pytest.raises(TryAgain, match="did not answer"):
-        result("postcards", NAMESPACE, argo)
-    with pytest.raises(TryAgain, match="did not answer"):
-        wait("postcards", NAMESPACE, 0.05, argo, every=0.01)
 
 
 class Unsteady(Memory):
@@ -261,32 +210,6 @@ def test_watching_says_once_that_the_api_is_away_and_goes_on_when_it_is_back() -
     ]
 
 
-def test_waiting_goes_on_when_the_api_is_back_and_sleeps_no_longer_than_until_its_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    argo = Unsteady()
-    name = submit(postcards(), argo=argo).name
-    now, sleeps = [0.0], list[float]()
-
-    def sleep(seconds: float) -> None:
-        sleeps.append(seconds)
-        now[0] += max(1, seconds)
-        argo.is_up = len(sleeps) != 1
-
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr("imagekiln.workflows.client.client.time", clock)
-    with pytest.raises(TryAgain, match=r"is still pending after 12 s\."):
-        wait(name, NAMESPACE, 12, argo)
-    assert sleeps == [5, 5, 2]
-
-
-def test_waiting_ends_when_the_api_has_been_away_too_long() -> None:
-    argo = Unsteady()
-    argo.is_up = False
-    with pytest.raises(TryAgain, match="did not answer"):
-        wait("postcards", NAMESPACE, None, argo, every=0.01, max_silence=0.05)
-
-
 def test_watching_ends_when_the_api_has_been_away_too_long() -> None:
     argo = Unsteady()
     name = submit(postcards(), argo=argo).name
@@ -300,7 +223,7 @@ def test_watching_ends_when_the_api_has_been_away_too_long() -> None:
 def test_workflow_whose_nodes_are_in_argos_database_is_listed_without_counts(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
     argo.end(name, "Running", offloadNodeStatusVersion="fnv:1")
-    statuses = list_workflows(NAMESPACE, argo)
+    statuses = workflows(NAMESPACE, argo)
     assert [(status.phase, status.images) for status in statuses] == [("Running", None)]
 
 
@@ -312,7 +235,7 @@ def test_workflows_are_listed_newest_first_without_children_and_strangers(argo: 
     child: Json = {"name": "child", "namespace": NAMESPACE, "labels": labels}
     argo.create({"kind": "Workflow", "metadata": child})
     argo.create({"kind": "Workflow", "metadata": {"name": "stranger", "namespace": NAMESPACE}})
-    assert [status.name for status in list_workflows(NAMESPACE, argo)] == names[::-1]
+    assert [status.name for status in workflows(NAMESPACE, argo)] == names[::-1]
 
 
 def waiting_workflow(argo: Memory, message: str = "ContainerCreating") -> str:
@@ -385,43 +308,3 @@ def test_no_events_are_asked_for_where_argo_says_enough(argo: Memory) -> None:
     name = waiting_workflow(argo, "Unschedulable: 0/4 nodes: 4 Insufficient nvidia.com/gpu.")
     get_status(name, NAMESPACE, argo)
     assert argo.event_requests == []
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        None,
-        7,
-        [],
-        {"phase": 7, "startedAt": 7, "finishedAt": []},
-        {"phase": None, "message": {}},
-        {"phase": "Running", "startedAt": None, "nodes": 7},
-    ],
-)
-def test_workflow_that_cannot_be_read_is_listed_and_hides_no_other(
-    argo: Memory, state: object
-) -> None:
-    name = submit(postcards(), argo=argo).name
-    argo.end(name, "Running", startedAt="2026-11-26T01:30:00Z")
-    good = argo.objects["Workflow", NAMESPACE, name]
-    for number, created in enumerate(("x", 7)):
-        metadata = object_metadata(good) | {
-            "name": f"strange-{number}",
-            "creationTimestamp": created,
-        }
-        argo.objects["Workflow", NAMESPACE, f"strange-{number}"] = {
-            "metadata": metadata,
-            "spec": None,
-            "status": state,
-        }
-    listed = list_workflows(NAMESPACE, argo)
-    assert sorted(status.name for status in listed) == [name, "strange-0", "strange-1"]
-
-
-@pytest.mark.parametrize("state", [7, {"nodes": 7}, {"nodes": {"a": {}}}])
-def test_child_that_cannot_be_read_does_not_hide_its_parent(argo: Memory, state: object) -> None:
-    parent = submit(postcards(), argo=argo).name
-    argo.end(parent, "Running")
-    child = child_workflow(argo, parent, 1, "Running")
-    argo.objects["Workflow", NAMESPACE, child]["status"] = state
-    assert get_status(parent, NAMESPACE, argo).phase == "Running"

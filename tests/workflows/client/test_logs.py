@@ -56,15 +56,6 @@ def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> Non
         list(logs(name, NAMESPACE, 2, argo))
 
 
-def test_logs_of_a_workflow_that_cannot_be_read_are_refused_in_a_sentence(argo: Memory) -> None:
-    name = submit(postcards(), argo=argo).name
-    odd: list[Json] = [{}, plan_node("many")]
-    for node in odd:
-        argo.end(name, "Running", nodes={"p": node})
-        with pytest.raises(BadInput, match=f"^Workflow {name}: is not as Argo writes it"):
-            list(logs(name, NAMESPACE, 0, argo))
-
-
 @pytest.mark.parametrize(("gone", "says"), [(1, "pod {0}-generate-0 has"), (2, "2 pods have")])
 def test_logs_that_went_with_their_pods_are_explained_once(
     argo: Memory, gone: int, says: str

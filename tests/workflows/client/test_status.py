@@ -8,8 +8,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.cli.status import status_line, status_text
-from imagekiln.workflows.client.status import PodCounts, read_available_status, read_status
-from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.status import PodCounts, read_status
+from imagekiln.workflows.client.steps import StepFailure
 from imagekiln.workflows.client.waits import UNFIT_CAUSES
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
@@ -109,9 +109,7 @@ def test_result_has_what_the_run_took_once_for_all_attempts_at_aggregating_it(la
     assert "\nTook:    2.5 device-hours (drawing 2, loading 0.5), cost 6.25" in text
 
 
-@pytest.mark.parametrize(
-    "figures", ["", "{{outputs}}", "[]", '{"drawing": "1"}', '{"drawing": NaN}', '{"cost": 0}']
-)
+@pytest.mark.parametrize("figures", ["", "{{outputs}}", '{"cost": 0}'])
 def test_figures_that_say_nothing_are_omitted(figures: str) -> None:
     status = read_status(workflow(plan(90, 3), aggregate(0, figures), phase="Succeeded"))
     assert "Took" not in status_text(status)
@@ -235,15 +233,12 @@ def step(name: str, phase: str = "Running", **more: object) -> Json:
         ([], "plan"),
         ([step("rewrite")], "rewrite"),
         ([step("fetch-language-model")], "rewrite"),
-        ([step("rewrite", "Succeeded"), step("plan")], "plan"),
         ([step("plan")], "plan"),
         ([plan(60, 2)], "generate"),
         ([plan(60, 2), step("fetch")], "fetch"),
         ([plan(60, 2), *shard(0, pod("Running"))], "generate"),
-        ([plan(60, 2), step("further-one")], "generate"),
         ([plan(60, 2), *shard(0, pod("Succeeded")), step("aggregate")], "aggregate"),
         ([plan(60, 2), step("aggregate", "Succeeded"), step("report")], "report"),
-        ([plan(60, 2), step("aggregate", "Succeeded"), step("publish-report")], "report"),
     ],
 )
 def test_stage_is_the_furthest_that_has_begun(nodes: list[Json], stage: str) -> None:
@@ -397,24 +392,3 @@ def test_compressed_nodes_are_read() -> None:
 def test_nodes_in_argos_database_need_argos_server() -> None:
     with pytest.raises(BadInput, match="Set ARGO_SERVER"):
         read_status(workflow(offloadNodeStatusVersion="fnv:1"))
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {"nodes": {"p": {"type": "Pod", "id": "p", "templateName": "plan", "phase": "Succeeded",
-                         "outputs": {"parameters": [{"name": "images", "value": "many"}]}}}},
-        {"nodes": {"s": {"type": "Pod", "id": "s", "templateName": "generate", "progress": "x"}}},
-        {"nodes": {"n": {"type": "Retry", "id": "n", "children": 7}}},
-        {"nodes": {"n": {}}},
-        {"nodes": [1]},
-    ],
-    ids=["images", "progress", "children", "no type", "list"],
-)  # fmt: skip
-def test_workflow_that_cannot_be_read_is_named_and_hides_no_other(
-    state: Json,
-) -> None:
-    odd = workflow() | {"status": {"phase": "Running", **state}}
-    with pytest.raises(BadInput, match=r"^Workflow postcards-1: is not as Argo writes it\."):
-        read_status(odd)
-    assert read_available_status(odd).phase == "Running"

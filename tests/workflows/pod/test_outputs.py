@@ -33,6 +33,13 @@ def test_report_is_copied_with_the_files_it_refers_to_and_nothing_else(tmp_path:
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]
 
 
+def test_report_is_left_for_argo(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run").uri
+    sentence = leave_report(tmp_path / "outputs", run)
+    assert sentence == f"Argo keeps a copy of {run}/{REPORT_KEY}."
+    assert (tmp_path / "outputs" / REPORT_KEY).is_file()
+
+
 @pytest.mark.parametrize("run", [None, "run"])
 def test_nothing_is_left_without_a_report(tmp_path: Path, run: str | None) -> None:
     uri = run and str(tmp_path / run)

@@ -1,6 +1,5 @@
 """When a schedule fires, and what Argo would not read as one."""
 
-import re
 from datetime import UTC, date, datetime
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.templates.cron import (
     check_cron,
-    describe_clock_changes,
     fire_times,
     next_fire_time,
 )
@@ -61,26 +59,6 @@ def test_days_of_the_month_and_of_the_week_are_combined_as_argo_does(
 def test_clocks_that_change_move_the_moment() -> None:
     both_days = moments("30 4 * * *", "Europe/Berlin", date(2026, 10, 24), date(2026, 10, 25))
     assert both_days == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
-
-
-@pytest.mark.parametrize(
-    ("cron", "zone", "days"),
-    [
-        ("30 2 * * *", "Europe/Berlin", ["2026-10-25", "2027-03-28"]),
-        ("30 1 * * *", "America/New_York", ["2026-11-01"]),
-        ("30 2 * * *", "America/New_York", ["2027-03-14"]),
-        ("30 1 * * *", "Europe/Berlin", []),
-        ("30 2 * * 1-5", "Europe/Berlin", []),
-        ("30 * * * *", "Europe/Berlin", []),
-        ("30 2 * * *", "UTC", []),
-    ],
-)
-def test_days_are_named_on_which_clocks_change_at_the_time_of_a_schedule(
-    cron: str, zone: str, days: list[str]
-) -> None:
-    note = describe_clock_changes((cron,), zone, datetime(2026, 6, 1, tzinfo=UTC))
-    assert re.findall(r"\d{4}-\d\d-\d\d", note) == days
-    assert bool(note) == bool(days)
 
 
 # Argo takes the last six without a word, and never fires them.

@@ -7,7 +7,6 @@ from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from imagekiln.workflows.templates.yaml import (
     MAX_LINE,
-    Anchored,
     Unquoted,
     to_yaml,
     to_yaml_documents,
@@ -15,24 +14,21 @@ from imagekiln.workflows.templates.yaml import (
 from tests.workflows.goldens import NAMESPACE
 
 
-@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("name", bundled_profiles())
 def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
     template = build_workflow_template(load_profile(name), NAMESPACE)
     assert yaml.safe_load(to_yaml(template)) == template
 
 
-@pytest.mark.quick_cases(6)
-@pytest.mark.parametrize("name", bundled_profiles())
-def test_comments_change_nothing(name: str) -> None:
-    template = build_workflow_template(load_profile(name), NAMESPACE)
+def test_comments_change_nothing() -> None:
+    template = build_workflow_template(load_profile("gpu"), NAMESPACE)
     text = to_yaml_documents([template])
     assert yaml.safe_load(text) == template
-    assert "# Exit codes 2 and 3 are final." in text
+    assert "# Exit codes 2 and 3 are final; 75 is retried." in text
 
 
 def test_texts_of_users_get_no_comments() -> None:
-    text = "startingDeadlineSeconds: 1\naffinity: {}\n- name: group"
+    text = "startingDeadlineSeconds: 1\n\narchiveLogs: {}\n- onExit: group"
     manifest = {"spec": {"job": text, "list": [text], "last": f"{text}\n"}, "text": f"{text}\n\n"}
     assert yaml.safe_load(to_yaml_documents([manifest])) == manifest
 
@@ -66,10 +62,3 @@ def test_names_come_first_and_templates_last() -> None:
 def test_text_for_argo_to_replace_stays_without_quotes_on_a_line_of_its_own() -> None:
     text = to_yaml({"parameter": {"name": "run", "value": Unquoted("{{=toJson(run)}}")}})
     assert text == "parameter:\n  name: run\n  value: {{=toJson(run)}}\n"
-
-
-def test_repeated_group_is_written_once_and_referred_to_by_its_name() -> None:
-    group = Anchored("restricted", {"a": 1})
-    text = to_yaml({"one": group, "two": {"inner": group}})
-    assert text == "one: &restricted {a: 1}\ntwo: {inner: *restricted}\n"
-    assert yaml.safe_load(text) == {"one": {"a": 1}, "two": {"inner": {"a": 1}}}

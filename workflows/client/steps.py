@@ -1,12 +1,26 @@
-"""Steps that failed after their last attempt, and which of them is the cause of a failed run."""
+"""The steps of a workflow: their stages, those that failed, and the cause of a failed run."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from imagekiln.workflows.client.stages import step_order
+Stage = Literal["rewrite", "plan", "fetch", "generate", "aggregate", "report"]
 
+# By template, in the order in which a workflow runs them.
+STAGES: dict[str, Stage] = {
+    "fetch-language-model": "rewrite",
+    "rewrite": "rewrite",
+    "plan": "plan",
+    "fetch": "fetch",
+    "generate": "generate",
+    "further-one": "generate",
+    "aggregate": "aggregate",
+    "report": "report",
+    "publish-report": "report",
+}
+STEP_ORDER = list(STAGES)
 EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
 # What Argo writes before the message that a pod left: `main: Error (exit code 75): `.
 CONTAINER_PREFIX = re.compile(r"^(?:main|wait|init|supervisor): \w+ \(exit code \d+\): ")
@@ -71,3 +85,22 @@ def _subject(failures: Sequence[StepFailure]) -> str:
     if len(shards) > MAX_NUMBERS:
         return f"{step} of {len(shards)} shards"
     return f"{step} of shards {', '.join(map(str, shards[:-1]))} and {shards[-1]}"
+
+
+def current_stage(steps: Iterable[str], *, planned: bool) -> Stage:
+    """The furthest stage that has begun; between two pods, the one that comes next."""
+    begun = [step for step in steps if step in STAGES]
+    stage = STAGES[max(begun, key=step_order)] if begun else "plan"
+    if stage == "plan" and planned:
+        return "generate"
+    return stage
+
+
+def is_finish_step(step: str) -> bool:
+    """Whether a step is one of the exit handler, whose failure changes no workflow."""
+    return STAGES.get(step) == "report"
+
+
+def step_order(step: str) -> int:
+    """The place of a step among those of a workflow; last for one that is not ours."""
+    return STEP_ORDER.index(step) if step in STAGES else len(STEP_ORDER)
