@@ -28,14 +28,6 @@ LOCAL = {
 ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20|published\.yaml")
 
 
-def find_command(words: list[str]) -> tuple[click.Command | None, list[str]]:
-    """The command that these words call, also one of a group, and the words after it."""
-    command = main.commands.get(words[0])
-    if isinstance(command, click.Group) and len(words) > 1 and words[1] in command.commands:
-        return command.commands[words[1]], words[2:]
-    return command, words[1:]
-
-
 def mentioned_commands() -> list[list[str]]:
     """Return those within sentences of the pages, of messages, and of YAML's comments.
 

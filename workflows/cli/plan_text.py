@@ -207,7 +207,6 @@ def format_estimate(result: "Estimate") -> str:
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
 
-    size, free = result.gigabytes * BYTES_PER_GIGABYTE, result.free_gigabytes
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
         "images": f"{result.images:,} ({omitted} omitted)",
