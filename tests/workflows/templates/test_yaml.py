@@ -35,8 +35,7 @@ def test_texts_of_users_get_no_comments() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1e3", "0x1f", "yes", "null", " a: b ", "a\n\nb\n", "\t", "é", "#", "{{a}}", "", "1_000", "-",
-     "a, b", "a: b", "[a]", "{a: b}", "a #b", "*a", "&a", "it's", 'a "b"', "a}", "a\u00a0b"],
+    ["1e3", "yes", " a: b ", "a\n\nb\n", "{{a}}", "", "a #b", "*a", 'it\'s "b"', "a}"],
 )  # fmt: skip
 def test_odd_texts_read_back_as_texts(text: str) -> None:
     value = {"text": text, "list": [text], "group": {"inner": {"text": text}}}
