@@ -35,7 +35,7 @@ RUN_AGAIN = "Run the command again."
 CAUSAL_CLASSES = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
 SEQUENCE_CLASSES = {*modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
 BATCH_PROMPTS = 16
-MAX_NEW_TOKENS = 256  # and at most half of the positions that a model has
+MAX_NEW_TOKENS = 128  # and at most half of the positions that a model has
 UNREAD = RewrittenText("", "unread")
 
 
