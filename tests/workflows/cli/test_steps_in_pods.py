@@ -105,7 +105,7 @@ def test_pods_rewrite_their_shares_of_the_prompts_for_the_pod_that_plans(tmp_pat
     done, prompts = map(int, count.read_text().split("/"))
     assert 0 < done == prompts
     # One part has all of them, so that the other pod has nothing to do.
-    assert "0 of them rewritten now" in _rewrite(job, 1, 2).output
+    assert "\nrewritten: 0\n" in _rewrite(job, 1, 2).output
     assert _plan(tmp_path, job).exit_code == 0
 
 
