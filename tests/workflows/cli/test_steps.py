@@ -24,11 +24,6 @@ def test_plan_says_what_was_planned_and_where(job: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_plan_says_where_shards_are_larger_than_asked_for(job: str) -> None:
-    done = kiln("plan", job, "--set", "shard.images=3", "--set", "part.images=2")
-    assert "Shards have up to 4 images, not 3: whole parts of 4 images" in done.stdout
-
-
 def test_plan_finds_its_own_plan_again(
     job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

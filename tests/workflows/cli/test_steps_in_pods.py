@@ -100,7 +100,7 @@ def test_a_pod_rewrites_the_prompts_for_the_pod_that_plans(tmp_path: Path) -> No
     done, prompts = map(int, count.read_text().split("/"))
     assert 0 < done == prompts
     # A pod that is retried has nothing to do.
-    assert "0 of them rewritten now" in _rewrite(job).output
+    assert "\nrewritten: 0\n" in _rewrite(job).output
     assert _plan(tmp_path, job).exit_code == 0
 
 
