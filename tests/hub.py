@@ -29,15 +29,13 @@ class Hub:
 
     Tests move a branch by setting another commit in `names`: the files are the same.
     `first_answers` are statuses with their headers, which come before any other answer, such as of
-    a hub that has too many requests. Of `disturbances`, "page" answers as a gateway does, and "cut"
-    ends files early. `requests` are the paths of all requests.
+    a hub that has too many requests. `requests` are the paths of all requests.
     """
 
     endpoint: str
     requested_files: list[str]
     names: dict[str, str]
     first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    disturbances: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
 
 
@@ -47,19 +45,17 @@ def hub(folder: Path) -> Iterator[Hub]:
     requested_files: list[str] = []
     names = {"main": REVISION}
     first_answers: list[tuple[int, dict[str, str]]] = []
-    disturbances: set[str] = set()
     requests: list[str] = []
     state = {
         "folder": folder,
         "requested_files": requested_files,
         "names": names,
         "first_answers": first_answers,
-        "disturbances": disturbances,
         "requests": requests,
     }
     handler = type("Handler", (_Handler,), state)
     with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as url:
-        yield Hub(url, requested_files, names, first_answers, disturbances, requests)
+        yield Hub(url, requested_files, names, first_answers, requests)
 
 
 @contextmanager
@@ -80,7 +76,6 @@ class _Handler(BaseHTTPRequestHandler):
     requested_files: ClassVar[list[str]]
     names: ClassVar[dict[str, str]]
     first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
-    disturbances: ClassVar[set[str]]
     requests: ClassVar[list[str]]
 
     def do_GET(self) -> None:
@@ -97,8 +92,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.first_answers:
             status, headers = self.first_answers.pop(0)
             self._send(b"{}", headers, status)
-        elif "page" in self.disturbances:
-            self._send(b"<html>Sign in to this network</html>", {"Content-Type": "text/html"})
         else:
             self._answer_path()
 
@@ -128,10 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         files = [self._entry(path) for path in self._files()]
         siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
         answer = {"id": name, "sha": commit, "siblings": siblings}
-        self._json(answer if verb == "/revision/" else files)
-
-    def _json(self, answer: object) -> None:
-        self._send(json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        content = json.dumps(answer if verb == "/revision/" else files).encode()
+        self._send(content, {"Content-Type": "application/json"})
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.rglob("*") if path.is_file())
@@ -145,8 +136,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.requested_files.append(name)
         content = (self.folder / name).read_bytes()
         headers = {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": commit}
-        if "cut" in self.disturbances and self.command == "GET":
-            content = content[: len(content) // 2]
         if piece := PIECE_RANGE.fullmatch(self.headers.get("Range", "")):
             first, last = map(int, piece.groups())
             self._send(content[first : last + 1], headers, 206)

@@ -4,7 +4,7 @@ Names are those of its default-counters.csv, 4.8, with a counter that is comment
 are those of its template, with the pod that has the GPU.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -36,18 +36,17 @@ class Gpu:
         return labels
 
 
-def dcgm_metrics(gpus: Iterable[Gpu]) -> str:
+def dcgm_metrics(gpus: Sequence[Gpu]) -> str:
     """The metrics of the GPUs, as Prometheus reads them."""
     lines: list[str] = []
-    metrics: tuple[tuple[str, str, Callable[[Gpu], float]], ...] = (
-        ("DCGM_FI_DEV_GPU_UTIL", "gauge", lambda gpu: gpu.utilization),
-        ("DCGM_FI_DEV_GPU_TEMP", "gauge", lambda gpu: gpu.temperature),
-        ("DCGM_FI_DEV_XID_ERRORS", "gauge", lambda gpu: gpu.xid),
-        ("DCGM_FI_DEV_THERMAL_VIOLATION", "counter", lambda gpu: gpu.throttled),
-    )
-    for name, kind, value in metrics:
+    for name, kind, field in (
+        ("DCGM_FI_DEV_GPU_UTIL", "gauge", "utilization"),
+        ("DCGM_FI_DEV_GPU_TEMP", "gauge", "temperature"),
+        ("DCGM_FI_DEV_XID_ERRORS", "gauge", "xid"),
+        ("DCGM_FI_DEV_THERMAL_VIOLATION", "counter", "throttled"),
+    ):
         lines.append(f"# TYPE {name} {kind}")
         for gpu in gpus:
             labels = ",".join(f'{key}="{label}"' for key, label in gpu.labels().items())
-            lines.append(f"{name}{{{labels}}} {value(gpu):.12g}")
+            lines.append(f"{name}{{{labels}}} {getattr(gpu, field):.12g}")
     return "\n".join(lines) + "\n"

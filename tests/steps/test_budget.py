@@ -8,16 +8,17 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, BudgetSpent, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.account import Account
+from imagekiln.steps.runs.account import Account, Spent
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import IMAGES, job, write_prompts, write_rate
+from tests.runs import IMAGES, fill, job, write_prompts, write_rate
 
 NEXT_TO_NOTHING = {"gpu_hours": 1e-9}
 
@@ -153,3 +154,23 @@ def test_neither_budget_nor_prices_change_the_run(prompts: Path, tmp_path: Path)
     assert same.adopted
     assert "budget" not in plain.plan.job.model_dump(mode="json")
     assert validate_job(plain.plan.job.model_dump(mode="json")) == plain.plan.job
+
+
+def test_a_spent_budget_keeps_no_complete_run_from_its_end(prompts: Path, tmp_path: Path) -> None:
+    limited = job(prompts, str(tmp_path / "out"), budget=NEXT_TO_NOTHING)
+    planned = make_plan(limited)
+    store = open_store(planned.uri)
+    parts = fill(planned)
+    Account(store).add(Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1))
+    last_shard = len(planned.plan.shards) - 1
+
+    store.remove(parts[0].key)
+    assert generate(planned.uri, last_shard) is None  # of which nothing is missing
+    with pytest.raises(BudgetSpent):
+        generate(planned.uri, 0)
+    with pytest.raises(BudgetSpent):
+        run(limited)
+
+    fill(planned)
+    finished = run(limited)
+    assert (finished.summary.ok, finished.summary.missing) == (IMAGES, 0)

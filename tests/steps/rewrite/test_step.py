@@ -316,3 +316,26 @@ def test_batches_that_do_not_fit_into_memory_are_halved(
     most = 0
     sentence = _refused(TryAgain, _job(tmp_path / "none"))
     assert "does not fit into the device's memory" in sentence
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("config.json", {"attn_implementation": "evil/kernel"}, "names code on a hub"),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"wte.weight": "pytorch_model.bin"}},
+            "pytorch_model.bin is a pickle, which can run code",
+        ),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"wte.weight": "../elsewhere.safetensors"}},
+            "outside of its folder",
+        ),
+    ],
+)
+def test_language_model_that_names_more_than_its_own_data_is_refused(
+    tmp_path: Path, file: str, content: dict[str, object], sentence: str
+) -> None:
+    folder = _edited(tmp_path, file, **content)
+    assert sentence in _refused(BadInput, _job(tmp_path, PROMPTS, model=_model(folder)))

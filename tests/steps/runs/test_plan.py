@@ -89,9 +89,7 @@ def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
     "changes",
     [
         {"run_id": ""},
-        # for Argo's manifests
         {"shards": [{"images": 10**12, "sha256": "0"}]},
-        # of the run itself
         {"round": 1, "source_shards": [[0, 0], [0, 0]]},
     ],
     ids=str,
