@@ -324,7 +324,7 @@ def fetch(run: str) -> None:
     print_text(fetch_run_models(run))
 
 
-@cloup.command(epilog=examples("imagekiln outcome"))
+@cloup.command(epilog=examples("imagekiln outcome --status Succeeded"))
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,

@@ -32,6 +32,7 @@ from imagekiln.steps.runtime.progress import ArgoFile, JsonLinesProgress, NoProg
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import Store
 from tests import models
 from tests.devices import remove_gpu
 from tests.faults import manifests
@@ -142,6 +143,22 @@ def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
     store.replace(KEYS[1], b"PAR1")
     with pytest.raises(BadInput, match=r"00000-0001.parquet: is damaged"):
         generate(there.uri, 0)
+
+
+def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(
+    tmp_path: Path,
+) -> None:
+    one = planned(
+        tmp_path, str(tmp_path / "one"), PROMPTS[:10], shard={"images": 100}, part={"images": 100}
+    )
+    many = planned(
+        tmp_path, str(tmp_path / "many"), PROMPTS[:10], shard={"images": 4}, part={"images": 4}
+    )
+    generate(one.uri, 0)
+    for number in (2, 0, 1):
+        generate(many.uri, number)
+    keys = [part_key(number, 0) for number in range(3)]
+    assert _pixels(open_store(one.uri), [part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
 
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -487,3 +504,10 @@ def test_an_image_of_a_batch_that_was_halved_is_drawn_again_to_the_same_bytes(
             batch[1],
         )
         assert calls.pop() == batch
+
+
+def _pixels(store: Store, keys: Sequence[str]) -> dict[str, str]:
+    tables = [
+        pq.read_table(store.uri_of(key), columns=["image_id", "pixels_sha256"]) for key in keys
+    ]
+    return {row["image_id"]: row["pixels_sha256"] for table in tables for row in table.to_pylist()}

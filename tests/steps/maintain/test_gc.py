@@ -137,6 +137,16 @@ def test_a_run_that_cannot_be_read_is_named_and_hides_no_garbage(
     assert unreadable.is_symlink()
 
 
+def test_a_finished_run_stays_even_where_a_later_one_of_its_name_holds_all_of_it(
+    tmp_path: Path,
+) -> None:
+    finished_run(tmp_path, "monday", PROMPTS[:6], days=30)
+    finished_run(tmp_path, "tuesday", PROMPTS, days=20)
+    before = files(tmp_path / "out")
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
 def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_path: Path) -> None:
     planned_run = finished_run(tmp_path, "good")
     run = Path(planned_run.uri)

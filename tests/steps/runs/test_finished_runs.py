@@ -8,7 +8,6 @@ import pytest
 import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.keys import registry_key
 from imagekiln.steps.storage import open_store
@@ -73,16 +72,6 @@ class Unlisted(FileRequest):
 def test_runs_in_a_place_that_cannot_be_listed_are_those_that_entries_name(output: str) -> None:
     with serving_files(Path(output), Unlisted) as server:
         assert finished_names(server.url.rstrip("/")) == list(NIGHTS)
-
-
-def test_runs_that_a_web_server_lists_are_compared_with_entries(output: str) -> None:
-    with serving_files(Path(output)) as server:
-        url = server.url.rstrip("/")
-        assert finished_names(url) == list(NIGHTS)
-        assert [run.run_id for run in list_runs(url)] == list(NIGHTS)
-        open_store(output).remove(registry_key(1))
-        with pytest.raises(BadInput, match=NAMES_LOST_NIGHT):
-            imagekiln.dataset(url)
 
 
 def test_what_is_no_finished_run_of_its_own_needs_no_entry(output: str, tmp_path: Path) -> None:

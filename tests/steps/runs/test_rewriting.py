@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, RewrittenText
+from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -29,18 +29,3 @@ def test_model_that_another_process_has_frozen_meanwhile_is_not_mixed_with(tmp_p
     with pytest.raises(TryAgain, match="another process began at the same time"):
         rewriting.freeze_model(MODEL, check_store=False)
     assert rewriting.read_model() == other
-
-
-def test_text_that_another_process_writes_in_place_of_an_old_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(str(tmp_path))
-    rewriting, part = begin_rewriting(store)
-    rewriting.commit_part(part, [RewrittenText("theirs", "whole")] * 2)
-    before = store.read(part.key)
-    # The text is of other prompts at the first look, and theirs at the second.
-    has_part = iter([False, True])
-    monkeypatch.setattr(Rewriting, "has_part", lambda *_: next(has_part))
-    with pytest.raises(TryAgain, match="another process wrote it too"):
-        rewriting.commit_part(part, [RewrittenText("ours", "whole")] * 2)
-    assert store.read(part.key) == before

