@@ -1,6 +1,6 @@
-"""Files in the hub's cache that are no longer what the hub has: found by their names, and removed.
+"""Damaged files and abandoned downloads in the cache of the Hugging Face hub.
 
-The hub's client compares lengths alone. In the cache, a file is named by its hash, and the folder
+The hub's client compares lengths only. In the cache, a file is named by its hash, and the folder
 of a commit has links to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
@@ -38,21 +38,18 @@ def remove_abandoned_downloads(name: str) -> None:
 def require_undamaged(
     name: str, paths: Sequence[Path], before_piece: BeforePiece = proceed
 ) -> None:
-    """Raise TryAgain where files of what errors call `name` are damaged or lost, and remove them.
+    """Raise TryAgain if files of the model `name` are damaged or lost, and remove them.
 
-    Whatever is no link into the cache is passed over. `before_piece` may raise, which cancels it.
+    Only links into the cache are looked at. `before_piece` may raise, which cancels it.
     """
     links = [path for path in paths if path.is_symlink()]
     with translate_errors(name):
-        lost = [link for link in links if not link.exists()]
-        there = [link for link in links if link not in lost]
+        damaged = [link for link in links if not link.exists()]
+        there = [link for link in links if link not in damaged]
         wholes = map_files(there, lambda link: _is_whole(link, before_piece))
-        damaged = lost + [link for link, whole in zip(there, wholes, strict=True) if not whole]
-    for link in damaged:
-        with translate_errors(str(link)):
-            content = link.resolve()
-            if SHA256_NAME.fullmatch(content.name) or SHA1_NAME.fullmatch(content.name):
-                content.unlink(missing_ok=True)
+        damaged += [link for link, whole in zip(there, wholes, strict=True) if not whole]
+        for link in damaged:
+            link.resolve().unlink(missing_ok=True)
             link.unlink(missing_ok=True)
     if damaged:
         raise TryAgain(
@@ -63,7 +60,7 @@ def require_undamaged(
 
 @contextmanager
 def loading_from_cache(name: str, place: Path) -> Iterator[None]:
-    """Raise TryAgain in place of BadInput where what is loaded in the block is damaged or gone.
+    """Raise TryAgain in place of BadInput if what is loaded in the block is damaged or gone.
 
     `place` is a file or folder, of the cache if `name` is that of a hub's model.
     """
@@ -76,17 +73,13 @@ def loading_from_cache(name: str, place: Path) -> Iterator[None]:
 
 
 def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
-    """Whether a file's content is what its name says, or its name says nothing."""
-    content_name = link.readlink().name
-    if SHA256_NAME.fullmatch(content_name):
-        digests = [hashlib.sha256()]
-    elif SHA1_NAME.fullmatch(content_name):
-        header = b"blob %d\0" % link.stat().st_size
-        # As git has it, or as mirrors do that do not know git.
-        digests = [hashlib.sha1(start, usedforsecurity=False) for start in (header, b"")]
-    else:
+    """Whether a file has the content that its name says, if its name is a hash."""
+    content = link.resolve()
+    digest = hashlib.sha256()
+    if SHA1_NAME.fullmatch(content.name):  # as git hashes it
+        digest = hashlib.sha1(b"blob %d\0" % content.stat().st_size, usedforsecurity=False)
+    elif not SHA256_NAME.fullmatch(content.name):
         return True
-    for piece in iter_pieces(link, before_piece):
-        for digest in digests:
-            digest.update(piece)
-    return content_name in [digest.hexdigest() for digest in digests]
+    for piece in iter_pieces(content, before_piece):
+        digest.update(piece)
+    return digest.hexdigest() == content.name
