@@ -2,14 +2,14 @@
 
 import io
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.dataset.image_ranges import read_images
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.source import ExportSource
@@ -42,7 +42,7 @@ def make_file(source: ExportSource, store: Store, number: int) -> bytes:
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
         def read(index: int) -> list[bytes]:
-            return _read_piece(source, pieces[index], pool)
+            return read_images(source.store, source.locate(pieces[index]), pool)
 
         contents = map_ordered(read, len(pieces), BATCHES_AT_ONCE)
         for piece, images in zip(pieces, _explain_damage(contents), strict=True):
@@ -52,18 +52,6 @@ def make_file(source: ExportSource, store: Store, number: int) -> bytes:
                 source.suffixes(piece),
             )
     return file.finish()
-
-
-def _read_piece(source: ExportSource, rows: pa.Table, pool: Executor) -> list[bytes]:
-    try:
-        return read_images(source.store, source.locate(rows), pool)
-    except (StorageRefused, Missing):
-        raise
-    except BadInput:
-        relocated = source.relocate(rows)
-        if relocated.equals(rows):
-            raise
-    return read_images(source.store, source.locate(relocated), pool)
 
 
 def file_columns(plan: ExportPlan, rows: pa.Table) -> list[str]:
