@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
-from imagekiln.steps.maintain.derived_objects import check_derived_objects
 from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import iter_stored_images
@@ -36,7 +35,6 @@ from imagekiln.steps.runs.keys import (
     SUMMARY_KEY,
     input_image_key,
     manifest_key,
-    shard_key,
     turn_key,
 )
 from imagekiln.steps.runs.parts import Part
@@ -45,7 +43,6 @@ from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import (
     have_same_rows,
-    read_column,
     read_table,
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
@@ -146,7 +143,7 @@ def _check_run(
     checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
     for retry_round in reconciler.rounds:
         checked += _check_round(run, reconciler, retry_round, budget)
-    checked += check_derived_objects(run, recount)
+    checked += recount.check(run.store)
     checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
     return checked
 
@@ -238,8 +235,7 @@ def _check_round(
             parts = tuple(part for part in parts if store.exists(part.key))
         repair = _retry(run.store) if superseded else _generate(store, number)
         checked = _check_parts(store, retry_round.plan, parts, budget, repair)
-        checked += _check_forgotten_images(run, store, parts, forgotten)
-        return checked + run_check(lambda: _check_sources(run, retry_round, number))
+        return checked + _check_forgotten_images(run, store, parts, forgotten)
 
     return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
 
@@ -363,20 +359,3 @@ def _input_image_error(store: Store, digest: str) -> str | None:
     if hashlib.sha256(content).hexdigest() != digest:
         return f"{store.uri_of(key)}: has other bytes than were planned"
     return None
-
-
-def _check_sources(run: Run, retry_round: Round, number: int) -> str | None:
-    """Whether a round's shard holds images of just those shards of the run that its plan says."""
-    key = shard_key(number)
-    ids = read_column(retry_round.store, key, "image_id")
-    first, last = retry_round.plan.source_shards[number]
-    matches = [
-        pc.sum(pc.is_in(read_column(run.store, shard_key(source), "image_id"), ids)).as_py() or 0
-        for source in range(first, last + 1)
-    ]
-    if sum(matches) == len(ids) and matches[0] and matches[-1]:
-        return None
-    return (
-        f"{retry_round.store.uri_of(key)}: "
-        f"does not hold images of shards {first} to {last} of the run, as its plan says"
-    )
