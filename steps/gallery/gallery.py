@@ -7,9 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
-from imagekiln.steps.gallery.columns import ColumnKind
 from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import GalleryIndex
+from imagekiln.steps.gallery.index import ColumnKind, GalleryIndex
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
@@ -164,10 +163,7 @@ class Gallery:
         if column is not None:
             with self._queries:
                 means = mean_by_run(self._index, column)
-        nights = self._nights(0)
-        if len(nights) < len(self._runs.runs):  # one that cannot be read now may be read later
-            self._nights.drop(0)
-        return [replace(night, mean=means.get(night.run_id)) for night in nights]
+        return [replace(night, mean=means.get(night.run_id)) for night in self._nights(0)]
 
 
 def _read_nights(runs: GalleryRuns) -> list[NightFigures]:

@@ -103,15 +103,6 @@ class ClusterView:
                 raise self._unreadable(kind, everywhere=everywhere) from error
         return self._lists[key]
 
-    def list_metadata(self, kind: ResourceKind) -> list[Json]:
-        """The metadata alone of a kind's objects in the namespace: a workflow may be a megabyte."""
-        try:
-            return self._list_pages(self._path(kind), "", accept=METADATA_TYPE)
-        except Missing:
-            return []
-        except Forbidden as error:
-            raise self._unreadable(kind) from error
-
     def is_allowed(self, right: AccessRight) -> bool:
         """Whether the user has a right in the namespace."""
         body = self._review("SelfSubjectAccessReview", right)
