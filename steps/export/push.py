@@ -30,8 +30,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.hf_api import CommitOperation
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
 VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -164,7 +163,9 @@ def _upload(api: "HfApi", name: str, store: Store, key: str) -> "CommitOperation
     return addition
 
 
-def _commit(api: "HfApi", name: str, operations: "Sequence[CommitOperation]") -> str:
+def _commit(
+    api: "HfApi", name: str, operations: "Sequence[CommitOperationAdd | CommitOperationDelete]"
+) -> str:
     """Commit uploaded files, without those that are as they were. Returns the commit."""
     info = api.create_commit(
         name, operations, commit_message="Export from Imagekiln", repo_type="dataset"

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
 from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import ColumnKind, GalleryIndex
+from imagekiln.steps.gallery.index import ColumnKind, GalleryIndex, GalleryRuns, find_gallery_runs
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
@@ -21,7 +21,6 @@ from imagekiln.steps.gallery.queries import (
     find_position,
     mean_by_run,
 )
-from imagekiln.steps.gallery.runs import GalleryRuns, find_gallery_runs
 from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 from imagekiln.steps.runs.image import STATUSES
 from imagekiln.steps.runtime.concurrency import SingleFlightCache

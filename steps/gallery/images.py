@@ -7,8 +7,7 @@ from threading import BoundedSemaphore
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.gallery.index import Position
-from imagekiln.steps.gallery.runs import GalleryRuns
+from imagekiln.steps.gallery.index import GalleryRuns, Position
 from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
 from imagekiln.steps.job.output import mime_type
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns

@@ -12,8 +12,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
-from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage
-from imagekiln.steps.maintain.leftovers import walk_objects
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
