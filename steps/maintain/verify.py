@@ -9,7 +9,6 @@ checked for being whole, not for what they say.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,7 +31,6 @@ from imagekiln.steps.runs.integrity import (
 )
 from imagekiln.steps.runs.keys import (
     SUCCESS_KEY,
-    SUMMARY_KEY,
     input_image_key,
     manifest_key,
     turn_key,
@@ -73,7 +71,7 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
     process changed the run meanwhile.
     """
     run = open_run(uri)
-    before = _read_version(run.store)
+    turns = count_entries(run.store, turn_key)
     if not run.is_finished:
         raise Incomplete(
             f"{run.store.uri}: has no {SUCCESS_KEY}, so it is not finished. "
@@ -86,35 +84,16 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         recount = Recount(run.plan, rounds, image_ids)
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
-        _require_unchanged(run, before)
+        # What changes a run begins with a turn.
+        if not run.is_finished or count_entries(run.store, turn_key) != turns:
+            raise TryAgain(
+                f"{run.store.uri}: another process changed it while it was read. Run the command "
+                "again once it has ended."
+            )
         raise Incomplete(
             *_describe_errors(checked, run.store.uri), _advise(run, reconciler, checked)
         )
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """What another command changes: it begins with a turn, and ends with the summary."""
-
-    turns: int
-    summary: bytes | None
-
-
-def _read_version(store: Store) -> _Version:
-    summary = None
-    with suppress(Missing, BadInput):  # which is found again, as damage
-        summary = store.read(SUMMARY_KEY)
-    return _Version(count_entries(store, turn_key), summary)
-
-
-def _require_unchanged(run: Run, before: _Version) -> None:
-    """Raise TryAgain where what was read may be of before a change and of after it."""
-    if not run.is_finished or _read_version(run.store) != before:
-        raise TryAgain(
-            f"{run.store.uri}: another process changed it while it was read. Run the command again "
-            "once it has ended."
-        )
 
 
 def _describe_errors(checked: CheckResult, run: str) -> list[str]:

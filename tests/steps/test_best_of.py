@@ -13,7 +13,6 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.index import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
@@ -22,7 +21,7 @@ from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.plan import load_plan, parse_plan, plan_to_json
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
@@ -182,13 +181,6 @@ def test_retry_makes_all_candidates_of_prompts_without_a_winner(tmp_path: Path) 
 
 
 FIRST, SECOND = (replace(encoded(0), candidate_rank=rank) for rank in (1, 2))
-
-
-def test_a_plan_that_cuts_groups_of_candidates_is_refused(tmp_path: Path) -> None:
-    plan = plan_best(tmp_path).plan
-    content = plan_to_json(replace(plan, part_images=6))
-    with pytest.raises(BadInput, match="cut groups of candidates"):
-        parse_plan(content, "here")
 
 
 def test_a_prompt_that_has_its_image_is_skipped_the_next_night(tmp_path: Path) -> None:

@@ -63,15 +63,10 @@ def make_run(scratch: Path, output: str, format_name: str = "parquet") -> str:
 
 
 class CalledBack(NoProgress):
-    """Calls back once images are copied, or `before` the first is."""
+    """Calls back once images are copied."""
 
-    def __init__(self, then: Callable[[], None], *, before: bool = False) -> None:
+    def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
-        self._before = before
-
-    def start(self, total: int) -> None:  # noqa: ARG002  # however many
-        if self._before:
-            self._then()
 
     def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many
         self._then()
