@@ -39,7 +39,7 @@ def remove_from_export(
     ids = _find_images(store, plan, image_ids)
     is_new = pc.invert(pc.is_in(ids, earlier))
     new = ids.filter(is_new).unique()
-    if not remove or (not len(new) and store.exists(SUCCESS_KEY)):
+    if not remove or (not len(new) and _is_complete(store, plan)):
         return ids, new
     turn = TurnStore(store)  # no removal that began before writes any more
     if len(new):
@@ -82,6 +82,12 @@ def require_complete_export(store: Store) -> tuple[ExportPlan, pa.Array]:
             "Run the command that exports it again first."
         )
     return plan, earlier
+
+
+def _is_complete(store: Store, plan: ExportPlan) -> bool:
+    """Whether a complete export has no image more than removals left."""
+    images, _ = count_left(store, plan)
+    return store.exists(SUCCESS_KEY) and store.read(SUCCESS_KEY) == success_marker(images)
 
 
 def _find_images(store: Store, plan: ExportPlan, image_ids: pa.Array) -> pa.Array:
