@@ -46,7 +46,12 @@ def find_earlier_matches(hashes: npt.NDArray[np.int64]) -> Indices:
     count = len(hashes)
     indices = np.arange(count, dtype=np.int32)
     matches = np.full(count, -1, np.int32)
-    _find_matches(hashes.view(np.uint64), indices, 0, matches)
+    _find_matches(
+        hashes.view(np.uint64),
+        indices,
+        fixed=0,
+        matches=matches,
+    )
     return matches
 
 
@@ -88,7 +93,8 @@ def block_masks(fixed: int, count: int) -> Iterator[int]:
 
 
 def _cheapest_block_count(free_bits: int, count: int) -> int:
-    most = max(1, min(MAX_HASH_DISTANCE + MAX_EXTRA_BLOCKS, free_bits))
+    most = min(MAX_HASH_DISTANCE + MAX_EXTRA_BLOCKS, free_bits)
+    most = max(1, most)
     least = min(MAX_HASH_DISTANCE + 1, most)
     return min(
         range(least, most + 1),
@@ -101,8 +107,10 @@ def _search_cost(blocks: int, free_bits: int, count: int) -> float:
     agreeing = max(0, blocks - MAX_HASH_DISTANCE)
     shared_bits = free_bits * agreeing / blocks
     bucket_size = count / 2**shared_bits
-    pass_cost = count * (SORT_COST + bucket_size) + PASS_OVERHEAD
-    return comb(blocks, MAX_HASH_DISTANCE) * pass_cost
+    hash_cost = SORT_COST + bucket_size
+    pass_cost = count * hash_cost + PASS_OVERHEAD
+    passes = comb(blocks, MAX_HASH_DISTANCE)
+    return passes * pass_cost
 
 
 def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:

@@ -127,10 +127,13 @@ def update_output_card(output: str) -> None:
 def _write_current_card(store: Store, output: str) -> None:
     if not _is_own_card(store):
         return
-    names = [entry.run_id for entry in iter_successful(output, read_entries(output))]
+    entries = read_entries(output)
+    names = [entry.run_id for entry in iter_successful(output, entries)]
     with ThreadPoolExecutor(READERS) as pool:
         runs = list(pool.map(partial(_read_run, output), names))
-    store.replace(CARD_KEY, render_output_card(runs).encode(errors="replace"))
+    card = render_output_card(runs)
+    content = card.encode(errors="replace")
+    store.replace(CARD_KEY, content)
 
 
 def _is_own_card(store: Store) -> bool:
