@@ -27,8 +27,7 @@ class DatasetHub:
     """What the hub has: uploaded objects by hash, commits with their files, tags.
 
     `uploads` are the hashes of what was sent, in order. `answers_left` is the number of requests
-    after which it answers 503, or with a `page` as a gateway does. `ignored` is a folder that its
-    .gitignore has.
+    after which it answers 503.
     """
 
     endpoint: str = ""
@@ -38,8 +37,6 @@ class DatasetHub:
     uploads: list[str] = field(default_factory=list)
     private: bool | None = None
     answers_left: float = float("inf")
-    page: bytes | None = None
-    ignored: str | None = None
     requests: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
@@ -102,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(path)
         self.hub.answers_left -= 1
         if self.hub.answers_left < 0:
-            self._send_failure()
+            self._send({}, 503)
         elif (
             not path.startswith("/objects/") and self.headers["Authorization"] != f"Bearer {TOKEN}"
         ):
@@ -113,12 +110,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send({}, 409)
         else:
             self._send(self._answer_of(path, body))
-
-    def _send_failure(self) -> None:
-        if self.hub.page is None:
-            self._send({}, 503)
-        else:
-            self._send_content(self.hub.page, 200, "text/html")
 
     def _read_body(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
@@ -203,8 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         oid = None
         if content is not None:
             oid = _blob(content) if mode == "regular" else hashlib.sha256(content).hexdigest()
-        is_ignored = self.hub.ignored is not None and path.startswith(f"{self.hub.ignored}/")
-        return {"path": path, "uploadMode": mode, "shouldIgnore": is_ignored, "oid": oid}
+        return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid}
 
     def _commit(self, body: bytes) -> dict[str, object]:
         files = dict(self.hub.files)

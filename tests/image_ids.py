@@ -1,9 +1,16 @@
 """Image ids, and the index of a run that holds them."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
+from imagekiln.steps.runs.image_id_index import (
+    IdArray,
+    RunImageIds,
+    read_index_chunk,
+    write_image_index,
+)
 from imagekiln.steps.storage.store import Store
 
 EDGES = ("00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15)
@@ -27,3 +34,13 @@ def write(store: Store, ids: list[str], failed: int = 0) -> None:
         image_ids.add(manifest.slice(0, half))
         image_ids.add(manifest.slice(half))
         write_image_index(store, image_ids)
+
+
+def iter_index_chunks(store: Store) -> Iterator[IdArray]:
+    """Every chunk of a run's index, in order."""
+    number = 0
+    count = 1
+    while number < count:
+        ids, count = read_index_chunk(store, number)
+        yield ids
+        number += 1

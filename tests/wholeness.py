@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.runs.forgotten import read_forgotten
-from imagekiln.steps.runs.image_id_index import ids_from_hex, iter_index_chunks
+from imagekiln.steps.runs.image_id_index import ids_from_hex
 from imagekiln.steps.runs.keys import (
     SUCCESS_KEY,
     manifest_key,
@@ -19,6 +19,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import models
+from tests.image_ids import iter_index_chunks
 from tests.nights import Outcome, Setting, finish_night
 
 

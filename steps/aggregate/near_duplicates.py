@@ -38,10 +38,10 @@ INDEX_MASK = np.uint64(2**32 - 1)
 BUCKET_SHIFT = np.uint64(32)
 
 
-def find_earlier_matches(hashes: npt.NDArray[np.int64], distance: int) -> Indices:
-    """For each hash, the index of an earlier one at most `distance` bits away, or else -1.
+def find_earlier_matches(hashes: npt.NDArray[np.int64]) -> Indices:
+    """For each hash, the index of a near earlier one, or else -1.
 
-    No two hashes with -1 are within the distance. An earlier one may itself have a match.
+    No two hashes with -1 are near each other. An earlier one may itself have a match.
     """
     count = len(hashes)
     indices = np.arange(count, dtype=np.int32)
@@ -50,17 +50,14 @@ def find_earlier_matches(hashes: npt.NDArray[np.int64], distance: int) -> Indice
         hashes.view(np.uint64),
         indices,
         fixed=0,
-        distance=distance,
         matches=matches,
     )
     return matches
 
 
-def _find_matches(
-    hashes: Hashes, indices: Indices, fixed: int, distance: int, matches: Indices
-) -> None:
+def _find_matches(hashes: Hashes, indices: Indices, fixed: int, matches: Indices) -> None:
     """Match the hashes at `indices`, which share the bits `fixed` with the rest of their bucket."""
-    for mask in block_masks(fixed, distance, len(indices)):
+    for mask in block_masks(fixed, len(indices)):
         indices = indices[matches[indices] < 0]
         if len(indices) < 2:
             return
@@ -70,50 +67,49 @@ def _find_matches(
             _pack_buckets(
                 hashes, indices, mask
             ),  # in no variable, to be freed before the recursion
-            distance,
             matches,
             budget,
         )
         if len(rest):
-            _find_matches(hashes, rest, mask, distance, matches)
+            _find_matches(hashes, rest, mask, matches)
 
 
-def block_masks(fixed: int, distance: int, count: int) -> Iterator[int]:
+def block_masks(fixed: int, count: int) -> Iterator[int]:
     """The bits to agree in, one choice of blocks after the other.
 
     Hashes that agree in the bits `fixed` and are near each other agree in one of these masks.
     """
     free_bits = [bit for bit in range(HASH_BITS) if not fixed >> bit & 1]
-    block_count = _cheapest_block_count(distance, len(free_bits), count)
+    block_count = _cheapest_block_count(len(free_bits), count)
     blocks: list[int] = []
     for start in range(block_count):
         # Neighboring bits are correlated, so each block takes bits from everywhere.
         bits = free_bits[start::block_count]
         blocks.append(sum(1 << bit for bit in bits))
 
-    agreeing = max(0, block_count - distance)
+    agreeing = max(0, block_count - MAX_HASH_DISTANCE)
     for choice in combinations(blocks, agreeing):
         yield fixed | sum(choice)
 
 
-def _cheapest_block_count(distance: int, free_bits: int, count: int) -> int:
-    most = min(distance + MAX_EXTRA_BLOCKS, free_bits)
+def _cheapest_block_count(free_bits: int, count: int) -> int:
+    most = min(MAX_HASH_DISTANCE + MAX_EXTRA_BLOCKS, free_bits)
     most = max(1, most)
-    least = min(distance + 1, most)
+    least = min(MAX_HASH_DISTANCE + 1, most)
     return min(
         range(least, most + 1),
-        key=lambda blocks: _search_cost(blocks, distance, free_bits, count),
+        key=lambda blocks: _search_cost(blocks, free_bits, count),
     )
 
 
-def _search_cost(blocks: int, distance: int, free_bits: int, count: int) -> float:
+def _search_cost(blocks: int, free_bits: int, count: int) -> float:
     """The cost of all choices of blocks, in comparisons, where hashes are random."""
-    agreeing = max(0, blocks - distance)
+    agreeing = max(0, blocks - MAX_HASH_DISTANCE)
     shared_bits = free_bits * agreeing / blocks
     bucket_size = count / 2**shared_bits
     hash_cost = SORT_COST + bucket_size
     pass_cost = count * hash_cost + PASS_OVERHEAD
-    passes = comb(blocks, distance)
+    passes = comb(blocks, MAX_HASH_DISTANCE)
     return passes * pass_cost
 
 
@@ -143,9 +139,7 @@ def _starts_of_buckets(sorted_keys: Hashes) -> npt.NDArray[np.bool_]:
     return np.concatenate([[True], differs])
 
 
-def _compare_buckets(
-    hashes: Hashes, packed: Hashes, distance: int, matches: Indices, budget: int
-) -> Indices:
+def _compare_buckets(hashes: Hashes, packed: Hashes, matches: Indices, budget: int) -> Indices:
     """Compare the first of each bucket with the others, then the first of the rest, and so on.
 
     Returns the indices that are left when the budget of comparisons is spent.
@@ -158,7 +152,7 @@ def _compare_buckets(
 
         indices = _unpack_indices(packed)
         leaders = np.repeat(indices[starts], bucket_sizes)
-        near = _differing_bits(hashes, indices, leaders) <= distance
+        near = _differing_bits(hashes, indices, leaders) <= MAX_HASH_DISTANCE
 
         followers = near & ~starts_bucket
         follower_indices = indices[followers]
@@ -204,7 +198,7 @@ class NearDuplicateMarker:
         if self._gate is None or not self._hashes:
             return
         hashes = np.concatenate(self._hashes)
-        matches = find_earlier_matches(hashes, MAX_HASH_DISTANCE)
+        matches = find_earlier_matches(hashes)
         del hashes
         duplicates = np.flatnonzero(matches >= 0)
         originals, original_of = np.unique(

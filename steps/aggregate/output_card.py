@@ -21,7 +21,7 @@ from imagekiln.steps.aggregate.card import (
     size_category,
 )
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused
+from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.runs.added_columns import added_fields
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.parquet_features import part_features
@@ -128,19 +128,12 @@ def _write_current_card(store: Store, output: str) -> None:
     if not _is_own_card(store):
         return
     entries = read_entries(output)
-    while True:
-        names = [entry.run_id for entry in iter_successful(output, entries)]
-        with ThreadPoolExecutor(READERS) as pool:
-            runs = list(pool.map(partial(_read_run, output), names))
-
-        card = render_output_card(runs)
-        content = card.encode(errors="replace")
-        store.replace(CARD_KEY, content)
-        # Of two runs that end at once, the one that writes last may have read the registry first.
-        current = read_entries(output)
-        if current == entries:
-            return
-        entries = current
+    names = [entry.run_id for entry in iter_successful(output, entries)]
+    with ThreadPoolExecutor(READERS) as pool:
+        runs = list(pool.map(partial(_read_run, output), names))
+    card = render_output_card(runs)
+    content = card.encode(errors="replace")
+    store.replace(CARD_KEY, content)
 
 
 def _is_own_card(store: Store) -> bool:
@@ -158,10 +151,8 @@ def _read_run(output: str, run_id: str) -> CardRun | None:
         columns = pa.schema([*read_row_schema(store, plan), *added_fields(plan.job)])
         # Each of a thousand nights names all nights before it: together, that is half a million.
         return CardRun(replace(plan, existing_runs=()), load_summary(store), columns)
-    except StorageRefused as error:
+    except BadInput as error:
         log.warning("%s: the card of all runs leaves out %s. %s", output, run_id, error)
-        return None
-    except BadInput:
         return None
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import Missing, TryAgain
+from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     REPORT_KEY,
@@ -36,15 +35,6 @@ def stage_if_finished(run: Run) -> Iterator[StagedStore | None]:
         return
     with temporary_folder("imagekiln-aggregate-") as folder:
         yield StagedStore(run.store, Path(folder))
-
-
-def require_certain_absence(run: Run, summary: Summary) -> None:
-    """Raise TryAgain where a part that a finished run seemed to lack is there after all."""
-    for key in summary.missing_parts:
-        if run.store.exists(key):
-            raise TryAgain(
-                f"{run.store.uri_of(key)}: was not found, and is there now. Run the command again."
-            )
 
 
 def publish(run: Run, staged: StagedStore) -> None:

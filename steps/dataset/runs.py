@@ -103,15 +103,10 @@ def require_unchanged(run: RunSource, shard: int, manifest: pa.Table) -> None:
     now = read_run_manifest(run, shard)
     columns = list(LOCATION_COLUMNS)
     if not now.select(columns).equals(manifest.select(columns)):
-        raise changed_error(run.uri)
-
-
-def changed_error(uri: str) -> TryAgain:
-    """The error for a run that is not what it was when its manifest was read."""
-    return TryAgain(
-        f"{uri}: was changed while it was read, as when images of it were taken down. "
-        "Run the command again, or read the dataset from its beginning again."
-    )
+        raise TryAgain(
+            f"{run.uri}: was changed while it was read, as when images of it were taken down. "
+            "Run the command again, or read the dataset from its beginning again."
+        )
 
 
 def _refuse_file(uri: str) -> None:

@@ -2,17 +2,18 @@
 
 import io
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.dataset.image_ranges import read_images
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused
+from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.export.plan import ExportPlan, read_file_rows
 from imagekiln.steps.export.settings import FileFormat
-from imagekiln.steps.export.source import ExportSource
+from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.parquet_format import (
     image_column,
     image_table_options,
@@ -21,12 +22,62 @@ from imagekiln.steps.runs.parquet_format import (
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runs.webdataset_format import END_OF_ARCHIVE, build_samples
 from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
+RUN_READERS = 16
 BATCH_BYTES = 2**25
 BATCH_ROWS = 4096
 BATCHES_AT_ONCE = 2
 IMAGE_READERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSource:
+    """Where the images of an export come from: the folder of the output, or of its only run."""
+
+    store: Store
+    plan: ExportPlan
+
+    def locate(self, rows: pa.Table) -> pa.Table:
+        """The rows, with the keys of their objects in the source. Raises BadInput."""
+        parts = rows["part"].to_pylist()
+        keys = list(map(self._key_of, parts))
+        index = rows.schema.get_field_index("part")
+        return rows.set_column(index, "part", pa.array(keys))
+
+    def read_forgotten(self) -> dict[str, frozenset[str]]:
+        """The ids of the images that were taken down from each run of the plan, by its id."""
+        run_ids = [run.run_id for run in self.plan.runs]
+
+        def read(index: int) -> frozenset[str]:
+            folder = open_store(self._run_uri(run_ids[index]))
+            return frozenset(read_forgotten_ids(folder).to_pylist())
+
+        ids = map_ordered(read, len(run_ids), RUN_READERS)
+        return dict(zip(run_ids, ids, strict=True))
+
+    def suffixes(self, rows: pa.Table) -> list[str]:
+        """The suffix of each image's file."""
+        suffixes = {run.run_id: run.suffix for run in self.plan.runs}
+        parts = rows["part"].to_pylist()
+        return [suffixes[_run_of(part)] for part in parts]
+
+    def _key_of(self, part: str) -> str:
+        if not self.plan.is_run:
+            return part
+        _, _, key = part.partition("/")
+        return key
+
+    def _run_uri(self, run_id: str) -> str:
+        uri = self.store.uri
+        return uri if self.plan.is_run else f"{uri}/{run_id}"
+
+
+def _run_of(part: str) -> str:
+    """The id of the run of a planned row, from its part."""
+    run_id, _, _ = part.partition("/")
+    return run_id
 
 
 def make_file(source: ExportSource, store: Store, number: int) -> bytes:
@@ -42,7 +93,7 @@ def make_file(source: ExportSource, store: Store, number: int) -> bytes:
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
         def read(index: int) -> list[bytes]:
-            return _read_piece(source, pieces[index], pool)
+            return read_images(source.store, source.locate(pieces[index]), pool)
 
         contents = map_ordered(read, len(pieces), BATCHES_AT_ONCE)
         for piece, images in zip(pieces, _explain_damage(contents), strict=True):
@@ -52,18 +103,6 @@ def make_file(source: ExportSource, store: Store, number: int) -> bytes:
                 source.suffixes(piece),
             )
     return file.finish()
-
-
-def _read_piece(source: ExportSource, rows: pa.Table, pool: Executor) -> list[bytes]:
-    try:
-        return read_images(source.store, source.locate(rows), pool)
-    except (StorageRefused, Missing):
-        raise
-    except BadInput:
-        relocated = source.relocate(rows)
-        if relocated.equals(rows):
-            raise
-    return read_images(source.store, source.locate(relocated), pool)
 
 
 def file_columns(plan: ExportPlan, rows: pa.Table) -> list[str]:

@@ -23,14 +23,14 @@ from imagekiln.steps.errors import (
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
 from imagekiln.steps.export.manifest import cut_manifest
 from imagekiln.steps.export.plan import ExportPlan, load_export_plan
-from imagekiln.steps.models.hub import BUSY_STATUSES, is_of_answer, silence_hub_client
+from imagekiln.steps.models.hub import BUSY_STATUSES, silence_hub_client
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
 VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -55,64 +55,6 @@ class PushResult:
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Repository:
-    """A dataset on the hub, and the client that writes to it."""
-
-    api: "HfApi"
-    name: str
-
-    def commit(self, additions: Sequence["CommitOperationAdd"], deleted: Sequence[str] = ()) -> str:
-        """Commit uploaded files, without those that are as they were. Returns the commit."""
-        from huggingface_hub import CommitOperationDelete
-
-        deletions = [CommitOperationDelete(path) for path in deleted]
-        info = self.api.create_commit(
-            self.name,
-            [*additions, *deletions],
-            commit_message="Export from Imagekiln",
-            repo_type="dataset",
-        )
-        return info.oid
-
-    def upload(self, key: str, content: bytes) -> "CommitOperationAdd":
-        """Upload a file, unless the hub has it, to be committed later."""
-        from huggingface_hub import CommitOperationAdd
-
-        addition = CommitOperationAdd(key, content)
-        self.api.preupload_lfs_files(self.name, [addition], repo_type="dataset", num_threads=1)
-        return addition
-
-    def outdated_files(self, keys: set[str]) -> list[str]:
-        """What an earlier export left there, and this one has not."""
-        entries = self.api.list_repo_tree(self.name, recursive=True, repo_type="dataset")
-        paths = [entry.path for entry in entries if hasattr(entry, "size")]
-        return [path for path in paths if path.startswith(OWN_FOLDERS) and path not in keys]
-
-    def has_same_files(self, one: str, other: str) -> bool:
-        """Whether two commits have the same files."""
-        return self._contents(one) == self._contents(other)
-
-    def _contents(self, commit: str) -> dict[str, str]:
-        """The names of a commit's files, and what LFS, or else git, calls their content."""
-        from huggingface_hub.hf_api import RepoFile
-
-        entries = self.api.list_repo_tree(
-            self.name, recursive=True, revision=commit, repo_type="dataset"
-        )
-        return {
-            entry.path: entry.lfs.sha256 if entry.lfs else entry.blob_id
-            for entry in entries
-            if isinstance(entry, RepoFile)
-        }
-
-    def find_version(self, version: str) -> str | None:
-        """The commit of a tag."""
-        tags = self.api.list_repo_refs(self.name, repo_type="dataset").tags
-        commits = {tag.name: tag.target_commit for tag in tags}
-        return commits.get(version)
-
-
 def push(
     export: str,
     repository: str,
@@ -125,7 +67,7 @@ def push(
 
     A repository that does not exist is made, private unless `public`. Called again, it resumes.
     Raises Missing where there is no export, BadInput where it is not complete, the name
-    is wrong, the hub refuses access or has the version with other files, TryAgain where it is not
+    is wrong, the hub refuses access or has the version at another commit, TryAgain where it is not
     reached.
     """
     name = _read_name(repository, version)
@@ -143,11 +85,9 @@ def push(
     with _translate_errors(repository), silence_hub_client():
         api = HfApi(token=token)
         api.create_repo(name, repo_type="dataset", private=not public, exist_ok=True)
-        target = _Repository(api, name)
-        additions, outdated = _upload_all(target, store, data, others, progress or NoProgress())
-        commit = target.commit(additions, outdated)
+        commit = _upload_all(api, name, store, data, others, progress or NoProgress())
         if version is not None:
-            commit = _tag(target, version, commit)
+            _tag(api, name, version, commit)
     return PushResult(repository, commit, version, len(data) + len(others))
 
 
@@ -188,43 +128,64 @@ def _require_own_files(store: Store, keys: Sequence[str]) -> None:
 
 
 def _upload_all(
-    target: _Repository,
+    api: "HfApi",
+    name: str,
     store: Store,
     data: Sequence[str],
     others: Sequence[str],
     progress: Progress,
-) -> tuple[list["CommitOperationAdd"], list[str]]:
-    """Upload all, and commit the data files some at a time.
+) -> str:
+    """Upload all, and commit the data files some at a time. Returns the commit that has all."""
+    from huggingface_hub import CommitOperationDelete
 
-    Returns what the last commit adds, with which it has all, and which files it deletes.
-    """
     progress.start(len(data))
     for start in range(0, len(data), COMMIT_FILES):
+        keys = data[start : start + COMMIT_FILES]
         additions = []
-        for key in data[start : start + COMMIT_FILES]:
-            additions.append(target.upload(key, store.read(key)))
+        for key in keys:
+            additions.append(_upload(api, name, store, key))
             progress.add_drawn(1)
-        target.commit(additions)
-        progress.add_committed(len(additions))
-    outdated = target.outdated_files({*data, *others})
-    additions = [target.upload(key, store.read(key)) for key in others]
+        _commit(api, name, additions)
+        progress.add_committed(len(keys))
+    additions = [_upload(api, name, store, key) for key in others]
+    outdated = _outdated_files(api, name, {*data, *others})
+    commit = _commit(api, name, [*additions, *map(CommitOperationDelete, outdated)])
     progress.close()
-    return additions, outdated
+    return commit
 
 
-def _tag(target: _Repository, version: str, commit: str) -> str:
-    """Tag the commit, and return what the version names: perhaps another with the same files."""
-    existing = target.find_version(version)
-    if existing is None:
-        target.api.create_tag(
-            target.name, tag=version, revision=commit, repo_type="dataset", exist_ok=True
-        )
-        existing = target.find_version(version) or commit  # another push may have been faster
-    if existing != commit and not target.has_same_files(existing, commit):
+def _upload(api: "HfApi", name: str, store: Store, key: str) -> "CommitOperationAdd":
+    """Upload a file, unless the hub has it, to be committed later. Its bytes leave the memory."""
+    from huggingface_hub import CommitOperationAdd
+
+    addition = CommitOperationAdd(key, store.read(key))
+    api.preupload_lfs_files(name, [addition], repo_type="dataset", num_threads=1)
+    return addition
+
+
+def _commit(
+    api: "HfApi", name: str, operations: "Sequence[CommitOperationAdd | CommitOperationDelete]"
+) -> str:
+    """Commit uploaded files, without those that are as they were. Returns the commit."""
+    info = api.create_commit(
+        name, operations, commit_message="Export from Imagekiln", repo_type="dataset"
+    )
+    return info.oid
+
+
+def _outdated_files(api: "HfApi", name: str, keys: set[str]) -> list[str]:
+    """What an earlier export left there, and this one has not."""
+    paths = api.list_repo_files(name, repo_type="dataset")
+    return [path for path in paths if path.startswith(OWN_FOLDERS) and path not in keys]
+
+
+def _tag(api: "HfApi", name: str, version: str, commit: str) -> None:
+    api.create_tag(name, tag=version, revision=commit, repo_type="dataset", exist_ok=True)
+    tags = api.list_repo_refs(name, repo_type="dataset").tags
+    if (version, commit) not in [(tag.name, tag.target_commit) for tag in tags]:
         raise BadInput(
-            f"{target.name}: version {version} is there, with other files. Choose another version."
+            f"{name}: version {version} is there, with other files. Choose another version."
         )
-    return existing
 
 
 def _translate_errors(repository: str) -> AbstractContextManager[None]:
@@ -244,11 +205,6 @@ def _explain(repository: str, error: Exception) -> KilnError | None:
             return TryAgain(
                 f"{repository}: the hub could not be reached ({reason}). Run the command again."
             )
-    if is_of_answer(error):
-        return TryAgain(
-            f"{repository}: the hub's answer cannot be read. A gateway may have given it. "
-            "Run the command again."
-        )
     return None
 
 

@@ -36,10 +36,10 @@ def remove_from_export(
     BadInput where it is not complete, TryAgain.
     """
     plan, earlier = require_complete_export(store)
-    ids, left = _find_images(store, plan, image_ids, earlier)
+    ids = _find_images(store, plan, image_ids)
     is_new = pc.invert(pc.is_in(ids, earlier))
     new = ids.filter(is_new).unique()
-    if not remove or (not len(new) and _is_complete(store, left)):
+    if not remove or (not len(new) and _is_complete(store, plan)):
         return ids, new
     turn = TurnStore(store)  # no removal that began before writes any more
     if len(new):
@@ -84,27 +84,19 @@ def require_complete_export(store: Store) -> tuple[ExportPlan, pa.Array]:
     return plan, earlier
 
 
-def _is_complete(store: Store, images: int) -> bool:
-    """Whether an export was completed with so many images: not when it still had more."""
-    try:
-        return store.read(SUCCESS_KEY) == success_marker(images)
-    except Missing:
-        return False
+def _is_complete(store: Store, plan: ExportPlan) -> bool:
+    """Whether a complete export has no image more than removals left."""
+    images, _ = count_left(store, plan)
+    return store.exists(SUCCESS_KEY) and store.read(SUCCESS_KEY) == success_marker(images)
 
 
-def _find_images(
-    store: Store, plan: ExportPlan, image_ids: pa.Array, earlier: pa.Array
-) -> tuple[pa.Array, int]:
-    """The ids of these images in the plan, and how many images `earlier` removals left."""
+def _find_images(store: Store, plan: ExportPlan, image_ids: pa.Array) -> pa.Array:
+    """The ids of these images in the plan."""
     selected = [pa.array([], pa.string())]
-    left = 0
     for number in range(len(plan.files)):
-        rows = read_file_rows(store, plan, number)
-        ids = rows["image_id"].combine_chunks()
+        ids = read_file_rows(store, plan, number)["image_id"].combine_chunks()
         selected.append(ids.filter(pc.is_in(ids, image_ids)))
-        is_removed = pc.is_in(ids, earlier)
-        left += len(ids) - is_removed.true_count
-    return pa.concat_arrays(selected), left
+    return pa.concat_arrays(selected)
 
 
 def _replace_files(store: TurnStore, plan: ExportPlan, forgotten: pa.Array) -> None:
@@ -163,5 +155,4 @@ def _replace_derived(store: Store, plan: ExportPlan, forgotten: pa.Array) -> Non
     columns = rows.select(file_columns(plan, rows)).schema
     card = render_export_card(plan, columns, images, size)
     store.replace(CARD_KEY, card.encode(errors="replace"))
-    # An export that began before this removal may have written the marker meanwhile.
     store.replace(SUCCESS_KEY, success_marker(images))

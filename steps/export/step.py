@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.dataset.dataset import Dataset, open_dataset
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.card import render_export_card
-from imagekiln.steps.export.copying import file_columns, make_file
+from imagekiln.steps.export.copying import ExportSource, file_columns, make_file
 from imagekiln.steps.export.cutting import write_partition
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
@@ -32,7 +32,6 @@ from imagekiln.steps.export.plan import (
 from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
-from imagekiln.steps.export.source import ExportSource
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     EXPORT_KEY,

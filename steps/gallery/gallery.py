@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
-from imagekiln.steps.gallery.columns import ColumnKind
 from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import GalleryIndex
+from imagekiln.steps.gallery.index import ColumnKind, GalleryIndex, GalleryRuns, find_gallery_runs
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
@@ -22,13 +20,13 @@ from imagekiln.steps.gallery.queries import (
     find_position,
     mean_by_run,
 )
-from imagekiln.steps.gallery.runs import GalleryRuns, find_gallery_runs
 from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 from imagekiln.steps.runs.image import STATUSES
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.local import temporary_folder
 
 FIRST_ROWS_SECONDS = 30.0
+Figures = dict[str, object]  # of a run in the trends
 QUERIES = 2  # at once: each uses all of DuckDB's threads
 
 
@@ -66,23 +64,6 @@ class GalleryState:
 
 
 @dataclass(frozen=True, slots=True)
-class NightFigures:
-    """A run in the trends. `rate` is in images that are ok per device-hour, `mean` of a column."""
-
-    run_id: str
-    job: str
-    state: str
-    created_at: datetime
-    images: int
-    ok: int | None
-    rate: float | None
-    elapsed_seconds: float | None
-    device_hours: float | None
-    cost: float | None
-    mean: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ImageDetails:
     """An image with its row, and the images that look most like it."""
 
@@ -100,7 +81,7 @@ class Gallery:
         self._index = index
         self._images = GalleryImages(runs)
         self._queries = BoundedSemaphore(QUERIES)
-        self._nights = SingleFlightCache[int, list[NightFigures]](lambda _: _read_nights(runs), 1)
+        self._nights = SingleFlightCache[int, list[Figures]](lambda _: _read_nights(runs), 1)
 
     def state(self) -> GalleryState:
         """What there is to choose from."""
@@ -158,40 +139,28 @@ class Gallery:
         _, position = find_position(self._index, run_id, image_id, number)
         return self._images.read_thumbnail(position, image_id)
 
-    def trends(self, column: str | None) -> list[NightFigures]:
-        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput."""
+    def trends(self, column: str | None) -> list[Figures]:
+        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput.
+
+        `rate` is in images that are ok per device-hour.
+        """
         means: dict[str, float] = {}
         if column is not None:
             with self._queries:
                 means = mean_by_run(self._index, column)
-        nights = self._nights(0)
-        if len(nights) < len(self._runs.runs):  # one that cannot be read now may be read later
-            self._nights.drop(0)
-        return [replace(night, mean=means.get(night.run_id)) for night in nights]
+        return [night | {"mean": means.get(str(night["run_id"]))} for night in self._nights(0)]
 
 
-def _read_nights(runs: GalleryRuns) -> list[NightFigures]:
+def _read_nights(runs: GalleryRuns) -> list[Figures]:
     """The figures of all runs that have some, oldest first. Raises TryAgain."""
     oldest_first = [run.run for run in runs.runs[::-1]]
-    return list(map(_night_figures, describe_runs(oldest_first)))
+    return [asdict(run) | {"rate": _rate(run)} for run in describe_runs(oldest_first)]
 
 
-def _night_figures(run: RunOverview) -> NightFigures:
-    rate = None
-    if run.ok is not None and run.device_hours:
-        rate = run.ok / run.device_hours
-    return NightFigures(
-        run_id=run.run_id,
-        job=run.job,
-        state=run.state,
-        created_at=run.created_at,
-        images=run.images,
-        ok=run.ok,
-        rate=rate,
-        elapsed_seconds=run.elapsed_seconds,
-        device_hours=run.device_hours,
-        cost=run.cost,
-    )
+def _rate(run: RunOverview) -> float | None:
+    if run.ok is None or not run.device_hours:
+        return None
+    return run.ok / run.device_hours
 
 
 @contextmanager

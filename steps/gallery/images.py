@@ -6,10 +6,8 @@ from threading import BoundedSemaphore
 
 import pyarrow as pa
 
-from imagekiln.steps.dataset.runs import require_not_suspended
-from imagekiln.steps.errors import BadInput, StorageRefused
-from imagekiln.steps.gallery.index import Position
-from imagekiln.steps.gallery.runs import GalleryRuns
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.gallery.index import GalleryRuns, Position
 from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
 from imagekiln.steps.job.output import mime_type
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
@@ -70,10 +68,7 @@ class GalleryImages:
         )
 
     def read_file(self, position: Position, image_id: str) -> ImageFile:
-        """The stored file of an image that is ok.
-
-        Raises as `read_row` does, and Incomplete while images of its run are taken down.
-        """
+        """The stored file of an image that is ok. Raises as `read_row` does."""
         content, _ = self._read_content(position, image_id)
         encoding = self._runs.runs[position.run].run.plan.job.encoding
         return ImageFile(content, mime_type(encoding))
@@ -89,32 +84,13 @@ class GalleryImages:
             return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), THUMBNAIL_TYPE)
 
     def _read_content(self, position: Position, image_id: str) -> tuple[bytes, str]:
-        """The stored file of an image that is ok, and the URI of its object.
-
-        Images move where others of their part are taken down: then the manifest says where to.
-        """
+        """The stored file of an image that is ok, and the URI of its object."""
         store = self._runs.runs[position.run].run.store
-        location = self._find_location(position, image_id)
-        try:
-            content = read_image_bytes(store, location)
-        except StorageRefused:
-            raise
-        except BadInput:
-            require_not_suspended(store)
-            self._locations.drop((position.run, position.shard))
-            now = self._find_location(position, image_id)
-            if now == location:
-                raise
-            location = now
-            content = read_image_bytes(store, location)
-        return content, store.uri_of(str(location["part"]))
-
-    def _find_location(self, position: Position, image_id: str) -> dict[str, object]:
         manifest = self._locations((position.run, position.shard))
         row = _take_row(manifest, position, image_id)
         if row["status"] != "ok":
             raise BadInput(f"{image_id}: has no file, since its status is {row['status']}.")
-        return row
+        return read_image_bytes(store, row), store.uri_of(str(row["part"]))
 
     def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
         run_number, number = shard

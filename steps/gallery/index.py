@@ -1,31 +1,124 @@
-"""An index of manifests on this disk, which a thread fills while the page is already shown.
+"""The runs of a gallery, and an index of their manifests on this disk, which a thread fills.
 
 Manifests are read as all commands read them, by the storage layer and with its checks, wherever
-they are. What the index lacks, such as hashes, is read from the manifest of the one image.
+they are. What the index lacks, such as hashes, is read from the manifest of the one image. In SQL,
+columns have names of ours, so that no text of a user's is part of a statement.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.gallery.columns import ID_COLUMN, IndexColumn, index_columns, manifest_columns
-from imagekiln.steps.gallery.runs import GalleryRun, GalleryRuns
-from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.dataset.runs import (
+    RunSource,
+    describe_source,
+    unite_columns,
+)
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing
+from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.manifest import read_manifest_columns
-from imagekiln.steps.runs.tables import damage_error
+from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, ORIGIN_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 
 MEMORY_LIMIT = "512MiB"
 MAX_THREADS = 2
+RUN_READERS = 16
 READERS = 4  # each holds the columns of one manifest
 ROWS_AT_ONCE = 122_880  # a row group of DuckDB's, which is then written once
 MAX_PROBLEMS = 20
+ColumnKind = Literal["text", "whole", "number", "flags", "id", "run"]
+RUN_COLUMN = "run_id"
+ID_COLUMN = "image_id"
+# Hashes of files, and what says the same of all images of a run: in a row's table, but no filter.
+LEFT_OUT = {
+    *ORIGIN_SCHEMA.names,
+    *LOCATION_SCHEMA.names,
+    ID_COLUMN,
+    "sha256",
+    "pixels_sha256",
+    "source_image",
+    "mask_image",
+    "control_image",
+    "reference_image",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryRun:
+    """A run whose manifest is whole, and what its plan says of that."""
+
+    run: Run
+    source: RunSource
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which is the name of its folder."""
+        return self.run.plan.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryRuns:
+    """The runs of a gallery, newest first.
+
+    `problems` are sentences on the runs and the columns that are left out.
+    """
+
+    uri: str
+    runs: tuple[GalleryRun, ...]
+    columns: pa.Schema
+    problems: tuple[str, ...] = ()
+
+
+def find_gallery_runs(uri: str) -> GalleryRuns:
+    """The run at `uri`, or the aggregated runs under it, also those that were not accepted.
+
+    Raises Missing where there are none, BadInput where it is the output of no job, TryAgain.
+    """
+    plans = sorted(
+        open_runs(uri, skips_unreadable=True),
+        key=lambda run: (run.plan.created_at, run.plan.run_id),
+        reverse=True,
+    )
+    described = list(map_ordered(lambda index: _describe(plans[index]), len(plans), RUN_READERS))
+    runs = tuple(run for run in described if isinstance(run, GalleryRun))
+    problems = [str(run) for run in described if not isinstance(run, GalleryRun)]
+    if not runs:
+        raise Missing(f"{uri}: has no run that was aggregated. Run its job to the end first.")
+
+    sources = tuple(run.source for run in runs)
+    columns = unite_columns(sources, names=())
+    names = dict.fromkeys(name for source in sources for name in source.columns.names)
+    problems += [
+        f"The column {name!r} has different types in these runs, and cannot be filtered by."
+        for name in names
+        if name not in columns.names
+    ]
+    return GalleryRuns(uri, runs, columns, tuple(problems))
+
+
+def _describe(run: Run) -> GalleryRun | BadInput | Incomplete:
+    """The run, or why it cannot be shown. Raises TryAgain."""
+    try:
+        return GalleryRun(run, describe_source(run.store, run.plan))
+    except (BadInput, Incomplete) as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    """A column that images can be filtered by; `field` is its name in SQL."""
+
+    name: str
+    kind: ColumnKind
+    field: str
+    sql_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +137,7 @@ class IndexProgress:
     images: int
     indexed: int = 0
     is_complete: bool = False
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
 
 
 class GalleryIndex:
@@ -59,7 +152,9 @@ class GalleryIndex:
         self._stopped = Event()
         self._has_rows = Event()
         self._ended = Event()
-        self._read_columns = manifest_columns(self.columns)
+        self._read_columns = [
+            column for column in self.columns.values() if column.kind not in ("run", "id")
+        ]
         self._database = Database(
             folder, file="gallery.duckdb", memory_limit=MEMORY_LIMIT, max_threads=MAX_THREADS
         )
@@ -131,15 +226,14 @@ class GalleryIndex:
     def _shard_reader(self, number: int, run: GalleryRun) -> Callable[[int], pa.Table | KilnError]:
         schema = run.source.columns
         present = [column for column in self._read_columns if column.name in schema.names]
-        expected = pa.schema(
-            [schema.field(name) for name in [ID_COLUMN, *(column.name for column in present)]]
-        )
+        names = [ID_COLUMN, *(column.name for column in present)]
 
         def read(shard: int) -> pa.Table | KilnError:
             if self._stopped.is_set():
                 return BadInput("The gallery was stopped.")
             try:
-                table = _read_shard(run, shard, expected)
+                images = run.source.shard_images[shard]
+                table = read_manifest_columns(run.run.store, shard, images, names)
             except KilnError as error:
                 return error
             return _add_position(table, present, Position(number, shard, 0))
@@ -157,17 +251,6 @@ class GalleryIndex:
         self.progress.indexed += rows.num_rows
 
 
-def _read_shard(run: GalleryRun, shard: int, expected: pa.Schema) -> pa.Table:
-    """These columns of a manifest. Raises BadInput where it cannot be the run's, TryAgain."""
-    store = run.run.store
-    images = run.source.shard_images[shard]
-    table = read_manifest_columns(store, shard, images, expected.names)
-    if table.schema.types != expected.types:
-        problem = ValueError("a column has another type than in the run's shards")
-        raise damage_error(store.uri_of(manifest_key(shard)), problem)
-    return table
-
-
 def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Position) -> pa.Table:
     """The columns by their names in SQL, with the position of each row."""
     rows = table.num_rows
@@ -180,3 +263,47 @@ def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Positi
     for name, values in positions.items():
         renamed = renamed.append_column(name, values)
     return renamed
+
+
+def index_columns(schema: pa.Schema) -> dict[str, IndexColumn]:
+    """The columns of the index, by name, for manifests of this schema."""
+    columns = {
+        RUN_COLUMN: IndexColumn(RUN_COLUMN, "run", "run", "INTEGER"),
+        ID_COLUMN: IndexColumn(ID_COLUMN, "id", "image_id", "UUID"),
+    }
+    for number, field in enumerate(schema):
+        described = _describe_type(field.type)
+        if field.name in LEFT_OUT or described is None:
+            continue
+        kind, sql_type = described
+        columns[field.name] = IndexColumn(field.name, kind, f"c{number}", sql_type)
+    return columns
+
+
+def _describe_type(arrow_type: pa.DataType) -> tuple[ColumnKind, str] | None:
+    """What a column may be asked; None for structures, bytes, other lists, what DuckDB lacks."""
+    types = pa.types
+    if types.is_float16(arrow_type) or types.is_decimal256(arrow_type):
+        return None
+    if types.is_signed_integer(arrow_type):
+        return "whole", "BIGINT"
+    if types.is_unsigned_integer(arrow_type):
+        return "whole", "UBIGINT"
+    if types.is_floating(arrow_type) or types.is_decimal(arrow_type):
+        return "number", "DOUBLE"
+    if types.is_list(arrow_type) and _is_text(arrow_type.value_type):
+        return "flags", "VARCHAR[]"
+    if types.is_dictionary(arrow_type):
+        return _describe_type(arrow_type.value_type)
+    if _is_text(arrow_type) or types.is_boolean(arrow_type) or types.is_temporal(arrow_type):
+        return "text", "VARCHAR"
+    return None
+
+
+def _is_text(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_string_view(arrow_type)
+    )

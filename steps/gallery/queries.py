@@ -12,13 +12,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
-from imagekiln.steps.gallery.columns import ID_COLUMN, RUN_COLUMN, ColumnKind, IndexColumn
-from imagekiln.steps.gallery.index import GalleryIndex, Position
+from imagekiln.steps.gallery.index import (
+    ID_COLUMN,
+    RUN_COLUMN,
+    ColumnKind,
+    GalleryIndex,
+    IndexColumn,
+    Position,
+)
 from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
 from imagekiln.steps.runtime.sanitize import truncate_text
 
-MAX_CONDITIONS = 16
-MAX_WORDS = 16
 MAX_PAGE_IMAGES = 200
 MAX_NEIGHBORS = 24
 MAX_TEXT_CHARS = 300
@@ -34,7 +38,6 @@ OPERATORS: dict[ColumnKind, tuple[Operator, ...]] = {
     "run": ("is",),
 }
 COMPARISONS = {"is": "=", "at_least": ">=", "at_most": "<="}
-ShortText = Annotated[str, Field(max_length=1000)]
 RowNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
 
 
@@ -42,9 +45,9 @@ RowNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
 class Condition:
     """What a column must fulfill. `contains` looks for each word, in small or capital letters."""
 
-    column: ShortText
+    column: str
     operator: Operator
-    value: ShortText
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class PageQuery:
     With `sort`, by that column, without images that have no value in it.
     """
 
-    where: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS)] = ()
-    sort: ShortText | None = None
+    where: tuple[Condition, ...] = ()
+    sort: str | None = None
     descending: bool = True
     after: RowNumber | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE_IMAGES)] = 48
@@ -226,8 +229,7 @@ def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
         column = find_column(index, condition.column)
         _require_operator(column, condition.operator)
         if condition.operator == "contains":
-            words = condition.value.lower().split()
-            for word in words[:MAX_WORDS]:
+            for word in condition.value.lower().split():
                 selection.add(f"contains(lower({column.field}), ?)", word)
         elif column.kind == "flags":
             selection.add(f"list_contains({column.field}, ?)", condition.value)

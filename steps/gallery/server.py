@@ -1,34 +1,47 @@
 """Serves a gallery over HTTP, to this machine alone unless the user says otherwise.
 
-No page of another origin reads anything here: not by a name that it lets lead to this machine (DNS
-rebinding), since hosts must be addresses or names of ours; not by requests of its own. No path in a
+It answers with the page, its data as JSON, and images. No page of another origin reads anything
+here: not by a name that it lets lead to this machine (DNS rebinding), since hosts must be addresses
+or names of ours; not by requests of its own, since the headers forbid it to browsers. No path in a
 request reaches storage: it names a run of the gallery and an image of its manifest, or nothing.
 """
 
 import base64
 import hashlib
 import ipaddress
+import json
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.gallery.answers import Reply, answer, refuse
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain, cut_name
 from imagekiln.steps.gallery.gallery import Gallery, open_gallery
+from imagekiln.steps.gallery.images import ImageFile
+from imagekiln.steps.gallery.queries import Condition, PageQuery, RowNumber
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import Stopped
 
 IDLE_SECONDS = 60.0
-MAX_QUERY_CHARS = 16_384
 INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
-OWN_SITES = ("same-origin", "none")
+JSON_TYPE = "application/json"
+HTML_TYPE = "text/html; charset=utf-8"
+IMAGE_PATH = re.compile(r"/(image|thumbnail|row)/([^/]+)/([^/]+)")
+# An image of a run never changes.
+IMAGE_CACHING = "private, max-age=3600"
+PAGE_ADAPTER = TypeAdapter(PageQuery)
+WHERE_ADAPTER = TypeAdapter(tuple[Condition, ...])
+NUMBER_ADAPTER: TypeAdapter[int | None] = TypeAdapter(RowNumber | None)
+Options = Mapping[str, str]
 COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -36,6 +49,16 @@ COMMON_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is sent for a request."""
+
+    content: bytes
+    content_type: str = JSON_TYPE
+    status: HTTPStatus = HTTPStatus.OK
+    caching: str = "no-store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +169,9 @@ class GalleryRequest(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if not is_own_host(self.headers.get("Host", ""), self.server.host):
             sentence = "This gallery has no such name. Open it at its address."
-            return refuse(sentence, HTTPStatus.FORBIDDEN)
-        if not self._is_own_site(path):
-            return refuse("Only the gallery's own page reads it.", HTTPStatus.FORBIDDEN)
-        if len(query) > MAX_QUERY_CHARS:
-            return refuse("The query is too long. Ask for less.", HTTPStatus.BAD_REQUEST)
+            return _refuse(sentence, HTTPStatus.FORBIDDEN)
         options = {name: values[-1] for name, values in parse_qs(query).items()}
-        return answer(self.server.gallery, self.server.page.content, path, options)
-
-    def _is_own_site(self, path: str) -> bool:
-        """Whether a request comes from no other site's page, as far as browsers say so."""
-        site = self.headers.get("Sec-Fetch-Site", "none")
-        is_link = self.headers.get("Sec-Fetch-Mode") == "navigate" and path == "/"
-        origin = self.headers.get("Origin")
-        has_own_origin = origin is None or origin == f"http://{self.headers.get('Host')}"
-        return (site in OWN_SITES or is_link) and has_own_origin
+        return _answer_or_refuse(self.server.gallery, self.server.page.content, path, options)
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)
@@ -209,3 +220,101 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _answer_or_refuse(gallery: Gallery, page: bytes, path: str, options: Options) -> Reply:
+    """The answer to a path with the options after its question mark; failures as sentences."""
+    try:
+        return _answer(gallery, page, path, options)
+    except ValidationError as error:
+        return _refuse(_describe(error), HTTPStatus.BAD_REQUEST)
+    except KilnError as error:
+        return _refuse(str(error), _status_of(error))
+
+
+def _refuse(sentence: str, status: HTTPStatus) -> Reply:
+    """An answer that says why there is none."""
+    return Reply(_to_json({"error": sentence}), status=status)
+
+
+def _answer(gallery: Gallery, page: bytes, path: str, options: Options) -> Reply:
+    if path == "/":
+        return Reply(page, HTML_TYPE)
+    if path in DATA_PATHS:
+        return Reply(_to_json(DATA_PATHS[path](gallery, options)))
+    match = IMAGE_PATH.fullmatch(path)
+    if match is None:
+        raise Missing(f"{cut_name(path)}: there is nothing here. Open the first page.")
+    noun, run_id, image_id = match[1], unquote(match[2]), unquote(match[3])
+    number = NUMBER_ADAPTER.validate_python(options.get("number"))
+    if noun == "image":
+        return _image_reply(gallery.file(run_id, image_id, number))
+    if noun == "thumbnail":
+        return _image_reply(gallery.thumbnail(run_id, image_id, number))
+    return Reply(_to_json(gallery.details(run_id, image_id, number)))
+
+
+def _page(gallery: Gallery, options: Options) -> object:
+    fields: dict[str, object] = dict(options)
+    fields["where"] = _where(options)
+    query = PAGE_ADAPTER.validate_python(fields)
+    return gallery.page(query)
+
+
+def _count(gallery: Gallery, options: Options) -> object:
+    images = gallery.count(_where(options))
+    return {"images": images}
+
+
+def _trends(gallery: Gallery, options: Options) -> object:
+    column = options.get("column")
+    return gallery.trends(column)
+
+
+def _state(gallery: Gallery, _: Options) -> object:
+    return gallery.state()
+
+
+DATA_PATHS: dict[str, Callable[[Gallery, Options], object]] = {
+    "/state": _state,
+    "/images": _page,
+    "/count": _count,
+    "/trends": _trends,
+}
+
+
+def _where(options: Options) -> tuple[Condition, ...]:
+    content = options.get("where", "[]")
+    return WHERE_ADAPTER.validate_json(content)
+
+
+def _image_reply(file: ImageFile) -> Reply:
+    return Reply(
+        file.content,
+        file.media_type,
+        caching=IMAGE_CACHING,
+    )
+
+
+def _status_of(error: KilnError) -> HTTPStatus:
+    if isinstance(error, Missing):
+        return HTTPStatus.NOT_FOUND
+    if isinstance(error, BadInput):
+        return HTTPStatus.BAD_REQUEST
+    if isinstance(error, Incomplete | TryAgain):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    problem = first["msg"]
+    return f"{cut_name(place) or 'where'}: {problem}. Correct the query."
+
+
+def _to_json(value: object) -> bytes:
+    # Escaped throughout, since a lone surrogate in somebody's text cannot be encoded. JSON has
+    # neither infinity nor not-a-number.
+    jsonable = to_jsonable_python(value, inf_nan_mode="null")
+    return json.dumps(jsonable, allow_nan=False).encode()

@@ -8,15 +8,12 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS
-from imagekiln.steps.dataset.runs import changed_error, require_not_suspended
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.imaging.measures import compare_pixels, resize_like
 from imagekiln.steps.maintain.pairing import (
     ManifestRow,
     Pairing,
-    RowLocation,
     pair_images,
     read_manifest_rows,
 )
@@ -92,7 +89,7 @@ def diff(first: str, second: str, to: str) -> Diff:
 
     Images are paired by their row's own id, where both runs have ids, or else by prompt and
     negative prompt, and by their index. Raises Incomplete where a run was never aggregated,
-    BadInput on damage, TryAgain where storage fails or images are taken down meanwhile.
+    BadInput on damage, TryAgain where storage fails.
     """
     first_run = open_run(first)
     second_run = open_run(second)
@@ -152,23 +149,7 @@ def _compare_sample(
         rows = (first_rows[index], second_rows[index])
         return _compare_pair(stores, rows, target, index)
 
-    try:
-        return list(map_ordered(compare, len(pairing.sample)))
-    except BadInput:
-        _require_unmoved(first, first_locations, first_rows)
-        _require_unmoved(second, second_locations, second_rows)
-        raise
-
-
-def _require_unmoved(
-    run: Run, locations: Sequence[RowLocation], rows: Sequence[ManifestRow]
-) -> None:
-    """Raise TryAgain where images are not where these rows of their manifest say."""
-    require_not_suspended(run.store)
-    now = read_manifest_rows(run, locations)
-    for row, earlier in zip(now, rows, strict=True):
-        if any(row[name] != earlier[name] for name in LOCATION_COLUMNS):
-            raise changed_error(run.store.uri)
+    return list(map_ordered(compare, len(pairing.sample)))
 
 
 def _compare_pair(

@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.output_card import update_card_with
 from imagekiln.steps.aggregate.publishing import suspend_success
-from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.dataset.runs import require_not_suspended
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused, cut_name
+from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.export.removal import remove_from_export, require_complete_export
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
@@ -35,13 +34,9 @@ from imagekiln.steps.runs.forgotten import (
 )
 from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER, SHA256_PATTERN
-from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.registry import read_entries
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
-from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
@@ -49,8 +44,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
-# Of a manifest: where the images of parts are, and what they are.
-STORED_COLUMNS = ["status", "byte_size", "sha256", *LOCATION_SCHEMA.names]
 SHOWN_FOLDERS = ("thumbnails", "images")  # of a report: copies of images
 
 
@@ -228,24 +221,9 @@ def _unknown_ids(selection: ForgetSelection, found: Sequence[pa.Array]) -> tuple
 def _open_runs(uri: str) -> list[Run]:
     """The runs to look through. Raises BadInput where one may still be made, or cannot be read."""
     runs = open_runs(uri)
-    runs += _linked_runs(uri, runs)
     for run in runs:
         _require_ended(run)
     return runs
-
-
-def _linked_runs(output: str, runs: Sequence[Run]) -> Iterator[Run]:
-    """Registered runs that were moved elsewhere, and to which a link leads.
-
-    Raises BadInput where a run has a damaged plan: its images would not be searched.
-    """
-    opened = {run.plan.run_id for run in runs}
-    for entry in read_entries(output):
-        if entry.run_id in opened:
-            continue
-        folder = open_store(f"{output.rstrip('/')}/{entry.run_id}")
-        with suppress(Missing):  # runs may be removed, and their entries stay
-            yield Run(folder, load_plan(folder))
 
 
 def _require_ended(run: Run) -> None:
@@ -312,32 +290,8 @@ def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
 
 
 def _is_done(run: Run, ids: frozenset[str]) -> bool:
-    """Whether the run is finished, not suspended, and has these images in no part or manifest.
-
-    An aggregation may have read a part just before it was replaced.
-    """
-    if not run.is_finished or run.is_suspended or any(_iter_stored_images(run, ids)):
-        return False
-    reconciler = RunReconciler(run.store, run.plan)
-    shards = range(len(run.plan.shards))
-    return all(_is_manifest_of_parts(run, reconciler, number, ids) for number in shards)
-
-
-def _is_manifest_of_parts(
-    run: Run, reconciler: RunReconciler, number: int, ids: frozenset[str]
-) -> bool:
-    """Whether the manifest of a shard, if it has any of these images, agrees with the parts."""
-    planned_ids = read_shard_rows(run.store, run.plan, number)["image_id"].to_pylist()
-    if ids.isdisjoint(planned_ids):
-        return True
-    stored = reconciler.reconcile(number).manifest.select(STORED_COLUMNS)
-    try:
-        named = read_manifest_columns(run.store, number, stored.num_rows, STORED_COLUMNS)
-    except StorageRefused:
-        raise
-    except BadInput:  # aggregation writes it again
-        return False
-    return bool(named.equals(stored))
+    """Whether the run is finished, not suspended, and has these images in no part."""
+    return run.is_finished and not run.is_suspended and not any(_iter_stored_images(run, ids))
 
 
 def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:

@@ -14,19 +14,25 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.maintain.leftovers import TEMPORARY_PREFIX, find_leftovers, walk_objects
-from imagekiln.steps.maintain.run_list import READERS, FoundRuns, find_runs, require_output
+from imagekiln.steps.maintain.run_list import READERS, find_runs, require_output
 from imagekiln.steps.runs.keys import (
+    IMAGE_KEY_PATTERN,
+    PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
     REWRITE_KEY_PATTERNS,
     REWRITES_FOLDER,
+    RUN_KEY_PATTERN,
     TURNS_FOLDER,
+    manifest_key,
+    round_folder,
     shard_key,
 )
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import read_entries
-from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
+from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.runs.turns import TurnStore
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -37,7 +43,7 @@ DAY_SECONDS = 86_400.0
 DEFAULT_AGE_DAYS = 7.0
 REMOVE_THREADS = 8
 REMOVE_BATCH = 1000
-CLOCK_TOLERANCE_SECONDS = 60.0  # between this machine and a store, whose times are whole seconds
+TEMPORARY_PREFIX = ".writing-"  # of a local disk's temporary files
 GarbageReason = Literal["unfinished", "leftovers", "unused"]
 
 
@@ -86,11 +92,10 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     runs = folders.runs
     if not runs:
         require_output(store)
-    now = time.time() - (_clock_lead(store) if remove else 0.0)
+    now = time.time()
     cutoff = now - older_than * DAY_SECONDS
-    succeeded = [entry.run_id for entry in read_entries(store.uri)]
-    plans = [*(run.plan for run in runs), *_linked_plans(store, folders, succeeded)]
-    needed_ids = _needed_ids(plans, folders.unreadable.values(), succeeded)
+    plans = [run.plan for run in runs]
+    needed_ids = _needed_ids(store, plans, folders.unreadable.values())
 
     def find_garbage(index: int) -> Garbage | None:
         try:
@@ -118,18 +123,7 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 
-def _linked_plans(store: Store, folders: FoundRuns, succeeded: Iterable[str]) -> Iterator[Plan]:
-    """The plans of successful runs that were moved elsewhere, and to which a link leads."""
-    listed = {*folders.unreadable, *(run.plan.run_id for run in folders.runs)}
-    for run_id in succeeded:
-        if run_id not in listed:
-            with suppress(Missing):  # runs may be removed, and their entries stay
-                yield load_plan(open_store(f"{store.uri}/{run_id}"))
-
-
-def _needed_ids(
-    plans: Iterable[Plan], unreadable: Collection[BadInput], succeeded: Iterable[str]
-) -> set[str]:
+def _needed_ids(store: Store, plans: Iterable[Plan], unreadable: Collection[BadInput]) -> set[str]:
     """The runs whose images later runs skipped: they may be the only copies, whatever their state.
 
     What a plan that cannot be read has skipped is among what ever succeeded.
@@ -138,7 +132,7 @@ def _needed_ids(
     for error in unreadable:
         log.warning("%s Whatever its run may need stays.", error)
     if unreadable:
-        needed_ids.update(succeeded)
+        needed_ids.update(entry.run_id for entry in read_entries(store.uri))
     return needed_ids
 
 
@@ -179,51 +173,20 @@ def _remove_unfinished(run: Run, cutoff: float) -> bool:
     return True
 
 
-def _clock_lead(store: Store) -> float:
-    """The seconds by which this machine's clock is ahead of the store's, by an object written now.
-
-    By a clock that is ahead, what is in use would look old. All counts as new where the store does
-    not tell.
-    """
-    key = f"{TEMPORARY_PREFIX}gc_clock"  # one name: the next command removes what a killed one left
-    store.replace(key, b"")
-    written = [entry.modified for entry in store.list_folder("") if entry.key == key]
-    _remove(store, key)
-    lead = time.time() - (written[0] if written and written[0] else 0.0)
-    return lead if lead > CLOCK_TOLERANCE_SECONDS else 0.0
-
-
 def _collect_rewrites(
     store: Store, plans: Iterable[Plan], now: float, cutoff: float, *, remove: bool
 ) -> Iterator[Garbage]:
-    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`.
-
-    Before they are removed, plans and times are read again: to look through all runs may take
-    hours.
-    """
-    named = _named_rewrites(plans)
-    folders = [entry.key for entry in store.list_folder(REWRITES_FOLDER) if entry.is_folder]
-    unused = [
-        folder
-        for folder in folders
-        if folder not in named and _unwritten_objects(store, folder, cutoff)
-    ]
-    if unused and remove:
-        read_again = find_runs(store)
-        if read_again.unreadable:  # they may name any
-            return
-        named = _named_rewrites(run.plan for run in read_again.runs)
-    for folder in unused:
-        objects = _unwritten_objects(store, folder, cutoff)
-        if folder in named or not objects:
+    """The rewritten prompts that no plan names and to which nothing was written since `cutoff`."""
+    named = {plan.rewrite.folder for plan in plans if plan.rewrite is not None}
+    for entry in store.list_folder(REWRITES_FOLDER):
+        if not entry.is_folder or entry.key in named:
             continue
-        yield _describe_rewrite(store.uri_of(folder), objects, now)
+        objects = list(_rewrite_objects(store, entry.key))
+        if not objects or not all(_is_before(each, cutoff) for each in objects):
+            continue
+        yield _describe_rewrite(store.uri_of(entry.key), objects, now)
         if remove:
-            _remove_rewrite(store, folder, objects)
-
-
-def _named_rewrites(plans: Iterable[Plan]) -> set[str]:
-    return {plan.rewrite.folder for plan in plans if plan.rewrite is not None}
+            _remove_rewrite(store, entry.key, objects)
 
 
 def _describe_rewrite(uri: str, objects: list[ObjectInfo], now: float) -> Garbage:
@@ -235,12 +198,6 @@ def _describe_rewrite(uri: str, objects: list[ObjectInfo], now: float) -> Garbag
         bytes=sum(entry.size for entry in objects),
         days=(now - newest) / DAY_SECONDS,
     )
-
-
-def _unwritten_objects(store: Store, folder: str, cutoff: float) -> list[ObjectInfo]:
-    """The objects of a rewrite to which nothing was written since `cutoff`; else none."""
-    objects = list(_rewrite_objects(store, folder))
-    return objects if all(_is_before(entry, cutoff) for entry in objects) else []
 
 
 def _rewrite_objects(store: Store, folder: str) -> Iterator[ObjectInfo]:
@@ -257,13 +214,10 @@ def _remove_rewrite(store: Store, folder: str, objects: Iterable[ObjectInfo]) ->
 
     The last list goes first: further prompts are appended to those that are there.
     """
-    texts, *frozen = REWRITE_KEY_PATTERNS
-    last_first = sorted(objects, key=lambda entry: entry.key, reverse=True)
-    _remove_objects(store, (entry for entry in last_first if texts.fullmatch(entry.key)))
-    for pattern in frozen:
-        for entry in last_first:
-            if pattern.fullmatch(entry.key):
-                _remove(store, entry.key)
+    last_first = sorted((entry.key for entry in objects), reverse=True)
+    for pattern in REWRITE_KEY_PATTERNS:
+        for key in filter(pattern.fullmatch, last_first):
+            _remove(store, key)
     for name in (f"{folder}/texts", f"{folder}/prompts", folder):
         store.remove_folder(name)
 
@@ -335,3 +289,95 @@ def _nested_folders(store: Store) -> Iterator[str]:
     for folder in folders:
         folders += [entry.key for entry in store.list_folder(folder) if entry.is_folder]
     return reversed(folders[1:])
+
+
+def walk_objects(store: Store) -> Iterator[ObjectInfo]:
+    """Every object of the run in a store, and none that somebody else put beside them.
+
+    The names of one folder are in memory, however many there are.
+    """
+    folders = [""]
+    while folders:
+        for entry in store.list_folder(folders.pop()):
+            if entry.is_folder:
+                folders.append(entry.key)
+            elif RUN_KEY_PATTERN.fullmatch(entry.key):
+                yield entry
+
+
+def find_leftovers(run: Run) -> Iterator[ObjectInfo]:
+    """What killed writers, and attempts other than the committed ones, left in a finished run."""
+    return chain(_temporary_objects(run.store), _unreferenced_objects(run))
+
+
+def _temporary_objects(store: Store) -> Iterator[ObjectInfo]:
+    """Files whose writing was interrupted."""
+    for entry in walk_objects(store):
+        if entry.key.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
+            yield entry
+
+
+def _unreferenced_objects(run: Run) -> Iterator[ObjectInfo]:
+    """Parts of a finished run that are in none of its plans, and images that nothing names."""
+    for planned in chain([Round(run.store, run.plan)], iter_rounds(run.store, run.plan)):
+        yield from _unreferenced_of_plan(run.store, planned)
+
+
+def _unreferenced_of_plan(store: Store, planned: Round) -> Iterator[ObjectInfo]:
+    """The same of the run's own plan or of one of its rounds. `store` is that of the run."""
+    if not planned.has_ended:  # whoever resumes the round commits what lies there
+        return
+    plan = planned.plan
+    prefix = f"{round_folder(plan.round)}/" if plan.round else ""
+    for entry in store.list_folder(f"{prefix}images"):
+        if not entry.is_folder:
+            if _is_unplanned_part(entry.key.removeprefix(prefix), plan):
+                yield entry
+            continue
+        shard = _shard_number(entry.key)
+        if shard is not None and shard < len(plan.shards):
+            yield from _unreferenced_images(store, planned, shard, entry.key, prefix)
+
+
+def _is_unplanned_part(key: str, plan: Plan) -> bool:
+    match = PART_IMAGES_KEY_PATTERN.fullmatch(key)
+    if match is None:
+        return False
+    shard = int(match[1])
+    part = int(match[2])
+    return shard >= len(plan.shards) or part >= plan.part_count(shard)
+
+
+def _shard_number(folder: str) -> int | None:
+    name = folder.rpartition("/")[2]
+    return int(name) if name.isascii() and name.isdecimal() else None
+
+
+def _unreferenced_images(
+    store: Store, planned: Round, shard: int, folder: str, prefix: str
+) -> Iterator[ObjectInfo]:
+    """Images in a shard's folder by an attempt other than the one that was committed."""
+    try:
+        referenced = {f"{prefix}{key}" for key in _committed_objects(planned, shard)}
+        referenced |= _named_objects(store, planned.plan, shard)
+    except Missing:
+        return
+    for entry in store.list_folder(folder):
+        key = entry.key.removeprefix(prefix)
+        is_image = not entry.is_folder and IMAGE_KEY_PATTERN.fullmatch(key)
+        if is_image and entry.key not in referenced:
+            yield entry
+
+
+def _committed_objects(planned: Round, shard: int) -> list[str]:
+    """What the parts of a shard consist of, also where the manifest names another round's copy."""
+    parts = reconcile_shard(planned.store, planned.plan, shard).manifest["part"]
+    committed: list[str] = parts.drop_null().to_pylist()
+    return committed
+
+
+def _named_objects(store: Store, plan: Plan, shard: int) -> set[str]:
+    """What the manifests name of the shards of the run that a shard's images come from."""
+    first, last = plan.source_shards[shard] if plan.round else (shard, shard)
+    keys = map(manifest_key, range(first, last + 1))
+    return {name for key in keys for name in read_column(store, key, "part").to_pylist()}

@@ -1,6 +1,11 @@
-"""Counts a run anew from what its parts hold, and compares its summary and its index with that."""
+"""Counts a run anew from what its parts hold, and compares what was derived from them with that.
+
+That is whether lists of rows, summary, card, index of images and report are whole, and agree.
+"""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
 import pyarrow as pa
@@ -10,10 +15,18 @@ from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.runs.image_id_index import (
     RunImageIds,
     find_index_difference,
-    iter_index_chunks,
 )
-from imagekiln.steps.runs.keys import SUMMARY_KEY
+from imagekiln.steps.runs.integrity import CheckResult, run_check
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    DUPLICATES_KEY,
+    EMPTY_DATASET_KEY,
+    REJECTED_KEY,
+    REPORT_KEY,
+    SUMMARY_KEY,
+)
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.tables import count_rows
 from imagekiln.steps.storage.store import Store
 
 
@@ -32,16 +45,6 @@ class Recount:
         self._shards = 0
         self._lock = Lock()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every shard was counted."""
-        return self._shards == len(self._plan.shards)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every shard was counted, and no image is ok."""
-        return self.is_complete and not self._counts.statuses["ok"]
-
     def add(self, manifest: pa.Table) -> None:
         """Count a shard by its manifest, which agrees with its parts. Raises TryAgain."""
         counts = count_images(manifest)
@@ -50,26 +53,46 @@ class Recount:
             self._image_ids.add(manifest)
             self._shards += 1
 
-    def check_summary(self, store: Store) -> str | None:
-        """What is wrong with the run's summary, in a sentence. Raises BadInput."""
+    def check(self, store: Store) -> CheckResult:
+        """The errors of what was derived. Raises TryAgain."""
+        counts = self._plan.counts
+        checks: list[Callable[[], str | None]] = [
+            partial(_check_row_list, store, REJECTED_KEY, counts.rejected_rows),
+            partial(_check_row_list, store, DUPLICATES_KEY, counts.duplicate_images),
+            partial(self._check_summary, store),
+            partial(_check_card, store),
+            partial(self._check_empty_dataset, store),
+            partial(self._check_index, store),
+            partial(_check_report, store),
+        ]
+        return sum(map(run_check, checks), CheckResult())
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether every shard was counted."""
+        return self._shards == len(self._plan.shards)
+
+    def _check_summary(self, store: Store) -> str | None:
         load_summary(store)
         where = store.uri_of(SUMMARY_KEY)
         summary = json.loads(store.read(SUMMARY_KEY))
         other_plan = _differing(summary, self._planned_fields())
         if other_plan:
             return f"{where}: is of another plan ({other_plan})"
-        other_counts = _differing(summary, self._counted_fields()) if self.is_complete else ""
+        other_counts = _differing(summary, self._counted_fields()) if self._is_complete else ""
         if other_counts:
             return f"{where}: counts other images than the manifest ({other_counts})"
         return None
 
-    def check_index(self, store: Store) -> str | None:
-        """What is wrong with the run's index of images, in a sentence. Raises BadInput."""
-        if self.is_complete:
-            return find_index_difference(store, self._image_ids)
-        for _ in iter_index_chunks(store):  # each is read: it may be damaged
-            pass
-        return None
+    def _check_empty_dataset(self, store: Store) -> str | None:
+        """Only a run without images has it."""
+        if not self._is_complete or self._counts.statuses["ok"]:
+            return None
+        rows = count_rows(store, EMPTY_DATASET_KEY)
+        return f"{store.uri_of(EMPTY_DATASET_KEY)}: has {rows} rows and not 0" if rows else None
+
+    def _check_index(self, store: Store) -> str | None:
+        return find_index_difference(store, self._image_ids) if self._is_complete else None
 
     def _planned_fields(self) -> dict[str, object]:
         counts = self._plan.counts
@@ -102,3 +125,23 @@ class Recount:
 def _differing(summary: dict[str, object], expected: dict[str, object]) -> str:
     """The names of fields with other values."""
     return ", ".join(name for name, value in expected.items() if summary[name] != value)
+
+
+def _check_row_list(store: Store, key: str, expected: int) -> str | None:
+    """Whether a list of input rows has so many."""
+    count = count_rows(store, key)
+    if count == expected:
+        return None
+    return f"{store.uri_of(key)}: has {count} rows and not {expected}, as planned"
+
+
+def _check_card(store: Store) -> str | None:
+    if store.read(CARD_KEY).startswith(b"---\n"):
+        return None
+    return f"{store.uri_of(CARD_KEY)}: is not a dataset card"
+
+
+def _check_report(store: Store) -> str | None:
+    if store.read(REPORT_KEY).rstrip().endswith(b"</html>"):
+        return None
+    return f"{store.uri_of(REPORT_KEY)}: is not a complete page"

@@ -112,8 +112,6 @@ def reproduce(
     place = 0 if origin is None else _place_in_batch(origin, image_id, batch)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch, place)
-    # It may be gone by now, or have moved.
-    (stored,) = to_rows(_find_row_not_forgotten(run, image_id))
     encoded = _encode(run.plan, image_row, drawn)
     equal = _equality(stored, encoded)
     likeness = _compare_pixels(run.store, stored, drawn) if equal == "nothing" else None

@@ -9,7 +9,6 @@ checked for being whole, not for what they say.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
-from imagekiln.steps.maintain.derived_objects import check_derived_objects
 from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import iter_stored_images
@@ -33,10 +31,8 @@ from imagekiln.steps.runs.integrity import (
 )
 from imagekiln.steps.runs.keys import (
     SUCCESS_KEY,
-    SUMMARY_KEY,
     input_image_key,
     manifest_key,
-    shard_key,
     turn_key,
 )
 from imagekiln.steps.runs.parts import Part
@@ -45,7 +41,6 @@ from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import (
     have_same_rows,
-    read_column,
     read_table,
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
@@ -76,7 +71,7 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
     process changed the run meanwhile.
     """
     run = open_run(uri)
-    before = _read_version(run.store)
+    turns = count_entries(run.store, turn_key)
     if not run.is_finished:
         raise Incomplete(
             f"{run.store.uri}: has no {SUCCESS_KEY}, so it is not finished. "
@@ -89,35 +84,16 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         recount = Recount(run.plan, rounds, image_ids)
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
-        _require_unchanged(run, before)
+        # What changes a run begins with a turn.
+        if count_entries(run.store, turn_key) != turns:
+            raise TryAgain(
+                f"{run.store.uri}: another process changed it while it was read. Run the command "
+                "again once it has ended."
+            )
         raise Incomplete(
             *_describe_errors(checked, run.store.uri), _advise(run, reconciler, checked)
         )
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """What another command changes: it begins with a turn, and ends with the summary."""
-
-    turns: int
-    summary: bytes | None
-
-
-def _read_version(store: Store) -> _Version:
-    summary = None
-    with suppress(Missing, BadInput):  # which is found again, as damage
-        summary = store.read(SUMMARY_KEY)
-    return _Version(count_entries(store, turn_key), summary)
-
-
-def _require_unchanged(run: Run, before: _Version) -> None:
-    """Raise TryAgain where what was read may be of before a change and of after it."""
-    if not run.is_finished or _read_version(run.store) != before:
-        raise TryAgain(
-            f"{run.store.uri}: another process changed it while it was read. Run the command again "
-            "once it has ended."
-        )
 
 
 def _describe_errors(checked: CheckResult, run: str) -> list[str]:
@@ -146,7 +122,7 @@ def _check_run(
     checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
     for retry_round in reconciler.rounds:
         checked += _check_round(run, reconciler, retry_round, budget)
-    checked += check_derived_objects(run, recount)
+    checked += recount.check(run.store)
     checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
     return checked
 
@@ -238,8 +214,7 @@ def _check_round(
             parts = tuple(part for part in parts if store.exists(part.key))
         repair = _retry(run.store) if superseded else _generate(store, number)
         checked = _check_parts(store, retry_round.plan, parts, budget, repair)
-        checked += _check_forgotten_images(run, store, parts, forgotten)
-        return checked + run_check(lambda: _check_sources(run, retry_round, number))
+        return checked + _check_forgotten_images(run, store, parts, forgotten)
 
     return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
 
@@ -363,20 +338,3 @@ def _input_image_error(store: Store, digest: str) -> str | None:
     if hashlib.sha256(content).hexdigest() != digest:
         return f"{store.uri_of(key)}: has other bytes than were planned"
     return None
-
-
-def _check_sources(run: Run, retry_round: Round, number: int) -> str | None:
-    """Whether a round's shard holds images of just those shards of the run that its plan says."""
-    key = shard_key(number)
-    ids = read_column(retry_round.store, key, "image_id")
-    first, last = retry_round.plan.source_shards[number]
-    matches = [
-        pc.sum(pc.is_in(read_column(run.store, shard_key(source), "image_id"), ids)).as_py() or 0
-        for source in range(first, last + 1)
-    ]
-    if sum(matches) == len(ids) and matches[0] and matches[-1]:
-        return None
-    return (
-        f"{retry_round.store.uri_of(key)}: "
-        f"does not hold images of shards {first} to {last} of the run, as its plan says"
-    )

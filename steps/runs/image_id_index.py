@@ -7,7 +7,6 @@ covers an equal range of ids and is sorted, so that memory stays flat for any nu
 number of chunks follows from the plan, and is in the metadata of each.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -229,16 +228,6 @@ def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
     column = table[ID_COLUMN].combine_chunks()
     ids = ids_from_bytes(column)
     return ids, chunk_count
-
-
-def iter_index_chunks(store: Store) -> Iterator[IdArray]:
-    """Every chunk of a run's index, in order. Raises BadInput."""
-    number = 0
-    count = 1
-    while number < count:
-        ids, count = read_index_chunk(store, number)
-        yield ids
-        number += 1
 
 
 def _chunk_count(schema: pa.Schema) -> int:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
@@ -210,25 +209,6 @@ def count_rows(store: Store, key: str) -> int:
     """
     with open_parquet(store, key, pre_buffer=False) as parquet:
         return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
-
-
-def read_bounds(store: Store, key: str, name: str) -> tuple[int, int] | None:
-    """The lowest and the highest number of a column, read a batch at a time; None without rows.
-
-    Raises Missing, or BadInput where the table is damaged or a number is missing.
-    """
-    bounds: list[int] = []
-    with open_parquet(store, key, pre_buffer=False) as parquet:
-        require_columns(parquet.schema_arrow, [name])
-        for batch in parquet.iter_batches(columns=[name], use_threads=False):
-            if batch[name].null_count:
-                raise ValueError(f"the column {name} has no value in some rows")
-            if batch.num_rows:
-                bounds.append(pc.min(batch[name]).as_py())
-                bounds.append(pc.max(batch[name]).as_py())
-    if not bounds:
-        return None
-    return min(bounds), max(bounds)
 
 
 def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Never, Protocol, TextIO
+from typing import Never, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
@@ -32,8 +32,8 @@ class Event:
     sentence: str
 
 
-class Progress(Protocol):
-    """Learns how many images are drawn, and how many of them are committed."""
+class Progress:
+    """Learns how many images are drawn, and how many of them are committed. Others show it."""
 
     def start(self, total: int) -> None:
         """So many images are planned."""
@@ -54,29 +54,11 @@ class Progress(Protocol):
         """The work is over, finished or not."""
 
 
-class NoProgress:
+class NoProgress(Progress):
     """Shows nothing."""
 
-    def start(self, total: int) -> None:
-        """Ignore the total."""
 
-    def add_existing(self, images: int) -> None:
-        """Ignore the images."""
-
-    def add_drawn(self, images: int) -> None:
-        """Ignore the images."""
-
-    def add_committed(self, images: int) -> None:
-        """Ignore the images."""
-
-    def show_event(self, event: Event) -> None:
-        """Ignore the event."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class RelayedProgress:
+class RelayedProgress(Progress):
     """Passes everything on to another progress: the base of those that count besides."""
 
     def __init__(self, shown: Progress) -> None:
@@ -108,7 +90,7 @@ class RelayedProgress:
         self._shown.close()
 
 
-class TerminalProgress:
+class TerminalProgress(Progress):
     """A bar on a terminal, which counts images, or what `noun` says, as they are drawn."""
 
     def __init__(self, noun: str = "images") -> None:
@@ -135,9 +117,6 @@ class TerminalProgress:
         """Move the bar."""
         if self._bar is not None:
             self._bar.update(images)
-
-    def add_committed(self, images: int) -> None:
-        """Leave the bar: it moved when the images were drawn."""
 
     def show_event(self, event: Event) -> None:
         """Write the sentence above the bar."""
@@ -192,7 +171,7 @@ class ArgoFile:
             self._path.write_text(f"{done}/{max(1, total)}\n")  # N/0 is no progress to Argo
 
 
-class JsonLinesProgress:
+class JsonLinesProgress(Progress):
     """A JSON line every few seconds, and N/M for Argo. Only committed images are done."""
 
     def __init__(

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from imagekiln.steps.gallery.columns import RUN_COLUMN
 from imagekiln.steps.gallery.gallery import open_gallery
+from imagekiln.steps.gallery.index import RUN_COLUMN
 from imagekiln.steps.gallery.queries import Condition, PageQuery
 from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
 from imagekiln.steps.runs.plan import Shard, load_plan, plan_to_json

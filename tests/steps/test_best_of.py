@@ -13,7 +13,7 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
-from imagekiln.steps.gallery.columns import index_columns
+from imagekiln.steps.gallery.index import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run

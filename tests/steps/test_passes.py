@@ -9,7 +9,7 @@ import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.gallery.columns import index_columns
+from imagekiln.steps.gallery.index import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run

@@ -73,10 +73,9 @@ class ApiConnection:
         body: Json | None = None,
         *,
         content_type: str = JSON_TYPE,
-        accept: str = JSON_TYPE,
     ) -> Json:
         """The JSON answer to one request."""
-        headers = {"Content-Type": content_type, "Accept": accept}
+        headers = {"Content-Type": content_type, "Accept": JSON_TYPE}
         response = self._send(method, path, query, body, headers)
         try:
             answer = response.json()
@@ -86,13 +85,11 @@ class ApiConnection:
             raise self._no_api("the answer is not a JSON object")
         return cast("Json", answer)
 
-    def list_items(
-        self, path: str, query: Mapping[str, str], accept: str = JSON_TYPE
-    ) -> Iterator[Json]:
+    def list_items(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
         """The items of a Kubernetes list, requested in pages of the query's `limit`."""
         page_query = dict(query)
         while True:
-            page = self.request("GET", path, page_query, accept=accept)
+            page = self.request("GET", path, page_query)
             yield from get_mappings(page, "items")
 
             continuation = get_mapping(page, "metadata").get("continue")

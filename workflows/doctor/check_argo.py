@@ -1,11 +1,9 @@
 """Kubernetes and Argo: whether they answer, are installed, run, and are new enough."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.client.api import ARGO_KINDS
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
@@ -16,18 +14,12 @@ from imagekiln.workflows.objects import (
     get_list,
     get_mapping,
     get_mappings,
-    get_texts,
     object_name,
     object_namespace,
 )
 
 MIN_ARGO_VERSION = (3, 6)
-PHASE_LABEL = "workflows.argoproj.io/phase"  # the controller sets it when it starts a workflow
-RECENT_AGE = timedelta(days=1)
-AGE_UNITS = {"day": 86_400, "hour": 3_600, "minute": 60}  # in seconds
-PICKUP_TIMEOUT = timedelta(minutes=2)  # a controller that runs starts a workflow within seconds
 DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments", namespaced=True)
-WORKFLOWS = ResourceKind(ARGO_API_PATH, "workflows", namespaced=True)
 PODS = ResourceKind("api/v1", "pods", namespaced=True)
 OWN_PODS = "labelSelector=app.kubernetes.io/part-of=imagekiln"
 # The controller's Deployment by Argo's own manifests, and by its Helm chart.
@@ -35,10 +27,7 @@ CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")
 # Arguments of the controller.
 NAMESPACED_FLAG = "--namespaced"
 MANAGED_NAMESPACE_FLAG = "--managed-namespace"
-WATCH_ADVICE = (
-    "Start Argo's workflow-controller with this namespace among those it watches. A controller "
-    "with an instanceID runs only what its Argo server submits: set ARGO_SERVER."
-)
+WATCH_ADVICE = "Start Argo's workflow-controller with this namespace among those it watches."
 INSTALL_ARGO = (
     "Install Argo Workflows 3.6 or later: "
     "https://argo-workflows.readthedocs.io/en/stable/installation/"
@@ -63,33 +52,15 @@ def check_crds(view: ClusterView) -> Finding:
 
 @doctor_check("argo-controller")
 def check_controller(view: ClusterView) -> Finding:
-    """A controller runs that watches the namespace.
-
-    By its Deployment where the user may read that; otherwise by what became of recent workflows.
-    """
+    """A controller runs that watches the namespace, by its Deployment."""
     controllers = _list_controllers(view)
     watching = [each for each in controllers if _watches_namespace(each, view.namespace)]
-    workflows = _newest_workflows(view, required=not watching)
-
-    ignored = [each for each in workflows if not _is_started(each) and _age(each) > PICKUP_TIMEOUT]
-    if ignored:
-        return wrong(
-            f"No controller has started workflow {object_name(ignored[0])}, which was submitted "
-            f"{_format_age(ignored[0])} ago.",
-            WATCH_ADVICE,
-        )
     if watching:
         return _find_ready_controller(watching)
-    started = [each for each in workflows if _is_started(each)]
-    if started and _age(started[0]) < RECENT_AGE:
-        return ok(
-            f"A controller has started workflow {object_name(started[0])}, which was submitted "
-            f"{_format_age(started[0])} ago."
-        )
     if controllers:
         return wrong(f"{_describe(controllers[0])} watches other namespaces only.", WATCH_ADVICE)
     return unknown(
-        "No workflow of the last day shows whether a controller runs.",
+        "No Deployment that you can read shows whether a controller runs.",
         "Submit one: `imagekiln submit JOB`. If it stays pending, no controller runs for this "
         "namespace.",
     )
@@ -167,36 +138,6 @@ def _find_ready_controller(controllers: Sequence[Json]) -> Finding:
 
 def _describe(controller: Json) -> str:
     return f"Deployment {object_name(controller)} in namespace {object_namespace(controller)}"
-
-
-def _newest_workflows(view: ClusterView, *, required: bool) -> list[Json]:
-    """The namespace's workflows, the newest first. Raises Unreadable where they are `required`."""
-    try:
-        return sorted(view.list_metadata(WORKFLOWS), key=_age)
-    except Unreadable:
-        if required:
-            raise
-        return []
-
-
-def _is_started(workflow: Json) -> bool:
-    return PHASE_LABEL in get_texts(workflow, "metadata", "labels")
-
-
-def _age(value: Mapping[str, object]) -> timedelta:
-    """An object's age in whole seconds."""
-    created = str(get_mapping(value, "metadata")["creationTimestamp"])
-    age = datetime.now(UTC) - datetime.fromisoformat(created)
-    return timedelta(seconds=round(age.total_seconds()))
-
-
-def _format_age(workflow: Json) -> str:
-    """An object's age in its largest unit, such as `3 hours`."""
-    seconds = int(_age(workflow).total_seconds())
-    for noun, length in AGE_UNITS.items():
-        if seconds >= length:
-            return pluralize(seconds // length, noun)
-    return pluralize(seconds, "second")
 
 
 def _argo_versions(view: ClusterView, server: ApiConnection | None) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,8 @@
 """Argo's artifact repository: whether Argo can store the report that its page shows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
@@ -18,8 +16,7 @@ from imagekiln.workflows.doctor.check_object_store import (
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.objects import Json, get_mapping, get_texts
-from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.pod import DEFAULTS_CONFIG_MAP, STORAGE_SECRETS
+from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"
 DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
@@ -34,7 +31,6 @@ LOGS_ADVICE = (
     "Argo fails a pod whose log it cannot store, so a store out of reach fails the workflow. "
     "Remove archiveLogs unless you want that."
 )
-ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 AWS_DOMAIN = ".amazonaws.com"
 DEFAULT_REGION = "us-east-1"
 INSECURE_ADVICE = (
@@ -135,35 +131,18 @@ def _parse_yaml(text: str) -> object:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class BucketPlace:
-    """A bucket, and the URL of its store; None for AWS."""
-
-    bucket: str
-    endpoint: str | None
-
-    @property
-    def store_name(self) -> str:
-        """The store, for messages."""
-        return self.endpoint or "AWS"
-
-
 @doctor_check("artifact-store")
-def check_artifact_store(view: ClusterView, job: Job, profile: Profile) -> Finding:
-    """Argo's store takes an object."""
+def check_artifact_store(view: ClusterView) -> Finding:
+    """Argo's store takes an object, with this machine's key; it is removed again."""
     repository = read_s3_repository(view)
-    place = _repository_place(repository)
-    finding = _try_store(place, repository)
-    difference = _difference(place, _output_place(view, job, profile))
-    return Finding(finding.verdict, f"{finding.says}{difference}", finding.remedy)
-
-
-def _try_store(place: BucketPlace, repository: Json) -> Finding:
-    """Write an object with this machine's key, and remove it."""
-    uri = f"s3://{place.bucket}"
-    where = f"Bucket {place.bucket} at {place.store_name}"
+    bucket = str(repository.get("bucket", ""))
+    endpoint = _store_endpoint(repository)
+    where = f"Bucket {bucket} at {endpoint or 'AWS'}"
+    # Written out: this machine's environment may name another one.
+    region = repository.get("region") or DEFAULT_REGION
+    probed = endpoint or f"https://s3.{region}{AWS_DOMAIN}"
     try:
-        leftover = probe_store(open_store(uri, _probe_endpoint(place, repository)), careful=False)
+        leftover = probe_store(open_store(f"s3://{bucket}", probed), careful=False)
     except KilnError as error:
         finding = storage_finding(error)
         if finding.remedy == PLAINTEXT_ADVICE:
@@ -184,40 +163,10 @@ def _consequence() -> str:
     )
 
 
-def _repository_place(repository: Json) -> BucketPlace:
+def _store_endpoint(repository: Json) -> str | None:
+    """The URL of a repository's store; None for AWS."""
     endpoint = str(repository.get("endpoint", ""))
-    bucket = str(repository.get("bucket", ""))
     if not endpoint or endpoint.partition(":")[0].endswith(AWS_DOMAIN):
-        return BucketPlace(bucket, None)
-    scheme = "http" if repository.get("insecure") else "https"
-    return BucketPlace(bucket, f"{scheme}://{endpoint}")
-
-
-def _output_place(view: ClusterView, job: Job, profile: Profile) -> BucketPlace | None:
-    """Where pods find the job's output; None where that is no S3 store."""
-    scheme, _, path = job.output.partition("://")
-    if scheme not in ("s3", "s3a"):
         return None
-    defaults = get_texts(view.get(CONFIG_MAPS, DEFAULTS_CONFIG_MAP), "data")
-    endpoint = profile.steps.env.get(ENDPOINT_VARIABLE) or defaults.get(ENDPOINT_VARIABLE)
-    return BucketPlace(path.partition("/")[0], endpoint.rstrip("/") if endpoint else None)
-
-
-def _difference(place: BucketPlace, output: BucketPlace | None) -> str:
-    """A sentence on how the store differs from that of the job's output; empty where it does not.
-
-    That the job's output can be written says nothing of another store.
-    """
-    if output is None:
-        return " The job's output is in another kind of store."
-    if place.endpoint != output.endpoint:
-        return f" The job's output is in another store, {output.store_name}."
-    if place.bucket != output.bucket:
-        return f" The job's output is in another bucket there, {output.bucket}."
-    return ""
-
-
-def _probe_endpoint(place: BucketPlace, repository: Json) -> str:
-    """The endpoint, written out: this machine's environment may name another one."""
-    region = repository.get("region") or DEFAULT_REGION
-    return place.endpoint or f"https://s3.{region}{AWS_DOMAIN}"
+    scheme = "http" if repository.get("insecure") else "https"
+    return f"{scheme}://{endpoint}"

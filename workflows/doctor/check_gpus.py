@@ -18,8 +18,6 @@ from imagekiln.workflows.profiles.profile import Profile
 
 MIN_DRIVER_CUDA_13 = 580  # CUDA 13 needs it, which PyPI's wheels of torch 2.15 are built for
 MIN_DRIVER_CUDA_12 = 525
-# NVIDIA's forward compatibility runs CUDA 13 on these branches, on data-center GPUs only.
-FORWARD_COMPATIBLE_DRIVERS = (535, 550, 570)
 DRIVER_TABLE = "docs/gpus.md#drivers-and-gpu-models"
 GPU_IMAGE_NAME = "imagekiln-gpu"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
@@ -132,12 +130,8 @@ def _driver_versions(nodes: Sequence[Node]) -> Mapping[str, str]:
     return versions
 
 
-def _driver_branch(version: str) -> int:
-    return int(version.partition(".")[0])
-
-
 def _is_too_old(version: str) -> bool:
-    return _driver_branch(version) < MIN_DRIVER_CUDA_13
+    return int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13
 
 
 def _old_driver(image: str, versions: Mapping[str, str]) -> Finding:
@@ -154,17 +148,6 @@ def _old_driver(image: str, versions: Mapping[str, str]) -> Finding:
         )
     return wrong(
         f"CUDA 13 of the image needs driver {MIN_DRIVER_CUDA_13} or later; {nodes}.",
-        f"Update the driver{_compatible_build(versions)}, or exclude these nodes by a label in a "
-        "profile of your own. PyTorch 2.15 has no build for CUDA 12.",
-    )
-
-
-def _compatible_build(versions: Mapping[str, str]) -> str:
-    """The build of the image that drivers of these versions run; empty where there is none."""
-    branches = {_driver_branch(version) for version in versions.values()}
-    if not branches <= set(FORWARD_COMPATIBLE_DRIVERS):
-        return ""
-    return (
-        "; or, for data-center GPUs, build the image with NVIDIA's compatibility libraries "
-        f"({DRIVER_TABLE})"
+        "Update the driver, or exclude these nodes by a label in a profile of your own. PyTorch "
+        f"2.15 has no build for CUDA 12; some older drivers run another build ({DRIVER_TABLE}).",
     )

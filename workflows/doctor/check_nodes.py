@@ -31,7 +31,7 @@ def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     return ok(
         f"{pluralize(len(fit.nodes), 'node')} with {total} {resource}"
         f"{_format_products(fit.nodes)}."
-        f"{_sharing_warning(fit.nodes, resource)}{_retry_warning(fit.nodes, profile)}"
+        f"{_sharing_warning(fit.nodes, resource)}"
     )
 
 
@@ -93,17 +93,4 @@ def _sharing_warning(nodes: Sequence[Node], resource: str) -> str:
     return (
         f" But on {pluralize(len(shared), 'node')}, {shared[0]} pods share each GPU and its "
         f"memory ({REPLICAS_LABEL} is {shared[0]})."
-    )
-
-
-def _retry_warning(nodes: Sequence[Node], profile: Profile) -> str:
-    """A warning where a shard could fail on every node, and would then have none left."""
-    retries = profile.retries
-    may_run_out = retries.elsewhere and len(nodes) <= retries.limit
-    if not may_run_out or _is_autoscaled(profile.generate):
-        return ""
-    failed_nodes = "it" if len(nodes) == 1 else f"all {len(nodes)}"
-    return (
-        f" But retries.elsewhere is set, so a shard that fails on {failed_nodes} waits for "
-        "another node."
     )

@@ -6,13 +6,12 @@ from urllib.parse import quote
 
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.client.failures import Forbidden
-from imagekiln.workflows.client.http import JSON_TYPE, ApiConnection
+from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check import Unreadable
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 
 PAGE_LIMIT = "500"
-METADATA_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 AUTHORIZATION_GROUP = "authorization.k8s.io/v1"
 AUTHORIZATION_API = f"apis/{AUTHORIZATION_GROUP}"
 CLUSTER_READER_ADVICE = (
@@ -103,15 +102,6 @@ class ClusterView:
                 raise self._unreadable(kind, everywhere=everywhere) from error
         return self._lists[key]
 
-    def list_metadata(self, kind: ResourceKind) -> list[Json]:
-        """The metadata alone of a kind's objects in the namespace: a workflow may be a megabyte."""
-        try:
-            return self._list_pages(self._path(kind), "", accept=METADATA_TYPE)
-        except Missing:
-            return []
-        except Forbidden as error:
-            raise self._unreadable(kind) from error
-
     def is_allowed(self, right: AccessRight) -> bool:
         """Whether the user has a right in the namespace."""
         body = self._review("SelfSubjectAccessReview", right)
@@ -147,12 +137,12 @@ class ClusterView:
         except Forbidden as error:
             raise Unreadable(f"You cannot read /{path}.", DISCOVERY_ADVICE) from error
 
-    def _list_pages(self, path: str, query: str, accept: str = JSON_TYPE) -> list[Json]:
+    def _list_pages(self, path: str, query: str) -> list[Json]:
         parameters = {"limit": PAGE_LIMIT}
         if query:
             key, _, value = query.partition("=")
             parameters[key] = value
-        return list(self._connection.list_items(path, parameters, accept))
+        return list(self._connection.list_items(path, parameters))
 
     def _review(self, kind: str, right: AccessRight) -> Json:
         resource, _, subresource = right.resource.partition("/")

@@ -56,7 +56,7 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield from _argo_checks(view, server)
     yield from _namespace_checks(view, job, profile, server)
     yield from _profile_checks(view, profile)
-    yield from _artifact_checks(view, job, profile)
+    yield from _artifact_checks(view, profile)
     yield from _node_checks(view, job, profile)
     yield from _storage_checks(job)
 
@@ -114,13 +114,13 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
         yield check_profile.check_image_volume(view)
 
 
-def _artifact_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
+def _artifact_checks(view: ClusterView, profile: Profile) -> Checks:
     """What Argo needs to show reports, and to keep logs."""
     if profile.report_artifact or profile.archive_logs:
         repository = check_artifacts.check_artifact_repository(view)
         yield repository
         if repository.verdict != "wrong":
-            yield check_artifacts.check_artifact_store(view, job, profile)
+            yield check_artifacts.check_artifact_store(view)
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:

@@ -13,7 +13,6 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, manifest_key, part_key
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -70,17 +69,6 @@ def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
     assert {key: store.read(key) for key in before} == before
 
 
-def test_gates_decide_no_pixels_and_no_image_id(tmp_path: Path) -> None:
-    gates = {"low_contrast": {"below": 0.1}, "checks": [EVEN]}
-    plain = planned(tmp_path, str(tmp_path / "a"), ROWS)
-    gated = planned(tmp_path, str(tmp_path / "b"), ROWS, gates=gates)
-    ids = [
-        read_shard(open_store(each.uri), each.plan, 0)[0].rows["image_id"].to_pylist()
-        for each in (plain, gated)
-    ]
-    assert ids[0] == ids[1]
-
-
 def test_a_check_that_does_not_import_ends_the_run_before_anything_is_drawn(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"gates.checks: gone: no_such_package:check does not import"
@@ -90,8 +78,7 @@ def test_a_check_that_does_not_import_ends_the_run_before_anything_is_drawn(tmp_
     assert not list(tmp_path.glob("out/*/images/*"))
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("share", [0.5, 1, None])
+@pytest.mark.parametrize("share", [0.5, None])
 def test_a_share_that_is_not_exceeded_lets_the_run_pass(
     share: float | None, tmp_path: Path
 ) -> None:
@@ -142,11 +129,12 @@ def test_a_gate_that_the_job_does_not_have_cannot_be_accepted(tmp_path: Path) ->
         aggregate(planned_run.uri, accept=["evn"])
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(("gate", "status"), [("blank", "blank"), ("safety", "filtered")])
-@pytest.mark.parametrize(("share", "passes"), [(0.1, False), (0.25, True), (None, True)])
+@pytest.mark.parametrize(
+    ("gate", "status", "share", "passes"),
+    [("blank", "blank", 0.1, False), ("safety", "filtered", 0.25, True)],
+)
 def test_statuses_have_a_share_too(
-    gate: str, status: str, share: float | None, passes: bool, tmp_path: Path
+    gate: str, status: str, share: float, passes: bool, tmp_path: Path
 ) -> None:
     settings = {"gates": {gate: {"share": share}}, "limits": {"failed_share": 1}}
     planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, **settings)

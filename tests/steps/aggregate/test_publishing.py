@@ -29,7 +29,6 @@ from imagekiln.steps.runs.keys import (
     image_ids_key,
     manifest_key,
     part_key,
-    thumbnail_key,
 )
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.shard import read_shard
@@ -56,18 +55,10 @@ class Disk(LocalStore):
         self.changes: list[str] = []
         self.fault: tuple[str, str] | None = fault
 
-    def _is_faulty(self, operation: str, key: str) -> bool:
-        if (operation, key) != self.fault:
-            return False
-        self.fault = None
-        return True
-
     def _refuse(self, operation: str, key: str) -> None:
-        if self._is_faulty(operation, key):
+        if (operation, key) == self.fault:
+            self.fault = None
             raise BadInput(f"{self.uri_of(key)}: access was refused (403).")
-
-    def exists(self, key: str) -> bool:
-        return not self._is_faulty("find", key) and super().exists(key)
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
@@ -78,7 +69,7 @@ class Disk(LocalStore):
     def read(self, key: str) -> bytes:
         self._refuse("read", key)
         self._sleep(f"read {key}")
-        return b"" if self._is_faulty("read nothing", key) else super().read(key)
+        return super().read(key)
 
     def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
         self._refuse("replace", key)
@@ -123,9 +114,7 @@ def _aggregate(run: PlanResult, disk: Disk) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        ("find", part_key(1, 0)),
         ("read", manifest_key(2)),
-        ("replace", thumbnail_key(19)),
         ("replace", CARD_KEY),
         ("replace", REPORT_KEY),
     ],
@@ -137,9 +126,8 @@ def test_finished_run_survives_a_fault_before_its_replacement_is_whole(
     folder = Path(mended_run.uri)
     before = files(folder)
     disk = Disk(mended_run.uri, fault)
-    with pytest.raises(KilnError) as caught:
+    with pytest.raises(BadInput):
         _aggregate(mended_run, disk)
-    assert caught.type is (TryAgain if fault[0] == "find" else BadInput)
     after = _without_turns(files(folder))
     of_report = {name for name in after if name.startswith(("report/", CARD_KEY))}
     assert SUCCESS_KEY in after
@@ -213,21 +201,6 @@ def test_suspension_of_a_finished_run_ends_with_the_next_command(
     assert not store.exists(SUSPENDED_KEY)
 
 
-def test_part_of_a_suspended_run_that_seems_to_be_missing_is_looked_for_again(
-    mended_run: PlanResult,
-) -> None:
-    aggregate(mended_run.uri)
-    store = open_store(mended_run.uri)
-    store.remove(SUCCESS_KEY)
-    store.create(SUSPENDED_KEY, b"")  # as by a command that was killed while it replaced objects
-    with pytest.raises(TryAgain, match="was not found, and is there now"):
-        _aggregate(mended_run, Disk(mended_run.uri, ("find", part_key(0, 0))))
-    assert store.exists(SUSPENDED_KEY)
-    aggregate(mended_run.uri)
-    assert verify(mended_run.uri).ok == mended_run.plan.counts.images
-    assert not store.exists(SUSPENDED_KEY)
-
-
 def test_what_would_be_written_again_as_it_is_stays_untouched(mended_run: PlanResult) -> None:
     aggregate(mended_run.uri)
     disk = Disk(mended_run.uri)
@@ -282,10 +255,7 @@ def test_process_that_wakes_after_others_finished_the_run_leaves_it_finished(
     assert verify(run.uri).ok == 20
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    "asleep_at", [f"read {manifest_key(0)}", f"read {image_ids_key(0)}", CARD_KEY]
-)
+@pytest.mark.parametrize("asleep_at", [f"read {image_ids_key(0)}", CARD_KEY])
 def test_process_that_wakes_after_another_round_does_not_publish_what_was_before_it(
     tmp_path: Path, asleep_at: str
 ) -> None:

@@ -42,11 +42,7 @@ def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
     )
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("took", "estimated", "error"),
-    [(59, 20, None), (61, 20, 61 / 20 - 1), (20, 80, 20 / 80 - 1), (80, 0, None)],
-)
+@pytest.mark.parametrize(("took", "estimated", "error"), [(59, 20, None), (61, 20, 61 / 20 - 1)])
 def test_estimates_of_less_than_a_minute_are_not_compared(
     planned_run: PlanResult, took: float, estimated: float, error: float | None
 ) -> None:
@@ -151,16 +147,6 @@ def test_a_summary_comes_back_from_its_json(planned_run: PlanResult) -> None:
     assert SUMMARY_ADAPTER.validate_json(SUMMARY_ADAPTER.dump_json(result)) == result
 
 
-def test_a_summary_of_an_older_version_reads_back(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    result = json.loads(SUMMARY_ADAPTER.dump_json(_summary(planned_run)))
-    for name in ("marks", "distributions", "throughput", "price_per_hour", "usage"):
-        del result[name]
-    for name in ("compile", "text", "decode", "copy"):
-        del result["seconds"][name]
-    assert SUMMARY_ADAPTER.validate_python(result).marks == {}
-
-
 def test_the_job_names_the_price(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
     result = _summary(planned_run, _shard_stats(0, 4, "H100", 7200.0))
@@ -174,18 +160,14 @@ def test_a_price_changes_neither_the_run_nor_its_plan(tmp_path: Path) -> None:
     assert (again.uri, again.adopted) == (first.uri, True)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("count", [-1, 10**400])
-def test_summary_with_a_count_that_no_run_has_costs_its_own_run_alone(
-    tmp_path: Path, count: int
-) -> None:
+def test_summary_with_a_count_that_no_run_has_costs_its_own_run_alone(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     earlier = planned(tmp_path, output, PROMPTS[:4], run_id="earlier")
     fill(earlier)
     aggregate(earlier.uri)
     path = Path(earlier.uri, SUMMARY_KEY)
     summary = json.loads(path.read_bytes())
-    summary["statuses"]["ok"] = count
+    summary["statuses"]["ok"] = -1
     path.write_text(json.dumps(summary), encoding="utf-8")
     with pytest.raises(BadInput, match=r"summary\.json: cannot be read"):
         load_summary(open_store(earlier.uri))

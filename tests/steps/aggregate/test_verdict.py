@@ -54,7 +54,7 @@ def test_a_run_within_its_limits_is_finished(whole: Summary, plain: Job) -> None
     assert [words[0] for words in _words(result)] == ["verify", "retry"]
 
 
-@pytest.mark.parametrize("share", [29, 57, 58])
+@pytest.mark.parametrize("share", [29, 57])
 def test_a_share_that_is_just_what_is_accepted_is_accepted(
     share: int, whole: Summary, plain: Job
 ) -> None:
@@ -178,10 +178,6 @@ def test_a_run_that_is_not_finished_raises_with_the_commands_that_the_report_sho
     assert sentence in str(caught.value)
     if verdict.kind == "failed":
         assert all(command in str(caught.value) for command in verdict.commands)
-
-
-def test_a_finished_run_raises_nothing(whole: Summary, plain: Job) -> None:
-    require_finished(judge_run(whole, plain, URI))
 
 
 def test_an_unknown_option_in_a_command_is_caught() -> None:

@@ -31,7 +31,6 @@ from imagekiln.steps.export.layout import (
 )
 from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.export.settings import FileFormat
-from imagekiln.steps.export.source import ExportSource
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
 from imagekiln.steps.runs.keys import CARD_KEY, EXPORT_KEY, SUCCESS_KEY
@@ -64,15 +63,10 @@ def make_run(scratch: Path, output: str, format_name: str = "parquet") -> str:
 
 
 class CalledBack(NoProgress):
-    """Calls back once images are copied, or `before` the first is."""
+    """Calls back once images are copied."""
 
-    def __init__(self, then: Callable[[], None], *, before: bool = False) -> None:
+    def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
-        self._before = before
-
-    def start(self, total: int) -> None:  # noqa: ARG002  # however many
-        if self._before:
-            self._then()
 
     def add_committed(self, images: int) -> None:  # noqa: ARG002  # however many
         self._then()
@@ -247,16 +241,6 @@ def test_an_export_killed_before_any_access_resumes(
     assert accesses > 2 * len(undisturbed)
 
 
-@pytest.mark.parametrize("name", ["runs", "files"])
-def test_a_plan_without_runs_or_files_is_none(output: str, tmp_path: Path, name: str) -> None:
-    target = tmp_path / "export"
-    imagekiln.export(output, target)
-    path = target / "export.json"
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | {name: []}))
-    with pytest.raises(BadInput, match="is not the plan of an export"):
-        imagekiln.export(output, target)
-
-
 def test_a_plan_of_which_a_bit_is_damaged_is_not_carried_out(output: str, tmp_path: Path) -> None:
     target = tmp_path / "export"
     imagekiln.export(output, target)
@@ -314,30 +298,6 @@ def test_an_export_that_was_killed_is_not_completed_with_an_image_taken_down_sin
         export(nights, str(target))
     assert not (target / SUCCESS_KEY).exists()
     assert image_id not in contents_by_id(nights)
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_an_export_resumes_after_an_image_that_it_leaves_out_was_taken_down(
-    tmp_path: Path, format_name: str
-) -> None:
-    nights = str(tmp_path / "nights")
-    older = make_run(tmp_path / "older", nights, format_name)
-    others = [{"prompt": f"number {place} of {format_name}"} for place in (0, 6)]
-    newer = planned(tmp_path / "newer", nights, others, run_id="newer")
-    fill(newer)
-    aggregate(newer.uri)
-    whole = imagekiln.export(nights, tmp_path / "whole")
-    assert whole.duplicates == 2
-
-    def end() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export(nights, str(tmp_path / "killed"), progress=CalledBack(end, before=True))
-    left_out = contents_by_id(newer.uri).keys()
-    imagekiln.forget(older, ids=list(left_out), remove=True)  # others of its parts move
-    assert imagekiln.export(nights, tmp_path / "killed").images == whole.images
-    assert read_files(str(tmp_path / "killed")) == read_files(str(tmp_path / "whole"))
 
 
 def test_a_complete_export_is_not_taken_for_that_of_another_source(
@@ -512,16 +472,6 @@ def test_working_folder_without_room_means_try_again(
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
         with pytest.raises(TryAgain, match="the disk is full"):
             imagekiln.export(f"{output}/night-files", tmp_path / "export", partition_by="color")
-
-
-def test_places_are_looked_for_only_in_shards_that_a_run_has(output: str, tmp_path: Path) -> None:
-    imagekiln.export(f"{output}/night-files", tmp_path)
-    plan = load_export_plan(open_store(str(tmp_path)))
-    source = ExportSource(open_store(f"{output}/night-files"), plan)
-    parts = ["night-files/elsewhere.png", "night-files/images/00009/00000-0000.png"]
-    place = {"image_id": "0" * 32, "sha256": "0" * 64, "byte_offset": 0, "byte_size": 1}
-    rows = pa.Table.from_pylist([{**place, "part": part} for part in parts])
-    assert source.relocate(rows).equals(rows)
 
 
 def test_an_image_that_may_not_be_read_is_not_called_damaged(

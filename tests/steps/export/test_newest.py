@@ -1,7 +1,6 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, manifest_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
-from tests.mounts import small_disk
 from tests.runs import begin_round, encoded, fill, not_ok, planned
 from tests.texts import chance
 
@@ -184,15 +182,6 @@ def test_export_beside_a_retry_has_each_image_once(
     assert result.images == exported.num_rows == len(exported["image_id"].unique()) == 4
 
 
-def test_a_disk_without_room_for_another_folder_means_try_again(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with small_disk(tmp_path / "disk", kibibytes=64, files=2) as disk:
-        monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        with pytest.raises(TryAgain, match="the disk is full"):
-            imagekiln.dataset(output, newest_by="image_id")
-
-
 def test_an_edited_text_replaces_all_images_of_its_row(tmp_path: Path) -> None:
     output = str(tmp_path / "nights")
     nights = [
@@ -254,15 +243,12 @@ def test_runs_are_compared_by_texts_and_integers_that_they_have(output: str) -> 
         imagekiln.dataset(output, ["prompt"], newest_by="row")
 
 
-@pytest.mark.parametrize("image_id", ["not an id", "", "00" * 17])
-def test_a_manifest_with_an_id_that_is_none_is_damaged(
-    output: str, tmp_path: Path, image_id: str
-) -> None:
+def test_a_manifest_with_an_id_that_is_none_is_damaged(output: str, tmp_path: Path) -> None:
     nights = shutil.copytree(output, tmp_path / "nights")
     path = nights / "night-1" / manifest_key(0)
     manifest = pq.read_table(path)
     place = manifest.schema.get_field_index("image_id")
-    ids = [image_id, *manifest["image_id"].to_pylist()[1:]]
+    ids = ["not an id", *manifest["image_id"].to_pylist()[1:]]
     pq.write_table(manifest.set_column(place, "image_id", pa.array(ids)), path)
     with pytest.raises(BadInput, match="is damaged"):
         imagekiln.export(nights, tmp_path / "export")

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -17,15 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused, TryAgain
-from imagekiln.steps.gallery import images
-from imagekiln.steps.gallery.columns import index_columns
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.gallery.gallery import open_gallery
-from imagekiln.steps.gallery.index import GalleryIndex
+from imagekiln.steps.gallery.index import GalleryIndex, index_columns
 from imagekiln.steps.gallery.queries import PageQuery
 from imagekiln.steps.gallery.server import GalleryServer, is_loopback, is_own_host, serve_gallery
-from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.runs.keys import SUCCESS_KEY, SUSPENDED_KEY, manifest_key
+from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runtime.signals import stop_on_signals
 from tests import s3
 from tests.galleries import (
@@ -168,18 +164,6 @@ def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Cl
     assert [night["mean"] for night in nights] == pytest.approx([1.3, 2.3])
 
 
-def test_trends_have_a_run_again_that_could_not_be_read_once(output: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(output, tmp_path / "out")
-    summary = copy / "night-0" / "summary.json"
-    whole = summary.read_bytes()
-    with serving(str(copy)) as client:
-        for content, runs in ((b"{", ["night-1"]), (whole, ["night-0", "night-1"])):
-            summary.write_bytes(content)
-            nights = client.get("/trends").json
-            assert isinstance(nights, list)
-            assert [night["run_id"] for night in nights] == runs
-
-
 def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
     rows = [
         {"prompt": "a", "day": dt.date(2026, 1, 2), "price": Decimal("1.50"), "number": 2**53},
@@ -210,25 +194,16 @@ REFUSED = [
     ("/images", {"where": "not JSON"}, 400),
     ("/images", {"where": conditions((HOSTILE, "is", "x"))}, 400),
     ("/images", {"where": conditions(("prompt", "is; DROP TABLE images", "x"))}, 400),
-    ("/images", {"where": conditions(("prompt", "at_least", "x"))}, 400),
     ("/images", {"where": conditions(("score", "at_least", "1 OR 1"))}, 400),
     ("/images", {"where": conditions(("image_id", "is", "' OR 1"))}, 400),
-    ("/images", {"where": conditions(*[("prompt", "contains", "x")] * 17)}, 400),
     ("/images", {"sort": "rowid; DROP TABLE images"}, 400),
-    ("/images", {"sort": "prompt"}, 400),
     ("/images", {"limit": "1000000"}, 400),
-    ("/images", {"after": "-1"}, 400),
     ("/images", {"sort": "score", "after": "999999"}, 404),
     ("/trends", {"column": "prompt"}, 400),
-    ("/images", {"where": "[" * 10_000}, 400),
-    ("/images", {"where": "x" * 20_000}, 400),
     ("/image/night-0/" + "0" * 32, {}, 404),
     ("/image/..%2Fnight-0/" + "0" * 32, {}, 404),
     ("/image/night-0/..%2F..%2Fplan.json", {}, 400),
-    ("/image/%2Fetc/passwd", {}, 404),
-    ("/night-0/plan.json", {}, 404),
     ("/../../../etc/passwd", {}, 404),
-    ("//etc/passwd", {}, 404),
     ("/\x7f%00%ff", {}, 404),
 ]
 
@@ -245,13 +220,7 @@ def test_a_hostile_request_is_refused_in_a_sentence(
     assert client.get("/count").json == {"images": 2 * IMAGES}
 
 
-def test_a_query_without_end_is_not_parsed(client: Client) -> None:
-    answer = client.get("/images", {"where": "x" * 20_000})
-    assert answer.json == {"error": "The query is too long. Ask for less."}
-
-
-@pytest.mark.parametrize("number", ["9" * 20, "nan"])
-@pytest.mark.parametrize("column", ["seed", "score"])
+@pytest.mark.parametrize(("column", "number"), [("seed", "9" * 20), ("score", "nan")])
 def test_numbers_that_no_column_holds_are_compared(
     client: Client, column: str, number: str
 ) -> None:
@@ -260,36 +229,18 @@ def test_numbers_that_no_column_holds_are_compared(
 
 
 @pytest.mark.parametrize(("column", "operator"), [("prompt", "contains"), ("marks", "is")])
-@pytest.mark.parametrize("text", ["x') OR (1=1) --", '") OR 1=1 --'])
 def test_words_and_marks_are_compared_as_they_are(
-    client: Client, column: str, operator: str, text: str
+    client: Client, column: str, operator: str
 ) -> None:
-    answer = client.get("/count", {"where": conditions((column, operator, text))})
+    answer = client.get("/count", {"where": conditions((column, operator, "x') OR (1=1) --"))})
     assert (answer.status, answer.json) == (200, {"images": 0})
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "evil.example"},
-        {"Host": "127.0.0.1.evil.example"},
-        {"Host": ""},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"},
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
-    ],
-)
-def test_other_origins_and_names_read_nothing(client: Client, headers: dict[str, str]) -> None:
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", ""])
+def test_nothing_is_read_by_another_name(client: Client, host: str) -> None:
     tile = client.tiles(limit=1)[0]
     for path in ("/state", "/images", image_path("image", tile), image_path("thumbnail", tile)):
-        assert client.get(path, headers=headers).status == 403
-
-
-def test_a_link_from_elsewhere_opens_the_page(client: Client) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert client.get("/", headers=headers).status == 200
+        assert client.get(path, headers={"Host": host}).status == 403
 
 
 def test_hosts_are_addresses_or_names_of_this_machine() -> None:
@@ -339,33 +290,6 @@ def test_a_link_in_the_place_of_a_part_shows_nothing_of_the_file(
             answer = client.get(image_path(noun, tile))
             assert answer.status == 400
             assert SECRET not in answer.content
-
-
-@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
-def test_images_are_found_where_they_move_once_others_are_taken_down(
-    tmp_path: Path, format_name: str
-) -> None:
-    rows = [{"prompt": f"number {place}", "id": f"row-{place}"} for place in range(4)]
-    output = str(tmp_path / "out")
-    run = planned(tmp_path, output, rows, run_id="run", format=format_name)
-    fill(run)
-    aggregate(run.uri)
-    with serving(run.uri) as client:
-        paths = {tile["prompt"]: image_path("image", tile) for tile in client.tiles()}
-        before = {prompt: client.get(path).content for prompt, path in paths.items()}
-        forget(run.uri, ForgetSelection(ids=("row-1",)), remove=True)
-        after = {prompt: client.get(path) for prompt, path in paths.items()}
-        removed = after.pop("number 1")
-        assert (removed.status, b"status is forgotten" in removed.content) == (400, True)
-        for prompt, answer in after.items():
-            assert answer.content == before[prompt]
-
-        for path in (Path(run.uri) / "images").rglob("*.*"):
-            path.write_bytes(bytes(path.stat().st_size))
-        (Path(run.uri) / SUSPENDED_KEY).touch()
-        (Path(run.uri) / SUCCESS_KEY).unlink()
-        answer = client.get(paths["number 0"])
-        assert (answer.status, b"are being replaced" in answer.content) == (503, True)
 
 
 def test_a_damaged_manifest_costs_its_own_images(output: Path, tmp_path: Path) -> None:
@@ -418,18 +342,6 @@ def test_an_image_that_is_no_picture_is_told_in_a_sentence(tmp_path: Path) -> No
         assert client.get(image_path("image", tile)).content == content
         answer = client.get(image_path("thumbnail", tile))
     assert (answer.status, b"is damaged" in answer.content) == (400, True)
-
-
-def test_a_store_that_refuses_is_no_image_that_has_moved(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusal = StorageRefused("s3://bucket/part: access was refused.")
-    with serving(str(output)) as client:
-        tile = client.tiles(limit=1)[0]
-        monkeypatch.setattr(images, "read_image_bytes", Mock(side_effect=refusal))
-        monkeypatch.setattr(images, "require_not_suspended", Mock(side_effect=AssertionError))
-        answer = client.get(image_path("image", tile))
-    assert (answer.status, answer.json) == (400, {"error": str(refusal)})
 
 
 def test_a_manifest_that_was_replaced_meanwhile_shows_no_other_row(

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput, Missing
+from imagekiln import BadInput
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import plan_next_round
@@ -286,14 +286,6 @@ def test_nothing_is_removed_where_a_run_or_a_round_is_not_finished(tmp_path: Pat
     with pytest.raises(BadInput, match=r"round/retry-1: this round is not finished\. First resume"):
         imagekiln.forget(output, ids=["r1"], remove=True)
     assert images_by_row(whole) == before
-
-
-def test_an_export_that_is_not_there_is_found_before_anything_is_removed(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    with pytest.raises(Missing, match="nowhere"):
-        imagekiln.forget(uri, ids=["r1"], exports=[tmp_path / "nowhere"], remove=True)
-    assert "r1" in images_by_row(uri)
-    imagekiln.verify(uri)
 
 
 def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(

@@ -79,17 +79,10 @@ def _flip(store: Store, key: str, place: int) -> None:
     store.replace(key, bytes(content))
 
 
-@pytest.mark.parametrize("where", ["first", "middle", "last"])
-def test_a_flipped_bit_in_an_image_is_found(where: str, store: Store) -> None:
-    row = pq.read_table(
-        store.uri_of(manifest_key(1)), columns=["byte_offset", "byte_size"]
-    ).to_pylist()[2]
-    _flip(
-        store,
-        KEY,
-        row["byte_offset"]
-        + {"first": 0, "middle": row["byte_size"] // 2, "last": row["byte_size"] - 1}[where],
-    )
+def test_a_flipped_bit_in_an_image_is_found(store: Store) -> None:
+    columns = ["byte_offset", "byte_size"]
+    row = pq.read_table(store.uri_of(manifest_key(1)), columns=columns).to_pylist()[2]
+    _flip(store, KEY, row["byte_offset"] + row["byte_size"] // 2)
     with pytest.raises(
         Incomplete, match=r"images/00001-0000.parquet: is damaged .*\nRestore these objects"
     ):
@@ -107,10 +100,6 @@ def _with(store: Store, image: EncodedImage) -> None:
     [
         (replace(encoded(0), sha256="0" * 64), "has other bytes than were written"),
         (replace(encoded(0), pixels_sha256="0" * 64), "has other pixels than were drawn"),
-        (
-            replace(encoded(0), content=b"no image", sha256=None),
-            "has other bytes than were written",
-        ),
     ],
 )
 def test_an_image_that_is_not_what_its_hashes_say_is_named(
@@ -184,9 +173,8 @@ def _status_changed(table: pa.Table) -> pa.Table:
     [
         _status_changed,
         lambda table: table.slice(1),
-        lambda table: table.drop_columns(["byte_offset"]),
     ],
-    ids=["another status", "a row less", "a column less"],
+    ids=["another status", "a row less"],
 )
 def test_a_manifest_that_differs_from_the_parts_is_found(
     change: Callable[[pa.Table], pa.Table], store: Store
@@ -214,8 +202,7 @@ def test_a_shard_of_other_rows_is_found(store: Store) -> None:
         verify(store.uri)
 
 
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize("key", [REJECTED_KEY, SUMMARY_KEY, REPORT_KEY])
+@pytest.mark.parametrize("key", [SUMMARY_KEY, REPORT_KEY])
 def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store: Store) -> None:
     content = store.read(key)
     store.replace(key, content[: len(content) // 2])
@@ -233,12 +220,10 @@ def test_a_rejected_or_duplicates_list_of_another_plan_is_detected(key: str, sto
         verify(store.uri)
 
 
-@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"images": 21}, "is of another plan (images)"),
-        ({"rows": 19, "rounds": 2}, "is of another plan (rows, rounds)"),
         (
             {"missing_parts_count": 1, "permanent_failures": 1},
             "counts other images than the manifest (missing_parts_count, permanent_failures)",
@@ -255,24 +240,13 @@ def test_summary_with_other_numbers_is_found(
         verify(store.uri)
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda ids: [*ids[:-1], b"\xff" * 16], "names other images than the manifest"),
-        (lambda ids: ids[1:], "names 19 images and not 20"),
-        (lambda ids: [*ids[:-1], ids[0]], "names other images than the manifest"),
-    ],
-    ids=["another id", "an id less", "an id twice"],
-)
-def test_index_of_other_images_is_found(
-    change: Callable[[list[bytes]], list[bytes]], sentence: str, store: Store
-) -> None:
+def test_index_of_other_images_is_found(store: Store) -> None:
     key = image_ids_key(0)
     table = read_table(store, key)
-    ids = pa.array(change(table["image_id"].to_pylist()), table.schema.field("image_id").type)
+    others = [*table["image_id"].to_pylist()[:-1], b"\xff" * 16]
+    ids = pa.array(others, table.schema.field("image_id").type)
     store.replace(key, to_parquet(pa.Table.from_arrays([ids], schema=table.schema)))
-    with pytest.raises(Incomplete, match=f"{key}: {sentence}"):
+    with pytest.raises(Incomplete, match=f"{key}: names other images than the manifest"):
         verify(store.uri)
     aggregate(store.uri)
     assert verify(store.uri).ok == 20

@@ -14,7 +14,6 @@ from imagekiln.steps.runs.image_id_index import (
     IdBuckets,
     bucket_numbers,
     ids_from_hex,
-    iter_index_chunks,
     overlapping_buckets,
     read_index_chunk,
 )
@@ -22,7 +21,7 @@ from imagekiln.steps.runs.keys import image_ids_key
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.image_ids import hexadecimal, write
+from tests.image_ids import hexadecimal, iter_index_chunks, write
 
 
 def read(store: Store) -> list[str]:

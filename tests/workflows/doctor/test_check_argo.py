@@ -1,7 +1,5 @@
 """Kubernetes and Argo: installed, running and new enough."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from imagekiln.steps.errors import TryAgain
@@ -12,17 +10,9 @@ from imagekiln.workflows.doctor.check_argo import (
     check_kubernetes,
     check_server,
 )
-from tests.kube import ARGO, CORE, Kube
+from tests.kube import CORE, Kube
 
 DEPLOYMENTS = "apis/apps/v1/namespaces/imagekiln/deployments"
-
-
-def _workflow(kube: Kube, age: timedelta, phase: str = "") -> None:
-    created = (datetime.now(UTC) - age).isoformat().replace("+00:00", "Z")
-    labels = {"workflows.argoproj.io/phase": phase} if phase else {}
-    kube.put(
-        f"{ARGO}/workflows", "shapes", metadata={"creationTimestamp": created, "labels": labels}
-    )
 
 
 def _controller(
@@ -62,12 +52,6 @@ def test_missing_argo_is_wrong(kube: Kube) -> None:
     assert "Install Argo" in finding.remedy
 
 
-def test_kind_that_is_not_installed_is_named(kube: Kube) -> None:
-    kube.served = ("workflows", "workflowtemplates", "cronworkflows")
-    finding = check_crds(kube.view())
-    assert finding.says == "The cluster does not serve Argo's workfloweventbindings."
-
-
 def test_installed_kinds_are_found_without_a_right_on_their_definitions(kube: Kube) -> None:
     kube.unreadable = {"customresourcedefinitions"}
     assert check_crds(kube.view()).verdict == "ok"
@@ -84,11 +68,9 @@ def test_controller_without_a_ready_pod_is_wrong(kube: Kube) -> None:
     assert check_controller(kube.view()).verdict == "wrong"
 
 
-@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("args", "namespace", "verdict"),
     [
-        (("--namespaced",), "imagekiln", "ok"),
         (("--namespaced", "--managed-namespace", "imagekiln"), "argo", "ok"),
         (("--namespaced", "--managed-namespace=imagekiln"), "argo", "ok"),
         (("--namespaced", "--managed-namespace=theirs"), "imagekiln", "wrong"),
@@ -111,40 +93,9 @@ def test_controller_of_another_team_does_not_count(kube: Kube) -> None:
     assert check_argo_version(kube.view(), None).verdict == "ok"
 
 
-def test_controller_that_runs_and_starts_nothing_is_wrong(kube: Kube) -> None:
-    _controller(kube, ready=1)
-    _workflow(kube, timedelta(minutes=9))
-    finding = check_controller(kube.view())
-    assert finding.verdict == "wrong"
-    assert finding.remedy is not None
-    assert "instanceID" in finding.remedy
-    kube.unreadable = {"workflows"}
-    assert check_controller(kube.view()).verdict == "ok"
-
-
-def test_workflow_that_nobody_starts_shows_that_no_controller_runs(kube: Kube) -> None:
+def test_controller_whose_deployment_cannot_be_read_is_unknown(kube: Kube) -> None:
+    _controller(kube, ready=0)
     kube.unreadable = {"deployments"}
-    _workflow(kube, timedelta(minutes=9))
-    finding = check_controller(kube.view())
-    assert finding.verdict == "wrong"
-    assert finding.says == (
-        "No controller has started workflow shapes, which was submitted 9 minutes ago."
-    )
-
-
-def test_workflow_of_this_moment_may_still_be_started(kube: Kube) -> None:
-    _workflow(kube, timedelta(seconds=5))
-    assert check_controller(kube.view()).verdict == "unknown"
-
-
-def test_workflow_that_was_started_shows_a_controller(kube: Kube) -> None:
-    kube.unreadable = {"deployments"}
-    _workflow(kube, timedelta(minutes=9), "Succeeded")
-    assert check_controller(kube.view()).verdict == "ok"
-
-
-def test_workflow_of_last_week_shows_nothing(kube: Kube) -> None:
-    _workflow(kube, timedelta(days=7), "Succeeded")
     assert check_controller(kube.view()).verdict == "unknown"
 
 

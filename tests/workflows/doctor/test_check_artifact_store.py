@@ -1,72 +1,42 @@
-"""Whether Argo's artifact store can be written to, and whether it is the job's."""
+"""Whether Argo's artifact store can be written to."""
 
 import pytest
 
-from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.storage import filesystem
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
-from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.check_artifacts import check_artifact_store
-from imagekiln.workflows.profiles.loader import load_profile
 from tests import s3
-from tests.jobs import SHAPES
-from tests.kube import CORE, Kube, put_repository
+from tests.kube import Kube, put_repository
 from tests.stub_s3 import stub_s3
-
-
-def _check(kube: Kube, output: str = "s3://datasets/nights") -> DoctorCheck:
-    values = {"name": "a", "model": SHAPES, "prompts": "s3://in/a.parquet", "output": output}
-    return check_artifact_store(kube.view(), validate_job(values), load_profile("gpu"))
-
-
-def _set_endpoint(kube: Kube, endpoint: str) -> None:
-    """Make an endpoint that of all pods."""
-    kube.put(f"{CORE}/configmaps", "imagekiln-defaults", data={"AWS_ENDPOINT_URL": endpoint})
 
 
 @pytest.fixture
 def endpoint(kube: Kube, s3_server: s3.S3Server, s3_bucket: str) -> str:
-    """The endpoint of a store that has the repository's bucket, and the job's too."""
+    """The endpoint of a store that has the repository's bucket."""
     put_repository(kube, s3_server.endpoint, s3_bucket)
-    _set_endpoint(kube, s3_server.endpoint)
     return s3_server.endpoint
 
 
 def test_store_that_takes_an_object_is_ok(kube: Kube, endpoint: str, s3_bucket: str) -> None:
     bucket = s3_bucket.removeprefix("s3://")
-    check = _check(kube, f"{s3_bucket}/nights")
+    check = check_artifact_store(kube.view())
     assert (check.name, check.verdict) == ("artifact-store", "ok")
     assert check.says == (
         f"Bucket {bucket} at {endpoint} takes new objects, for reports, "
         "with this machine's credentials."
     )
-    other = _check(kube)
-    assert other.says.endswith(" The job's output is in another bucket there, datasets.")
-
-
-@pytest.mark.parametrize(
-    ("other", "name"),
-    [("https://objects.example.com/", "https://objects.example.com"), ("", "AWS")],
-)
-def test_store_that_is_not_the_job_s_is_named(
-    kube: Kube, endpoint: str, other: str, name: str
-) -> None:
-    assert endpoint
-    _set_endpoint(kube, other)
-    assert _check(kube).says.endswith(f" The job's output is in another store, {name}.")
-    assert "another kind of store" in _check(kube, "gs://datasets/nights").says
 
 
 def test_bucket_that_does_not_exist_is_wrong(kube: Kube, endpoint: str) -> None:
     put_repository(kube, endpoint, "not-there")
-    check = _check(kube)
+    check = check_artifact_store(kube.view())
     assert check.verdict == "wrong"
     assert f"Bucket not-there at {endpoint}, for reports: " in check.says
     assert "no such bucket" in check.says
 
 
 def test_store_out_of_reach_is_unknown_with_what_that_would_mean(
-    kube: Kube, endpoint: str, monkeypatch: pytest.MonkeyPatch
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = {"connect_timeout": 1, "retries": {"total_max_attempts": 1}}
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
@@ -75,10 +45,9 @@ def test_store_out_of_reach_is_unknown_with_what_that_would_mean(
     with stub_s3() as store:
         place = store.endpoint
     put_repository(kube, place, "reports")
-    check = _check(kube)
+    check = check_artifact_store(kube.view())
     assert check.verdict == "unknown"
     assert place in check.says
-    assert f"another store, {endpoint}" in check.says
     assert "Argo's page lacks their reports" in str(check.remedy)
 
 
@@ -95,7 +64,7 @@ def test_refused_key_is_wrong_only_where_argo_has_the_pods_own(
     s3.log_in(s3_server, monkeypatch, s3.READER)
     own = {"name": secret, "key": "accesskey"}
     put_repository(kube, endpoint, s3_bucket, accessKeySecret=own)
-    assert _check(kube).verdict == verdict
+    assert check_artifact_store(kube.view()).verdict == verdict
 
 
 def test_store_without_tls_needs_insecure(
@@ -106,6 +75,6 @@ def test_store_without_tls_needs_insecure(
     monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
     s3.forget_connections()
     put_repository(kube, endpoint, s3_bucket, insecure=False)
-    check = _check(kube)
+    check = check_artifact_store(kube.view())
     assert check.verdict == "wrong"
     assert "`insecure: true`" in str(check.remedy)

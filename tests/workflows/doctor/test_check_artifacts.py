@@ -38,8 +38,7 @@ def test_default_repository_that_is_not_among_them_is_wrong(kube: Kube) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["gcs: {bucket: reports}", "s3: [", "s3: {}", "s3: 2026-99-99", "[" * 5000],
-    ids=lambda text: text[:20],
+    ["gcs: {bucket: reports}", "s3: ["],
 )
 def test_repository_that_is_not_s3_is_wrong(kube: Kube, text: str) -> None:
     _set_repository(kube, text)

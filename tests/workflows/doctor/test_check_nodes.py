@@ -32,25 +32,6 @@ def test_nodes_that_fit_are_counted_with_their_gpus(kube: Kube) -> None:
     assert finding.says == f"2 nodes with 6 {WHOLE} (NVIDIA-H100-80GB-HBM3)."
 
 
-@pytest.mark.parametrize(("limit", "waits"), [(0, False), (1, True), (5, True)])
-def test_pool_in_which_a_shard_can_run_out_of_nodes_is_ok_with_a_warning(
-    kube: Kube, tmp_path: Path, limit: int, waits: bool
-) -> None:
-    finding = check_gpu_nodes(
-        kube.view(), _own_profile(tmp_path, f"retries: {{elsewhere: true, limit: {limit}}}")
-    )
-    assert finding.verdict == "ok"
-    assert ("a shard that fails on it waits" in finding.says) == waits
-
-
-def test_pool_that_grows_has_no_such_warning(kube: Kube, tmp_path: Path) -> None:
-    grows = "generate: {annotations: {karpenter.sh/do-not-disrupt: 'true'}}"
-    finding = check_gpu_nodes(
-        kube.view(), _own_profile(tmp_path, f"retries: {{elsewhere: true}}\n{grows}")
-    )
-    assert "waits" not in finding.says
-
-
 def test_nodes_are_read_page_by_page(kube: Kube) -> None:
     kube.page = 1
     assert check_gpu_nodes(kube.view(), GPU).verdict == "ok"
