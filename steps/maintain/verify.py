@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
-from imagekiln.steps.maintain.derived_objects import check_derived_objects
-from imagekiln.steps.maintain.recount import Recount
+from imagekiln.steps.maintain.recount import Recount, check_derived_objects
 from imagekiln.steps.runs.account import count_entries
 from imagekiln.steps.runs.forgotten import iter_stored_images
 from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
