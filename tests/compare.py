@@ -36,9 +36,10 @@ FOREIGN = ("IMAGEKILN", "PYTHON", "AWS_", "ARGO", "KUBE")
 # Times, and what follows from them or from the machine.
 IGNORED = (
     "seconds", "device_hours", "images_per_second", "throughput", "usage", "busy", "busy_share",
-    "peak_memory", "versions", "started_at", "ended_at", "elapsed_seconds",
+    "peak_memory", "versions", "started_at", "ended_at", "elapsed_seconds", "at", "writer", "spent",
+    "spending", "working_seconds", "loading_seconds",
 )  # fmt: skip
-TIME = re.compile(r"\d[\d.,]*(?= ?(s|ms|min|h|seconds|a second|% of the time)\b)")
+TIME = re.compile(r"\d[\d.,]*(?= ?(s|ms|min|h|seconds|a second|images/s|% of the time)\b)")
 # Of the report: the section on time, and figures of time beside those of an earlier run.
 TIMES = re.compile(
     r'<section aria-labelledby="time">.*?</section>|'
@@ -48,6 +49,8 @@ TIMES = re.compile(
 VOLATILE = re.compile(r"report/[^/]+\.png$|_compiled/")  # plots of times, code for this machine
 TEXTS = {".html", ".md", ".txt", ".yaml"}
 ABSENT = "absent"
+SHOWN = 5  # differences of a scenario
+PROGRESS = '{"event": "progress"'
 TINY = {"width": 16, "height": 16, "steps": 2}  # what the tiny models draw
 COLORS = ("red", "blue", "green", "yellow", "purple", "orange", "black", "white")
 CIRCLES = [f"a {color} circle" for color in COLORS]
@@ -211,7 +214,8 @@ def play(scenario: Scenario, checkout: Path, folder: Path, ignored: Collection[s
         label = f"command {number} ({command})"
         values[f"{label}: exit code"] = ended.returncode
         values[f"{label}: stdout"] = TIME.sub("#", ended.stdout)
-        values[f"{label}: stderr"] = TIME.sub("#", "\n".join(ended.stderr.splitlines()[-1:]))
+        said = [line for line in ended.stderr.splitlines() if not line.startswith(PROGRESS)]
+        values[f"{label}: stderr"] = TIME.sub("#", "\n".join(said[-1:]))
     for path in sorted((folder / "out").rglob("*")):
         name = path.relative_to(folder / "out").as_posix()
         if path.is_file() and not VOLATILE.search(name):
@@ -300,7 +304,7 @@ def main() -> int:
         differing = differences(*played)
         found += len(differing)
         sys.stdout.write(f"{name}: {len(played[1])} values, {len(differing)} differ\n")
-        sys.stdout.writelines(f"{difference}\n" for difference in differing[:3])
+        sys.stdout.writelines(f"{difference}\n" for difference in differing[:SHOWN])
     return int(found > 0)
 
 
