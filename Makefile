@@ -69,7 +69,7 @@ test-cluster-scale: $(VENV)/dev build/linked ## A workflow of 500 pods there, or
 
 compare: $(VENV)/dev build/linked ## Run the checkout in BASE=... and this one on the same jobs, and compare
 	@test -n "$(BASE)" || { echo >&2 "Name the other checkout: make compare BASE=../imagekiln-before"; exit 1; }
-	@$(BIN)/python -m tests.compare checkouts "$(BASE)" $(OPTIONS)
+	@$(BIN)/python -m tests.compare "$(BASE)" $(OPTIONS)
 
 golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
 	@$(BIN)/python -m tests.workflows.goldens

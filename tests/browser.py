@@ -3,7 +3,6 @@
 Debian: `apt-get install --no-install-recommends chromium-headless-shell`.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -95,10 +94,6 @@ class Tab:
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=scale, mobile=phone,
         )  # fmt: skip
-
-    def screenshot(self) -> bytes:
-        """The page as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def complaints(self) -> list[str]:
         """Errors of scripts, and what the browser logged, such as breaches of its policy.

@@ -15,9 +15,7 @@ from typing import Protocol
 
 from tests.servers import running
 
-READS = ("GET", "HEAD")
 SLOW_PIECES = 8
-STALL_SECONDS = 600  # longer than any client waits
 HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
@@ -30,7 +28,6 @@ class Answer:
     body: bytes
     announced: int | None = None  # the length in the header, where it is not that of the body
     pause_seconds: float = 0.0  # after each of the pieces in which the body comes
-    is_stalled: bool = False  # whether nothing follows the body, neither bytes nor an end
 
     def with_body(self, body: bytes) -> "Answer":
         """The same headers over another body, whose length the client is told."""
@@ -40,11 +37,6 @@ class Answer:
         """The value of a header."""
         values = {other.lower(): value for other, value in self.headers}
         return values.get(name.lower(), default)
-
-    def with_header(self, name: str, value: str) -> "Answer":
-        """The same body under another header of this name."""
-        others = [header for header in self.headers if header[0].lower() != name.lower()]
-        return replace(self, headers=(*others, (name, value)))
 
 
 class Forward(Protocol):
@@ -113,30 +105,12 @@ def _cut(answer: Answer) -> Answer:
     return replace(_half(answer), announced=len(answer.body))
 
 
-def stalled(answer: Answer) -> Answer:
-    """Half of the body, and then nothing for as long as the client waits."""
-    return replace(_cut(answer), is_stalled=True)
-
-
 def _overlong(answer: Answer) -> Answer:
     return replace(answer, announced=len(answer.body) // 2)
 
 
 # A page of some gateway, without anything of the store's own answer.
 SIGN_IN_PAGE = Answer(200, (("Content-Type", "text/html"),), b"<html>please sign in</html>")
-EXPIRED_FAULTS: dict[str, Fault] = {
-    "expired": lost(_error(400, "ExpiredToken")),
-    "invalid": lost(_error(403, "InvalidToken")),
-}
-DENIED = lost(_error(403, "AccessDenied"))
-PASSING_FAULTS: dict[str, Fault] = {
-    "empty": spoiled(lambda answer: answer.with_body(b"")),
-    "short": spoiled(_half),
-    "garbage": spoiled(_garbage),
-    "replaced": spoiled(lambda _: SIGN_IN_PAGE),
-    "absent": lost(_error(404, "NoSuchKey")),
-    "denied": DENIED,
-}
 # Those that a client is told of, or that concern writes.
 SERVER_FAULTS: dict[str, Fault] = {
     "error": lost(_error(500, "InternalError")),
@@ -159,7 +133,6 @@ SERVER_FAULTS: dict[str, Fault] = {
     "garbled": _garbled,
     "slow": spoiled(lambda answer: replace(answer, pause_seconds=0.01)),
 }
-ALL_FAULTS = {**PASSING_FAULTS, **SERVER_FAULTS, **EXPIRED_FAULTS}
 
 
 @dataclass(slots=True)
@@ -170,28 +143,6 @@ class Disturbance:
     choose: Callable[[str], Fault | None] = field(default=lambda _: None)
     requests: list[str] = field(default_factory=list)
     faults: int = 0
-
-    def once_each(self, fault: Fault, methods: tuple[str, ...] = READS) -> None:
-        """Spoil the first of all equal requests with these methods; a repetition succeeds."""
-        spoiled: set[str] = set()
-
-        def choose(request: str) -> Fault | None:
-            if request in spoiled or not request.startswith(methods):
-                return None
-            spoiled.add(request)
-            return fault
-
-        self.choose = choose
-
-    def always_from(self, number: int, fault: Fault) -> None:
-        """Spoil the answers to all requests for reading from this one on, counted from zero."""
-        reads = count()
-
-        def choose(request: str) -> Fault | None:
-            is_read = request.startswith(READS)
-            return fault if is_read and next(reads) >= number else None
-
-        self.choose = choose
 
     def from_request(self, request: str, number: int, fault: Fault, times: float = 1) -> None:
         """Spoil this request when it is made for the `number`-th time, and those that follow it.
@@ -210,10 +161,6 @@ class Disturbance:
             return fault if is_begun and next(spoiled_requests) < times else None
 
         self.choose = choose
-
-    def always(self, fault: Fault, methods: tuple[str, ...] = READS) -> None:
-        """Spoil the answers to all requests with these methods."""
-        self.choose = lambda request: fault if request.startswith(methods) else None
 
     def rest(self) -> None:
         """Pass all answers on, and forget the requests so far."""
@@ -276,14 +223,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.write_body(answer)
 
     def write_body(self, answer: Answer) -> None:
-        """Send it in pieces where it is to come slowly, and wait where it is to stop halfway."""
+        """Send it in pieces where it is to come slowly."""
         pieces = SLOW_PIECES if answer.pause_seconds else 1
         length = len(answer.body) // pieces + 1
         for start in range(0, len(answer.body), length):
             self.wfile.write(answer.body[start : start + length])
             time.sleep(answer.pause_seconds)
-        if answer.is_stalled:
-            select([self.connection], [], [], STALL_SECONDS)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815  # names of the standard library
 

@@ -1,7 +1,6 @@
 """Metrics as Prometheus reads them, and a free port to serve them on."""
 
 import socket
-import time
 import urllib.request
 from contextlib import suppress
 
@@ -28,15 +27,6 @@ def is_served(port: int) -> bool:
     with suppress(OSError):
         return bool(scrape(port))
     return False
-
-
-def wait_until_served(port: int, seconds: float = 60) -> None:
-    """Return once metrics are served there; raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not is_served(port):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody serves metrics on port {port}")
-        time.sleep(0.05)
 
 
 def parse(text: str) -> Series:

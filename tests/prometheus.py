@@ -1,7 +1,6 @@
 """What is shipped for Prometheus and Grafana, and a Prometheus on loopback to try it with."""
 
 import json
-import re
 import shutil
 import socket
 import subprocess
@@ -115,14 +114,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """Values of a query, with their times in seconds since 1970."""
-
-    labels: Mapping[str, str]
-    points: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
 class Alert:
     """An alert that fires."""
 
@@ -142,15 +133,6 @@ class Prometheus:
         times = {} if at is None else {"time": str(at)}
         result = self._get("query", query=expression, **times)["result"]
         return [Sample(series["metric"], float(series["value"][1])) for series in result]
-
-    def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
-        """The series that the expression gives in these seconds since 1970."""
-        times = {"start": str(start), "end": str(end), "step": str(step)}
-        result = self._get("query_range", query=expression, **times)["result"]
-        return [
-            Series(series["metric"], [(float(at), float(value)) for at, value in series["values"]])
-            for series in result
-        ]
 
     def firing_alerts(self, name: str) -> list[Alert]:
         """The alerts of this name that fire now."""
@@ -242,8 +224,3 @@ def exporter(text: Callable[[], str]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def faster(rules: str) -> str:
-    """The rules, evaluated each second rather than each minute."""
-    return re.sub(r"(interval: |offset |\[)1m\b", r"\g<1>1s", rules)

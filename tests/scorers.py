@@ -155,14 +155,6 @@ def words(images: Images, _specs: Specs) -> list[str]:
     return ["good"] * len(images)
 
 
-class LosesDevice:
-    """Fails when it is made, since the device does."""
-
-    def __init__(self, _device: str) -> None:
-        """Fail."""
-        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
-
-
 class CannotBeMade:
     """Needs what is not there."""
 

@@ -21,8 +21,7 @@ from imagekiln.steps.runs.keys import (
     round_folder,
 )
 from imagekiln.steps.runs.parquet_format import part_to_parquet
-from imagekiln.steps.runs.pass_plans import iter_pass_plans
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label

@@ -34,8 +34,7 @@ from imagekiln.steps.runs.image import (
     PassedImages,
     group_by_shape,
 )
-from imagekiln.steps.runs.pass_plans import iter_pass_plans
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.storage.store import Store
 
 OWN_IMAGE = "own"  # in place of the hash of an input image: the image itself is drawn over

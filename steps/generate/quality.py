@@ -3,7 +3,7 @@
 A check that raises marks the image: what could not be judged does not count as good.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -27,7 +27,6 @@ from imagekiln.steps.storage.failures import error_reason
 
 MAX_REASON_CHARS = 500
 ImageArray = npt.NDArray[np.uint8]
-CheckFunction = Callable[[ImageArray, ImageSpec], object]
 
 
 class QualityGates:

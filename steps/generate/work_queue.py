@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+
+from imagekiln.steps.runs.plan import Plan
 
 MAX_ATTEMPTS = 3
 
@@ -22,13 +23,6 @@ class WorkUnit:
         return slice(self.first_part, self.end_part)
 
 
-class PartCounts(Protocol):
-    """How many parts each shard has, as a plan says."""
-
-    def part_count(self, shard: int) -> int:
-        """The number of parts of a shard."""
-
-
 class WorkQueue:
     """The parts that no worker has taken yet.
 
@@ -36,7 +30,7 @@ class WorkQueue:
     so that all end at about the same time, even where the run has a single shard.
     """
 
-    def __init__(self, plan: PartCounts, shards: Iterable[int], workers: int) -> None:
+    def __init__(self, plan: Plan, shards: Iterable[int], workers: int) -> None:
         """Take all parts of these shards."""
         self._workers = workers
         self._ranges = [WorkUnit(shard, 0, plan.part_count(shard)) for shard in shards]

@@ -1,7 +1,7 @@
 """Images of the input: whether an untrusted file can be used, and its pixels upright."""
 
 import io
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from PIL import Image as Pillow
@@ -13,7 +13,6 @@ from imagekiln.steps.runtime.concurrency import ByteBudget
 # No other decoder of Pillow's ever gets the bytes.
 INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
-IMAGE_REJECTION_REASONS: tuple[ImageRejectionReason, ...] = get_args(ImageRejectionReason)
 MAX_INPUT_BYTES = 32 * 2**20
 MAX_INPUT_PIXELS = 8192 * 8192
 # Of decoded pixels at a time, whatever the number of threads.

@@ -132,14 +132,14 @@ def retry(
     )
 
 
-def plan_retry(job: Job, *, include_permanent: bool = False) -> PlanResult:
+def plan_retry(job: Job) -> PlanResult:
     """The next round of the job's run; where nothing is left, the run as a plan without shards.
 
     Raises Missing where there is no such run, and what `plan_next_round` raises.
     """
     run = make_plan(job, must_exist=True)
     store = open_store(run.uri)
-    retry_round = plan_next_round(store, run.plan, include_permanent=include_permanent)
+    retry_round = plan_next_round(store, run.plan)
     if retry_round is None:
         empty = replace(run.plan, counts=replace(run.plan.counts, images=0), shards=())
         return PlanResult(empty, run.uri, adopted=True)

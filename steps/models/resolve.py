@@ -67,11 +67,6 @@ class ResolvedModel:
         return PassSizes.of(self.job, self.passes, self.facts.size_multiple)
 
     @property
-    def digest(self) -> str:
-        """Identifies all files of the job: those behind every image, and each LoRA's."""
-        return "|".join(digest for _, digest in self._digests())
-
-    @property
     def fixed_digest(self) -> str:
         """Identifies the files of the job, except those that a branch or tag names.
 

@@ -25,10 +25,6 @@ class Sharding:
     part_images: int
     shard_images: tuple[int, ...]
 
-    def part_count(self, shard: int) -> int:
-        """The number of parts of a shard."""
-        return -(-self.shard_images[shard] // self.part_images)
-
 
 def cut_shards(
     job: Job,

@@ -54,7 +54,6 @@ from imagekiln.steps.storage.local import local_path, temporary_folder
 from imagekiln.steps.storage.store import Store, create_once
 from imagekiln.steps.storage.uri import is_remote_uri
 
-WRITERS = 4
 # What a run may be resumed with other values of: no image depends on it.
 UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "output": True,

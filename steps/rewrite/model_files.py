@@ -1,7 +1,6 @@
 """The files of a language model: fetched or in a folder, and what they say that it is."""
 
 from pathlib import Path
-from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.rewrite import LanguageModelSettings
@@ -26,7 +25,6 @@ FILE_PATTERNS = (
     "sentencepiece.bpe.model",
 )
 WEIGHT_PATTERN = "model*.safetensors"
-ModelKind = Literal["causal", "sequence-to-sequence"]
 
 
 def require_language_model(reference: LanguageModelSettings, setting: str) -> None:

@@ -32,8 +32,6 @@ REPORT_FOLDER = "report"
 PREVIEW_FOLDER = "preview"  # of a run: the page of its first shard alone
 IMAGE_ID_PATTERN = "^[0-9a-f]{32}$"
 SHA256_PATTERN = "^[0-9a-f]{64}$"
-MANIFEST_PATTERN = "manifest/*.parquet"
-PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
 # with its shard and its number, and of one image, with its shard.
 PART_IMAGES_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")

@@ -4,7 +4,7 @@ Every step after planning reads the job's settings here.
 """
 
 import os
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, cast
@@ -25,6 +25,7 @@ from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
@@ -285,3 +286,31 @@ def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
     first = error.errors()[0]
     setting = ".".join(map(str, first["loc"])) or "the whole"
     return BadInput(f"{where}: is not a readable plan ({setting}: {first['msg']}). Restore it.")
+
+
+def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """The passes with a model of their own, by name, each with the plan of a run of that model.
+
+    Batches have the sizes that the plan gives those of the job's own model.
+    """
+    drawn_size = (plan.width, plan.height)
+    sizes = dict(zip(plan.job.passes, plan.pass_sizes.sizes_by_pass(drawn_size), strict=True))
+    for name, job in iter_pass_jobs(plan.job):
+        facts = plan.passes[name].model
+        if facts is None:
+            raise ValueError(f"the plan of {plan.run_id} has no model of the pass {name}")
+        width, height = sizes[name]
+        yield (
+            name,
+            replace(
+                plan,
+                job=job,
+                model=facts,
+                width=width,
+                height=height,
+                adapters={},
+                loras={},
+                scores={},
+                passes={},
+            ),
+        )

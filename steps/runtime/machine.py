@@ -1,4 +1,4 @@
-"""The CPUs, memory and GPUs that the process may use, and what its libraries are told.
+"""The CPUs and GPUs that the process may use, and what its libraries are told.
 
 In a pod, it may use less than the node has.
 """
@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-ALWAYS_FITS = 64 * 2**20
 VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 MIG_PREFIX = "MIG-"
 TELEMETRY_VARIABLE = "HF_HUB_DISABLE_TELEMETRY"
@@ -37,20 +36,6 @@ def available_cpus(cgroup: Path = CGROUP) -> int:
         quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return max(1, min(cpus, math.ceil(int(quota) / int(period))))
     return cpus
-
-
-def memory_bytes(cgroup: Path = CGROUP) -> int:
-    """The memory of this machine, or the part of it that the pod may use."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no such file outside Linux, "max" without a limit
-        memory = min(memory, int((cgroup / "memory.max").read_text()))
-    return memory
-
-
-def require_memory_for(size: int) -> None:
-    """Raise MemoryError where so many bytes never fit: the system may promise what it has not."""
-    if size > ALWAYS_FITS and size > memory_bytes():
-        raise MemoryError(f"{size} bytes")
 
 
 def visible_gpus(environment: Mapping[str, str], count: int) -> list[str]:

@@ -43,11 +43,6 @@ def run_job(
     return result.uri, aggregate(result.uri)
 
 
-def run_plain(job: Job) -> tuple[str, Summary]:
-    """Run a job as it is."""
-    return run_job(job, lambda draw: draw)
-
-
 def generate_hooked(
     uri: str, hook: DrawHook, progress: Progress | None = None, stop: Stop | None = None
 ) -> None:

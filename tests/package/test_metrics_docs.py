@@ -56,15 +56,6 @@ def _of_run(metric: Counter | Gauge | Histogram) -> Described:
     )
 
 
-def as_table(rows: list[Described]) -> str:
-    """The rows as the page has them."""
-    lines = []
-    for row in rows:
-        labels = ", ".join(f"`{label}`" for label in row.labels)
-        lines.append(f"| `{row.name}` | {row.type} | {labels} | {row.meaning} |")
-    return "\n".join(lines)
-
-
 def test_table_lists_every_metric_with_its_type_labels_and_meaning() -> None:
     assert described() == defined()
 

@@ -7,8 +7,6 @@ from typing import Literal, ParamSpec
 
 from imagekiln.steps.errors import BadInput
 
-# What reading an object raises that has not the fields of its kind.
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 P = ParamSpec("P")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
 

@@ -1,10 +1,22 @@
 """What `render` prints: a job's template, and what runs it, as YAML for kubectl and GitOps."""
 
+from hera.workflows import models as m
+
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.events import build_event_binding
-from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
-from imagekiln.workflows.templates.workflow_template import build_job_template
+from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.workflow import (
+    API_VERSION,
+    build_cron_workflow,
+    build_workflow,
+)
+from imagekiln.workflows.templates.workflow_template import (
+    WORKFLOW_PARAMETERS,
+    as_object,
+    build_job_template,
+    template_labels,
+    template_name,
+)
 from imagekiln.workflows.templates.yaml import to_yaml_documents
 
 
@@ -27,3 +39,38 @@ def render_manifests(
     if not schedules and not event:
         manifests.append(build_workflow(job, profile))
     return to_yaml_documents(manifests)
+
+
+def build_event_binding(
+    profile: Profile, namespace: str, *, rewrites: bool = False
+) -> dict[str, object]:
+    """The binding that starts a run of a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+
+    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
+    or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
+    reason) and retry. With `rewrites`, jobs are posted that rewrite their prompts, to an address
+    with -rewrite. With `request`, an id of the sender's, a body that comes twice starts one
+    workflow.
+    """
+    name = template_name(profile, rewrites=rewrites)
+    parameters = [
+        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+        for key in WORKFLOW_PARAMETERS
+    ]
+    workflow_name = f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
+    submit = m.Submit(
+        workflow_template_ref=m.WorkflowTemplateRef(name=name),
+        metadata=m.ObjectMeta(name=workflow_name),
+        arguments=m.Arguments(parameters=parameters),
+    )
+
+    # Hera has no class of its own for an event binding.
+    binding = m.WorkflowEventBinding(
+        api_version=API_VERSION,
+        kind="WorkflowEventBinding",
+        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=template_labels(profile)),
+        spec=m.WorkflowEventBindingSpec(
+            event=m.Event(selector=f'discriminator == "{name}"'), submit=submit
+        ),
+    )
+    return as_object(binding)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import PurePosixPath
@@ -127,7 +126,6 @@ def write_report(
     plan: Plan,
     summary: Summary,
     sheet: ContactSheet,
-    find_library: Callable[[str], ModuleSpec | None] = find_spec,
     *,
     target: Store | None = None,
     verdict: RunVerdict | None = None,
@@ -140,7 +138,7 @@ def write_report(
     Without matplotlib, which an installation without extras lacks, the page has no plots.
     """
     charts = plotted_charts(summary)
-    can_plot = find_library("matplotlib") is not None
+    can_plot = find_spec("matplotlib") is not None
     if charts and not can_plot:
         log.warning(NO_PLOTS)
 

@@ -34,8 +34,7 @@ from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.single_file import checkpoint_file
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
-from imagekiln.steps.runs.pass_plans import iter_pass_plans
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import Plan, iter_pass_plans, load_plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
 from imagekiln.steps.storage import open_store

@@ -17,8 +17,7 @@ from imagekiln.steps.generate.passes import pass_seed
 from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.pass_plans import iter_pass_plans
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.storage import open_store
 from tests.models import DIFFUSERS_WARNS, Untyped, folder
 from tests.refiners import refiner_folder

@@ -38,34 +38,19 @@ def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_set() -> No
             {"low_contrast": {"below": 0.6}},
             "gates.low_contrast.below is 0.6; it should be less than or equal to 0.5",
         ),
-        (
-            {"blank": {"share": 1.5}},
-            "gates.blank.share is 1.5; it should be less than",
-        ),
         ({"safety": {"below": 1}}, "gates.safety.below is not a setting"),
         ({"low_contrats": {}}, "gates.low_contrats is not a setting; write gates.low_contrast"),
-        ({"checks": {"name": "a"}}, "gates.checks is a group of settings; write a list"),
         (
             {"checks": [{"name": "a"}]},
             "gates.checks[0].entry is missing; write the function, as package.module:function",
         ),
         (
-            {"checks": [{"name": "A b", "entry": "a:b"}]},
-            'gates.checks[0].name is "A b"; write at most 40',
-        ),
-        (
             {"checks": [{"name": "a", "entry": "a.b"}]},
             'gates.checks[0].entry is "a.b"; write the function, as',
         ),
-        ({"checks": [{"name": "a", "entry": "os;x:b"}]}, "gates.checks[0].entry is"),
-        ({"checks": [{"name": "a\n", "entry": "a:b"}]}, "gates.checks[0].name is"),
         (
             {"checks": [{"name": "a", "entry": "os.path:join"}]},
             'gates.checks[0].entry is "os.path:join", which belongs to Python; name a function',
-        ),
-        (
-            {"checks": [{"name": "a", "entri": "a:b"}]},
-            "gates.checks[0].entri is not a setting; write gates.checks[0].entry",
         ),
         (
             {"checks": [{"name": "blank", "entry": "a:b"}]},

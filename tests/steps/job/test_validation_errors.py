@@ -78,38 +78,16 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
             {"defaults": {"steps": 0}},
             "defaults.steps is 0; it should be greater than or equal to 1.",
         ),
-        (
-            {"defaults": {"steps": True}},
-            "defaults.steps is true; it should be a valid integer.",
-        ),
-        (
-            {"defaults": {"guidance": "much"}},
-            'defaults.guidance is "much"; it should be a valid number, unable to parse string as a '
-            "number.",
-        ),
         ({"output": ""}, 'output is ""; write the folder or URI that holds the runs.'),
-        ({"output": "a\0b"}, "output contains a NUL character; remove it."),
         ({"output": 3}, "output is 3; put it in quotes."),
-        ({"output": None}, "output is empty; write text."),
-        ({"output": ["a"]}, "output is a list; write text."),
         ({"carry": "a"}, 'carry is "a"; write a list, such as [one, two].'),
         ({"carry": ["a", "a"]}, 'carry lists "a" twice; remove one of them.'),
-        ({"carry": [""]}, 'carry[0] is ""; write some text.'),
         ({"prompts": []}, "prompts is an empty list; list at least one."),
         (
             {"prompts": {"template": "a", "b": "c"}},
             "prompts.b is not a setting; the settings of prompts are template, "
             "negative_template, table, wildcards, combinations, sweep.",
         ),
-        (
-            {"prompts": {"template": "a", "combinations": 0}},
-            "prompts.combinations is 0; write all, or a whole number from 1 to 100000000.",
-        ),
-        (
-            {"prompts": {"template": "a", "sweep": {"steps": [0]}}},
-            "prompts.sweep.steps[0] is 0; it should be greater than or equal to 1.",
-        ),
-        ({"prompts": ["a", ""]}, 'prompts[1] is ""; write some text.'),
         ({"batch": 8}, "batch is 8; it is a group: set batch.images, batch.tuning."),
         (
             {"shard": {"images": 1, "minutes": 1}},
@@ -126,15 +104,6 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
             "where absent, main. A plan freezes the commit.",
         ),
         (
-            {"model": {"id": "a", "loras": {"a b": {"id": "c"}}}},
-            'model.loras.a b is "a b"; write at most 64 letters, digits, dots, hyphens and '
-            "underscores.",
-        ),
-        (
-            {"model": {"id": "a", "loras": {"style": {"id": "c", "weigth_name": "d"}}}},
-            "model.loras.style.weigth_name is not a setting; write model.loras.style.weight_name.",
-        ),
-        (
             {"model": {"id": "a", "loras": {"style": "style.safetensors"}}},
             'model.loras.style is "style.safetensors"; '
             "write model.loras.style: {id: style.safetensors}.",
@@ -147,11 +116,6 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
             {"format": "jpg"},
             'format is "jpg"; for such images, set encoding.kind: jpeg; format itself is '
             "parquet, webdataset or files.",
-        ),
-        (
-            {"run_id": "../x"},
-            'run_id is "../x"; write at most 100 letters, digits, dots, hyphens and underscores, '
-            "a letter or digit first.",
         ),
     ],
 )

@@ -76,11 +76,11 @@ def test_every_image_is_identified_by_model_and_adapters_and_the_run_by_loras_to
         loras={"style": "bb", "detail": "aa"},
     )
     assert model.common_digest == "digest|control_image=one|reference_image=two"
-    assert model.digest == f"{model.common_digest}|detail=aa|style=bb"
+    assert model.fixed_digest == f"{model.common_digest}|detail=aa|style=bb"
 
 
 def test_a_plain_model_is_its_own_digest() -> None:
-    assert _resolved().digest == _resolved().common_digest == "digest"
+    assert _resolved().fixed_digest == _resolved().common_digest == "digest"
 
 
 def test_a_job_is_resolved_to_what_its_files_are(tuned_job: Job) -> None:

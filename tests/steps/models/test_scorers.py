@@ -19,7 +19,6 @@ from tests.scorers import aesthetic_head, classifier_folder, clip_folder
 
 ROWS = [{"prompt": "a red circle"}]
 CLIP = {"kind": "clip_score"}
-NSFW = {"kind": "classifier", "label": "nsfw"}
 
 
 def plan_score(scratch: Path, **score: object) -> PlanResult:

@@ -209,19 +209,6 @@ def test_malformed_file_is_refused_with_its_line(tmp_path: Path, name: str) -> N
     assert _refused(tmp_path, file, content) == message
 
 
-def _read_nested(path: Path, depth: int) -> str:
-    """A value of so many lists as it is read, or the sentence that refuses it."""
-    path.write_text(f'{{"prompt": "a", "n": {"[" * depth}{"]" * depth}}}')
-    kinds: text_formats.JsonKinds = {}
-    try:
-        text_formats.scan_json_lines(path, "p.jsonl", frozenset(), kinds)
-        with text_formats.open_json_lines(path, "p.jsonl", kinds) as rows:
-            (batch,) = rows.batches
-    except BadInput as error:
-        return str(error)
-    return str(batch["n"][0])
-
-
 def test_integers_that_no_float_has_stay_as_they_are(tmp_path: Path) -> None:
     lines = '{"prompt": "a", "seed": 9007199254740993, "n": 9007199254740993}\n{"prompt": "b", '
     rows = _planned(tmp_path, "p.jsonl", lines + '"seed": 1.0, "n": 0.5}\n', carry=["n"])
