@@ -76,20 +76,21 @@ def brightness(images, specs):
 LOST_PART = "out/run/images/00000-0001.parquet"
 RUN_AND_VERIFY = "run job.yaml; verify out/run"
 Values = Mapping[str, object]
+Columns = Mapping[str, Sequence[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Rows, a job, and commands between semicolons; `remove FILE` is what a store loses."""
 
-    columns: Mapping[str, Sequence[object]]
+    columns: Columns
     commands: str = RUN_AND_VERIFY
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def scenarios() -> dict[str, Scenario]:
     """What both states are asked to do, each in seconds."""
-    mixed = {
+    mixed: Columns = {
         "prompt": CIRCLES,
         "negative_prompt": [None, "a square", None, "", "text", None, None, "blur"],
         "seed": [None, 5, 6, None, 2**40, None, 7, 8],
@@ -99,7 +100,7 @@ def scenarios() -> dict[str, Scenario]:
         "sampler": ["ddim", None, "unipc", "no such", "euler_a", None, None, None],
         "campaign": [f"campaign {row % 3}" for row in range(8)],
     }
-    pictures = {
+    pictures: Columns = {
         "prompt": CIRCLES,
         "source_image": [None, noise(0), noise(1), noise(0), None, None, noise(2), b"no picture"],
         "mask_image": [None, None, None, half(), None, None, half(), None],

@@ -153,7 +153,8 @@ def first_limits(sharding: Sharding, usage: Usage, gpus: int, workers: int) -> I
     """The shares of limits that a run uses, the nearest first."""
     images = sum(sharding.shard_images)
     shards = len(sharding.shard_images)
-    objects = OBJECTS_PER_SHARD * shards + sum(map(sharding.part_count, range(shards)))
+    parts = sum(-(-size // sharding.part_images) for size in sharding.shard_images)
+    objects = OBJECTS_PER_SHARD * shards + parts
     disk = images / 10**6 * PLANNING_MIB_PER_MILLION_ROWS / 1024
     shares = {
         "disk of planning": disk / (PROFILE.steps.disk or math.inf),

@@ -436,11 +436,15 @@ def test_without_matplotlib_the_page_has_every_figure_and_no_plot(
 
 
 def test_without_matplotlib_the_report_is_written_and_a_line_names_the_extra(
-    large: tuple[ReportData, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    large: tuple[ReportData, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("imagekiln.steps.aggregate.report.page.find_spec", lambda _: None)
     contents, _ = large
     store = open_store(str(tmp_path))
-    write_report(store, contents.plan, contents.summary, ContactSheet(()), lambda _: None)
+    write_report(store, contents.plan, contents.summary, ContactSheet(()))
     assert [path.name for path in (tmp_path / "report").iterdir()] == ["index.html"]
     assert [record.getMessage() for record in caplog.records] == [NO_PLOTS]
 
