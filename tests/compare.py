@@ -40,10 +40,11 @@ IGNORED = (
     "spending", "working_seconds", "loading_seconds",
 )  # fmt: skip
 TIME = re.compile(r"\d[\d.,]*(?= ?(s|ms|min|h|seconds|a second|images/s|% of the time)\b)")
-# Of the report: the section on time, and figures of time beside those of an earlier run.
+# Of the report: the section on time, what its figures cost, and when the run was.
 TIMES = re.compile(
-    r'<section aria-labelledby="time">.*?</section>|'
-    r'<tr><th scope="row">(?:images a second|device hours|cost)[^\n]*',
+    r'<section aria-labelledby="(?:time|cost)">.*?</section>|'
+    r'<tr><th scope="row">(?:images a second|device hours|cost)[^\n]*|'
+    r"from [\d-]+ [\d:]+ UTC to [^<]*",
     re.DOTALL,
 )
 VOLATILE = re.compile(r"report/[^/]+\.png$|_compiled/")  # plots of times, code for this machine
