@@ -1,10 +1,10 @@
 """Run two checkouts on the same jobs, and say whether they give the same.
 
-    python -m tests.compare BASE [CHECKOUT] [--only SCENARIO] [--ignore KEY]
+    python -m tests.compare BASE [CHECKOUT] [--s3] [--only SCENARIO] [--ignore KEY]
 
 A checkout needs `make install`; it is used only through its command line and the files that it
-writes. Compared are exit codes, messages without their times, and every value of every file. A KEY
-is one of JSON or a column.
+writes, on a disk or with `--s3` on an S3 server of its own. Compared are exit codes, messages
+without their times, and every value of every file. A KEY is one of JSON or a column.
 """
 
 import argparse
@@ -19,15 +19,18 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
 from tests import adapters, image_models, loras, models
 from tests.pictures import half, noise
+from tests.s3 import S3Server, s3_server
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 300  # for one command
@@ -59,7 +62,6 @@ SETTINGS: Mapping[str, object] = {
     "name": "job",
     "run_id": "run",
     "prompts": "prompts.parquet",
-    "output": "out",
     "model": {"id": "bundled:shapes", "dtype": "float32"},
     "defaults": {"steps": 3, "guidance": 3.0, "seed": 7},
     "batch": {"images": 4},
@@ -78,6 +80,47 @@ LOST_PART = "out/run/images/00000-0001.parquet"
 RUN_AND_VERIFY = "run job.yaml; verify out/run"
 Values = Mapping[str, object]
 Columns = Mapping[str, Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where runs go: a URI, the variables that lead a command there, and what reads it here."""
+
+    uri: str
+    variables: Mapping[str, str]
+    files: fsspec.AbstractFileSystem
+
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        """Yield every file that is the same in each run, with its name below the output."""
+        folder = self.uri.removeprefix("s3://")
+        for path in sorted(self.files.find(folder) if self.files.exists(folder) else ()):
+            name = path.removeprefix(f"{folder}/")
+            if not VOLATILE.search(name):
+                yield name, self.files.cat_file(path)
+
+
+@contextmanager
+def open_output(folder: Path, *, on_s3: bool) -> Iterator[Output]:
+    """An empty output: a folder in `folder`, or a bucket of a server that has its data there."""
+    if not on_s3:
+        yield Output(str(folder / "out"), {}, fsspec.filesystem("file"))
+        return
+    (folder / "server").mkdir()
+    with s3_server(folder / "server") as server:
+        files = _connect(server)
+        files.mkdir("compare")
+        yield Output("s3://compare/out", server.environment(), files)
+
+
+def _connect(server: S3Server) -> fsspec.AbstractFileSystem:
+    variables = server.environment()
+    return fsspec.filesystem(
+        "s3",
+        endpoint_url=variables["AWS_ENDPOINT_URL"],
+        key=variables["AWS_ACCESS_KEY_ID"],
+        secret=variables["AWS_SECRET_ACCESS_KEY"],
+        skip_instance_cache=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +160,7 @@ def scenarios() -> dict[str, Scenario]:
     }
     accepting = {"limits": {"rejected_share": 1}}
     return {
+        "demo": Scenario({"prompt": CIRCLES}, settings={"defaults": {"steps": 4, "seed": 7}}),
         "mixed": Scenario(
             mixed,
             f"plan job.yaml; generate out/run --shard 0; remove {LOST_PART}; aggregate out/run; "
@@ -196,32 +240,32 @@ def _passes() -> dict[str, object]:
     }
 
 
-def play(scenario: Scenario, checkout: Path, folder: Path, ignored: Collection[str]) -> Values:
-    """What a checkout's commands say and leave in an empty folder, by labels."""
+def play(
+    scenario: Scenario, checkout: Path, folder: Path, output: Output, ignored: Collection[str]
+) -> Values:
+    """What a checkout's commands say and leave in an empty folder and output, by labels."""
     pq.write_table(pa.table(dict(scenario.columns)), folder / "prompts.parquet")
     (folder / "own.py").write_text(OWN, encoding="utf-8")
-    job = yaml.safe_dump({**SETTINGS, **scenario.settings})
+    job = yaml.safe_dump({**SETTINGS, "output": output.uri, **scenario.settings})
     (folder / "job.yaml").write_text(job, encoding="utf-8")
     values: dict[str, object] = {}
     for number, command in enumerate(scenario.commands.split("; ")):
-        verb, *arguments = shlex.split(command)
+        verb, *arguments = shlex.split(command.replace("out/", f"{output.uri}/"))
         if verb == "remove":
-            (folder / arguments[0]).unlink()
+            output.files.rm_file(arguments[0])
             continue
         ended = subprocess.run(
             [checkout / ".venv/bin/imagekiln", verb, *arguments],
-            cwd=folder, env=_environment(), capture_output=True, text=True, timeout=SECONDS,
-            check=False,
+            cwd=folder, env=_environment() | output.variables, capture_output=True, text=True,
+            timeout=SECONDS, check=False,
         )  # fmt: skip
         label = f"command {number} ({command})"
         values[f"{label}: exit code"] = ended.returncode
         values[f"{label}: stdout"] = TIME.sub("#", ended.stdout)
         said = [line for line in ended.stderr.splitlines() if not line.startswith(PROGRESS)]
         values[f"{label}: stderr"] = TIME.sub("#", "\n".join(said[-1:]))
-    for path in sorted((folder / "out").rglob("*")):
-        name = path.relative_to(folder / "out").as_posix()
-        if path.is_file() and not VOLATILE.search(name):
-            values |= read_values(name, path.read_bytes(), ignored)
+    for name, content in output.read():
+        values |= read_values(name, content, ignored)
     return values
 
 
@@ -288,6 +332,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compare", description=__doc__)
     parser.add_argument("base", type=Path)
     parser.add_argument("checkout", type=Path, nargs="?", default=ROOT)
+    parser.add_argument("--s3", action="store_true", help="runs go to an S3 server")
     parser.add_argument("--only", action="append", default=[], help="a scenario")
     parser.add_argument("--ignore", action="append", default=[], help="a key or column")
     options = parser.parse_args()
@@ -301,7 +346,8 @@ def main() -> int:
             folder = Path(scratch, "work")  # one name for both: their messages have it
             for checkout in (options.base, options.checkout):
                 folder.mkdir()
-                played.append(play(scenario, checkout.resolve(), folder, ignored))
+                with open_output(folder, on_s3=options.s3) as output:
+                    played.append(play(scenario, checkout.resolve(), folder, output, ignored))
                 folder.rename(Path(scratch, str(len(played))))
         differing = differences(*played)
         found += len(differing)

@@ -154,8 +154,11 @@ class LanguageModel:
         torch.manual_seed(self._seed_of(texts))
         with torch.inference_mode():
             output = self._model.generate(**tensors, generation_config=self._generation)
-        start = 1 if self._is_sequence else tensors["input_ids"].shape[1]
-        read = tensors["input_ids"][:, :0] if self._is_sequence else tensors["input_ids"]
+        read = tensors["input_ids"]
+        start = read.shape[1]
+        if self._is_sequence:
+            read = read[:, :0]
+            start = 1
         pairs = zip(read.tolist(), output[:, start:].tolist(), strict=True)
         return [self._decode(before, tokens) for before, tokens in pairs]
 
@@ -181,7 +184,9 @@ class LanguageModel:
 
     def _seed_of(self, texts: Sequence[str]) -> int:
         content = json.dumps([self._settings.seed, *texts])
-        return int.from_bytes(hashlib.sha256(content.encode()).digest()[:7])
+        digest = hashlib.sha256(content.encode())
+        seed_bytes = digest.digest()[:7]
+        return int.from_bytes(seed_bytes)
 
     def _make_generation_config(self) -> Untyped:
         """The model's own, but for what the job says."""

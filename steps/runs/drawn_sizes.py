@@ -52,10 +52,11 @@ def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
     work = float(np.sum(pixels * steps * strengths))
 
     for number in np.unique(steps):
-        of_each_size = [sizes.work(size, int(number)) for size in drawn]
-        of_passes = np.array(of_each_size)
-        rows_of_number = places[steps == number]
-        work += float(np.sum(of_passes[rows_of_number]))
+        work_of_sizes = [sizes.work(size, int(number)) for size in drawn]
+        has_number = steps == number
+        rows_of_number = places[has_number]
+        work_of_rows = np.array(work_of_sizes)[rows_of_number]
+        work += float(np.sum(work_of_rows))
     return work
 
 

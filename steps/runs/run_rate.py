@@ -113,11 +113,14 @@ def _shard_seconds(runs: Sequence[RunRate]) -> float:
     That is the least-squares fit of working seconds to shards and work, weighted by 1/work, so that
     the sum of all runs is met. 0 where the runs are too much alike to tell the two apart.
     """
-    work = sum(run.work for run in runs)
-    shards = sum(run.shards for run in runs)
-    seconds = sum(run.working_seconds for run in runs)
-    squares = sum(run.shards**2 / run.work for run in runs)
-    products = sum(run.shards * run.working_seconds / run.work for run in runs)
+    work = shards = seconds = squares = products = 0.0
+    for run in runs:
+        work += run.work
+        shards += run.shards
+        seconds += run.working_seconds
+        shards_per_work = run.shards / run.work
+        squares += run.shards * shards_per_work
+        products += run.working_seconds * shards_per_work
     spread = squares * work - shards**2
     if spread < MIN_RATIO_SPREAD * squares * work:
         return 0.0

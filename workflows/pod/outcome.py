@@ -230,15 +230,19 @@ def find_cause(failed_nodes: FailedNodes) -> str | None:
     last_attempts: dict[str, StepFailure] = {}
     for node in failed:
         match = ATTEMPT_PATTERN.match(_name(node))
-        if match is None or not (failed_nodes.is_cut or match[1] in names):
+        if match is None:
             continue
-        step_name = match[1]
-        failure = _to_failure(node, step_name, int(match[2]) + 1)
+        step_name, attempt = match.groups()
+        if not failed_nodes.is_cut and step_name not in names:
+            continue
+        failure = _to_failure(node, step_name, int(attempt) + 1)
         latest = last_attempts.get(step_name)
         if latest is None or latest.attempts < failure.attempts:
             last_attempts[step_name] = failure
     failures = list(last_attempts.values())
-    return failure_cause(_commonest(failures) if failed_nodes.is_cut else failures)
+    if failed_nodes.is_cut:
+        failures = _commonest(failures)
+    return failure_cause(failures)
 
 
 def _commonest(failures: list[StepFailure]) -> list[StepFailure]:

@@ -114,5 +114,4 @@ def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
     if not isinstance(item, dict):
         return False
     unknown = {f"{{{name}}}" for name in PAGES if not values[name]}
-    texts = (text for text in item.values() if isinstance(text, str))
-    return not unknown.isdisjoint(texts)
+    return any(isinstance(text, str) and text in unknown for text in item.values())

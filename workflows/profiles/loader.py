@@ -35,7 +35,8 @@ def load_profile(name: str) -> Profile:
 
 def _read_values(name: str, depth: int) -> LocatedValues:
     """The profile's settings on top of those of the profile that it is like."""
-    text = read_local_text(str(_profile_path(name)), "a YAML file")
+    path = _profile_path(name)
+    text = read_local_text(str(path), "a YAML file")
     values, locations = parse_settings(text, name, "at least `description:`")
     if name == BASE_PROFILE:
         return values, locations
@@ -45,7 +46,8 @@ def _read_values(name: str, depth: int) -> LocatedValues:
         where = locations.get(("like",), name)
         raise BadInput(f"{where}: like must name a profile, and none that is like this one.")
     base_values, base_locations = _read_values(like, depth - 1)
-    return _merge(base_values, values), base_locations | locations
+    merged = _merge(base_values, values)
+    return merged, base_locations | locations
 
 
 def _profile_path(name: str) -> Path:
