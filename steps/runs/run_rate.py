@@ -97,13 +97,18 @@ class EarlierRate:
 
     def gpu_hours(self, work: float, shards: int) -> float:
         """What other work takes: its drawing, and loading and warming up as often as shards."""
-        all_work = sum(run.work for run in self.runs)
-        all_shards = sum(run.shards for run in self.runs)
-        working = sum(run.working_seconds for run in self.runs)
-        loading = sum(run.loading_seconds for run in self.runs)
+        all_work = working = loading = 0.0
+        all_shards = 0
+        for run in self.runs:
+            all_work += run.work
+            all_shards += run.shards
+            working += run.working_seconds
+            loading += run.loading_seconds
+
         warming = _shard_seconds(self.runs)
         drawing = working - warming * all_shards
-        seconds = drawing * work / all_work + (warming + loading / all_shards) * shards
+        seconds_of_shard = warming + loading / all_shards
+        seconds = drawing * work / all_work + seconds_of_shard * shards
         return seconds / 3600
 
 
