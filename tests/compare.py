@@ -256,7 +256,7 @@ def play(
             continue
         ended = subprocess.run(
             [checkout / ".venv/bin/imagekiln", verb, *arguments],
-            cwd=folder, env=_environment() | output.variables, capture_output=True, text=True,
+            cwd=folder, env={**_environment(), **output.variables}, capture_output=True, text=True,
             timeout=SECONDS, check=False,
         )  # fmt: skip
         label = f"command {number} ({command})"
