@@ -31,7 +31,7 @@ def __dir__() -> Sequence[str]:
 @explain_failures
 def create(job: JobSource, cron: str, *, timezone: str = "UTC", argo: ArgoApi | None = None) -> str:
     """Create or update a schedule of the job, such as "30 1 * * *"; return its name."""
-    return schedules.create(load_job(job), cron, timezone, argo)
+    return schedules.create(load_job(job), (cron,), timezone, argo)
 
 
 @explain_failures

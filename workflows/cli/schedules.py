@@ -30,8 +30,11 @@ def schedule() -> None:
 @job_options
 @cloup.option(
     "--cron",
+    "crons",
     required=True,
-    help='Minute, hour, day, month and weekday, such as "30 1 * * *".',
+    multiple=True,
+    metavar="CRON",
+    help='Minute, hour, day, month and weekday, such as "30 1 * * *"; repeatable.',
 )
 @cloup.option(
     "--timezone",
@@ -43,7 +46,7 @@ def schedule() -> None:
 def create(
     job: str,
     settings: tuple[str, ...],
-    cron: str,
+    crons: tuple[str, ...],
     timezone: str,
     server: str | None,
     context: str | None,
@@ -59,11 +62,12 @@ def create(
     # Mistakes in the job come first, whether or not the cluster can be reached.
     scheduled_job = read_job(job, settings)
     require_reachable_paths(scheduled_job)
-    check_cron(cron)
+    for cron in crons:
+        check_cron(cron)
     argo = connect(server, context)
-    name = client.create(scheduled_job, cron, timezone, argo, report=print_note)
+    name = client.create(scheduled_job, crons, timezone, argo, report=print_note)
     pausing = next_command("schedule pause", name, scheduled_job.cluster.namespace)
-    start = client.find_next_start([cron], timezone)
+    start = client.find_next_start(crons, timezone)
     due = f", due next at {start}" if start else ""
     print_text(f"Applied CronWorkflow {name}{due}. {pausing} pauses it.")
 
@@ -85,7 +89,7 @@ def list_(namespace: str, server: str | None, context: str | None, output_format
     print_result(statuses, output_format, lambda _: format_list("schedules", namespace, lines))
 
 
-@schedule.command(epilog=examples("imagekiln schedule pause nightly"))
+@schedule.command(epilog=examples("imagekiln schedule pause imagekiln-nightly"))
 @object_options
 def pause(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Pause a schedule."""
@@ -97,7 +101,7 @@ def pause(name: str, namespace: str, server: str | None, context: str | None) ->
     print_text(f"{name} is paused. {next_command('schedule resume', name, namespace)} resumes it.")
 
 
-@schedule.command(epilog=examples("imagekiln schedule resume nightly"))
+@schedule.command(epilog=examples("imagekiln schedule resume imagekiln-nightly"))
 @object_options
 def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Resume a paused schedule."""
@@ -109,7 +113,7 @@ def resume(name: str, namespace: str, server: str | None, context: str | None) -
     print_text(f"{name} is resumed.")
 
 
-@schedule.command(epilog=examples("imagekiln schedule delete nightly"))
+@schedule.command(epilog=examples("imagekiln schedule delete imagekiln-nightly"))
 @object_options
 def delete(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Delete a schedule; the workflows that it started go on."""

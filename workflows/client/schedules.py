@@ -46,13 +46,13 @@ CHANGED_ANNOTATION = "imagekiln.dev/times-changed"
 
 def create(
     job: Job,
-    cron: str,
+    crons: tuple[str, ...],
     timezone: str = "UTC",
     argo: ArgoApi | None = None,
     *,
     report: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
+    """Run the job on a schedule of lines such as `30 1 * * *`; give the schedule's name.
 
     A second call changes the schedule, which stays suspended where it is. `report` is called with
     days on which clocks change at the schedule's time, and with the times that it had, if they
@@ -61,7 +61,7 @@ def create(
     argo = argo or connect()
     timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
     profile = load_profile(job.cluster.profile)
-    cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
+    cron_workflow = build_cron_workflow(job, profile, crons, timezone)
 
     is_new = register_template(job, argo)
     await_template(partial(_apply_schedule, cron_workflow, argo, report), is_new)
@@ -250,7 +250,8 @@ def _read_schedule(job: Job, argo: ArgoApi) -> Json:
         raise Missing(
             f"{job.name}: has no schedule in namespace {job.cluster.namespace}, whose past runs "
             "could be submitted. Create one: `imagekiln schedule create JOB --cron CRON`; or "
-            "submit one date: `imagekiln submit JOB --date DATE`."
+            "submit one moment: `imagekiln submit JOB --date 2026-11-20T01:30 --timezone ZONE`. A "
+            "day alone is midnight, another run than a schedule's."
         ) from error
 
 

@@ -214,6 +214,16 @@ def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("postcards: has no schedule in namespace images, ")
     assert "imagekiln schedule create JOB --cron CRON" in done.stderr
+    assert "imagekiln submit JOB --date 2026-11-20T01:30 --timezone ZONE" in done.stderr
+
+
+def test_schedule_has_every_line_that_the_command_names(argo: Memory, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    crons = ["30 1 * * *", "30 13 * * 6"]
+    options = [word for cron in crons for word in ("--cron", cron)]
+    done = CliRunner().invoke(main, ["schedule", "create", str(tmp_path / "job.yaml"), *options])
+    assert done.exit_code == 0, done.output
+    assert argo.spec("imagekiln-postcards", kind="CronWorkflow")["schedules"] == crons
 
 
 def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:

@@ -27,7 +27,7 @@ def postcards(**changes: object) -> Job:
 
 def scheduled_workflow(argo: Memory, date: str, phase: str = "Failed") -> str:
     """A workflow that Argo made of the job's schedule at a date; its name."""
-    create(postcards(), "30 1 * * *", argo=argo)
+    create(postcards(), ("30 1 * * *",), argo=argo)
     spec = argo.spec(CRON_WORKFLOW, kind="CronWorkflow")
     labels = cast("dict[str, dict[str, str]]", spec["workflowMetadata"])["labels"]
     name = f"{CRON_WORKFLOW}-{datetime.fromisoformat(date).timestamp():.0f}"

@@ -34,7 +34,7 @@ def logical_dates(argo: Memory, runs: Iterable[BackfilledRun]) -> list[str]:
 
 
 def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> None:
-    create(postcards(), "30 1 * * *", "Europe/Berlin", argo)
+    create(postcards(), ("30 1 * * *",), "Europe/Berlin", argo)
     statuses = backfill(postcards(), *WEEKEND, argo)
     assert logical_dates(argo, statuses) == [
         "2025-11-01T00:30:00+00:00",
@@ -44,7 +44,7 @@ def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> No
 
 def test_each_firing_rewrites_its_own_prompts(argo: Memory) -> None:
     job = postcards(rewrite={"model": {"id": "kiln/writer"}})
-    create(job, "30 1 * * *", argo=argo)
+    create(job, ("30 1 * * *",), argo=argo)
     (template,) = (name for kind, _, name in argo.objects if kind == "WorkflowTemplate")
     spec = argo.spec(CRON_WORKFLOW, kind="CronWorkflow")
     workflow = cast("dict[str, dict[str, str]]", spec["workflowSpec"])
@@ -67,7 +67,7 @@ def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:
 def test_backfill_starts_nothing_before_its_time(argo: Memory) -> None:
     today = datetime.now(UTC).date()
     in_three_days = today + timedelta(days=3)
-    create(postcards(), "0 0 * * *", "UTC", argo)
+    create(postcards(), ("0 0 * * *",), "UTC", argo)
     statuses = backfill(postcards(), today, in_three_days, argo)
     assert logical_dates(argo, statuses) == [f"{today}T00:00:00+00:00"]
     with pytest.raises(BadInput, match="has no past run time"):
@@ -75,7 +75,7 @@ def test_backfill_starts_nothing_before_its_time(argo: Memory) -> None:
 
 
 def test_backfill_of_more_than_a_cluster_takes_at_once_is_rejected(argo: Memory) -> None:
-    create(postcards(), "* * * * *", "UTC", argo)
+    create(postcards(), ("* * * * *",), "UTC", argo)
     with pytest.raises(BadInput, match="Choose fewer days"):
         backfill(postcards(), date(2025, 1, 1), date(2025, 1, 2), argo)
     assert argo.workflows() == []
@@ -93,21 +93,21 @@ def test_backfill_makes_no_night_again_that_the_schedule_made_at_another_time(
 ) -> None:
     days = (NIGHT - timedelta(days=1), NIGHT)
     notes: list[str] = []
-    create(postcards(), "30 1 * * *", "UTC", argo)
-    create(postcards(), "30 1 * * *", "UTC", argo)
+    create(postcards(), ("30 1 * * *",), "UTC", argo)
+    create(postcards(), ("30 1 * * *",), "UTC", argo)
     made = backfill(postcards(), *days, argo)
-    create(postcards(), "0 3 * * *", zone, argo, report=notes.append)
+    create(postcards(), ("0 3 * * *",), zone, argo, report=notes.append)
     assert notes[-1] == f"{CRON_WORKFLOW}: its times were 30 1 * * * UTC. They name its runs."
     for _ in range(2):  # the same times once more change nothing
         with pytest.raises(BadInput, match=r"has these times only since 20\d\d-"):
             backfill(postcards(), *days, argo)
-        create(postcards(), "0 3 * * *", zone, argo)
+        create(postcards(), ("0 3 * * *",), zone, argo)
     assert argo.workflows() == [run.status.name for run in made]
 
 
 def test_backfill_makes_new_rows_of_one_table_in_one_run(argo: Memory) -> None:
     job = postcards(skip_existing=True)
-    create(job, "30 1 * * *", argo=argo)
+    create(job, ("30 1 * * *",), argo=argo)
     with pytest.raises(BadInput, match="2 runs at once would all make it"):
         backfill(job, *WEEKEND, argo)
     assert argo.workflows() == []
@@ -120,7 +120,7 @@ def test_backfill_of_what_is_new_in_one_table_is_a_run_of_its_schedule(
     argo: Memory, retry: bool
 ) -> None:
     job = postcards(skip_existing=True)
-    create(job, "30 1 * * *", argo=argo)
+    create(job, ("30 1 * * *",), argo=argo)
     cron_workflow = argo.objects["CronWorkflow", NAMESPACE, CRON_WORKFLOW]
     cast("Json", cron_workflow["metadata"])["uid"] = "7"
     (run,) = backfill(job, NIGHT, NIGHT, argo, retry=retry)
@@ -137,7 +137,7 @@ def test_backfill_of_what_is_new_in_one_table_does_not_begin_beside_another_nigh
 ) -> None:
     night = scheduled_workflow(argo, "2025-11-27T01:30:00Z", "Running")
     job = postcards(skip_existing=True)
-    create(job, "30 1 * * *", argo=argo)
+    create(job, ("30 1 * * *",), argo=argo)
     with pytest.raises(BadInput, match=f"{night}: is still running"):
         backfill(job, NIGHT, NIGHT, argo)
     assert argo.workflows() == [night]
@@ -177,7 +177,7 @@ def test_backfill_retries_a_night_once_its_workflow_has_ended(argo: Memory) -> N
 
 def test_schedule_whose_fire_times_would_all_be_one_run_is_rejected(argo: Memory) -> None:
     with pytest.raises(BadInput, match="run_id is 'mine'"):
-        create(postcards(run_id="mine"), "30 1 * * *", argo=argo)
+        create(postcards(run_id="mine"), ("30 1 * * *",), argo=argo)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_schedule_whose_fire_times_would_all_be_one_run_is_rejected(argo: Memory
 def test_workflows_that_look_for_new_rows_of_one_table_do_not_overlap(
     argo: Memory, changes: dict[str, object], policy: str
 ) -> None:
-    name = create(postcards(**changes), "30 1 * * *", argo=argo)
+    name = create(postcards(**changes), ("30 1 * * *",), argo=argo)
     assert argo.spec(name, kind="CronWorkflow")["concurrencyPolicy"] == policy
 
 
 def test_schedule_is_paused_and_resumed(argo: Memory) -> None:
-    name = create(postcards(), "30 1 * * *", argo=argo)
+    name = create(postcards(), ("30 1 * * *",), argo=argo)
     pause(name, NAMESPACE, argo)
     assert argo.spec(name, kind="CronWorkflow")["suspend"] is True
     resume(name, NAMESPACE, argo)
@@ -204,20 +204,20 @@ def test_schedule_is_paused_and_resumed(argo: Memory) -> None:
 
 
 def test_paused_schedule_stays_paused_when_it_is_changed(argo: Memory) -> None:
-    name = create(postcards(), "30 1 * * *", argo=argo)
+    name = create(postcards(), ("30 1 * * *",), argo=argo)
     pause(name, NAMESPACE, argo)
-    create(postcards(), "0 3 * * *", argo=argo)
+    create(postcards(), ("0 3 * * *",), argo=argo)
     spec = argo.spec(name, kind="CronWorkflow")
     assert (spec["suspend"], spec["schedules"]) == (True, ["0 3 * * *"])
 
 
 def test_time_zone_is_written_as_argo_reads_it(argo: Memory) -> None:
-    name = create(postcards(), "30 1 * * *", " Europe/Berlin ", argo=argo)
+    name = create(postcards(), ("30 1 * * *",), " Europe/Berlin ", argo=argo)
     assert argo.spec(name, kind="CronWorkflow")["timezone"] == "Europe/Berlin"
 
 
 def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
-    name = create(postcards(), "30 1 * * *", "Europe/Berlin", argo)
+    name = create(postcards(), ("30 1 * * *",), "Europe/Berlin", argo)
     (status,) = list_schedules(NAMESPACE, argo)
     assert re.search(r"; never started; next start \S+T0[01]:30:00Z$", schedule_line(status))
     pause(name, NAMESPACE, argo)
@@ -233,7 +233,7 @@ def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
 
 
 def test_a_schedule_says_when_it_last_started_a_workflow(argo: Memory) -> None:
-    name = create(postcards(), "30 1 * * *", argo=argo)
+    name = create(postcards(), ("30 1 * * *",), argo=argo)
     cron_workflow = argo.objects["CronWorkflow", NAMESPACE, name]
     active = [{"kind": "Workflow", "name": f"{name}-1"}]
     cron_workflow["status"] = {"lastScheduledTime": "2025-11-26T01:30:00Z", "active": active}
