@@ -175,7 +175,9 @@ def _format_columns(result: "PlanResult | Estimate") -> str:
         names = ", ".join(map(cut_name, result.unused_columns[:MAX_UNUSED_COLUMNS]))
         omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
         more = f" and {omitted} more" if omitted > 0 else ""
-        lines.append(f"Not used: {names}{more} (`columns` and `carry` take them).")
+        lines.append(
+            f"Not used: {names}{more}. Map a column in `columns`, or keep it with `carry`."
+        )
     return "".join(f"\n{sanitize_line(line)}" for line in lines)
 
 

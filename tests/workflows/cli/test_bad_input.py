@@ -265,7 +265,7 @@ def test_columns_are_named_that_are_guessed_and_that_are_not_used(command: str) 
     assert done.exit_code == 0
     assert [line for line in done.stdout.splitlines() if "olumn" in line] == [
         "Prompts are read from column 'Caption'; columns.prompt sets another.",
-        "Not used: uid (`columns` and `carry` take them).",
+        "Not used: uid. Map a column in `columns`, or keep it with `carry`.",
     ]
     done = CliRunner().invoke(main, [command, name, "--format", "json"])
     found = json.loads(done.stdout)

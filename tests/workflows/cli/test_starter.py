@@ -51,8 +51,8 @@ def test_init_says_which_extra_the_prompts_need(
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
 def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Path) -> None:
-    values = ["u1", "a cat", "pets", "5"]
-    names = ["uid", "Caption", "category", "random"]
+    values = ["u1", "a cat", "pets", "5", "7", "30"]
+    names = ["uid", "Caption", "category", "random", "seed", "Steps"]  # settings are not carried
     prompts = _write_prompts(tmp_path / f"p{suffix}", dict(zip(names, values, strict=True)))
     file = tmp_path / "job.yaml"
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
