@@ -149,5 +149,5 @@ def _old_driver(image: str, versions: Mapping[str, str]) -> Finding:
     return wrong(
         f"CUDA 13 of the image needs driver {MIN_DRIVER_CUDA_13} or later; {nodes}.",
         "Update the driver, or exclude these nodes by a label in a profile of your own. PyTorch "
-        f"2.15 has no build for CUDA 12; some older drivers run another build ({DRIVER_TABLE}).",
+        f"2.15 has no build for CUDA 12 ({DRIVER_TABLE}).",
     )
