@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ from imagekiln.steps.runs.tables import (
     OUTCOME_SCHEMA,
 )
 from imagekiln.workflows.profiles.loader import load_profile
-from tests.pages import PAGES, ROOT, anchors, blocks, links, page_name, with_blocks
+from tests.package.finished_job import call
+from tests.pages import EXAMPLES, PAGES, ROOT, anchors, blocks, links, page_name, with_blocks
 
 PROJECT_URL = re.compile(r"https://github\.com/imagekiln/imagekiln/(?:blob|tree)/main/")
 
@@ -71,6 +73,13 @@ def is_dead(link: str, page: Path) -> bool:
     if not target.exists():
         return True
     return bool(anchor) and target.suffix == ".md" and anchor not in anchors(target)
+
+
+def test_first_job_of_the_quick_start_is_what_init_writes(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "prompts.csv", tmp_path)
+    assert call(tmp_path, "init", "prompts.csv").exit_code == 0
+    shown = next(blocks("yaml", ROOT / "docs" / "start.md"))
+    assert shown == (tmp_path / "job.yaml").read_text()
 
 
 def first_cells(page: str, heading: str) -> set[str]:
