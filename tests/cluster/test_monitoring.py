@@ -330,7 +330,7 @@ def _job_with_failures() -> Job:
 @contextmanager
 def _scheduled(job: Job, argo: ArgoApi) -> Iterator[str]:
     """The schedule of a job for every minute, deleted at the end with all that it has started."""
-    cron = create(job, EVERY_MINUTE, argo=argo)
+    cron = create(job, (EVERY_MINUTE,), argo=argo)
     try:
         yield cron
     finally:

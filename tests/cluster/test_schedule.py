@@ -18,13 +18,13 @@ DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 
 def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
-    cron = create(job, "* * * * *", argo=argo)
+    cron = create(job, ("* * * * *",), argo=argo)
     workflow = wait_for_firing(cron, argo)
     pause(cron, kube.NAMESPACE, argo)
     run = wait_for_success(workflow, argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.write_times(run)
-    create(job, "* * * * *", argo=argo)
+    create(job, ("* * * * *",), argo=argo)
     assert (
         kube.get_field(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True
     ), "registering resumed it"
@@ -55,7 +55,7 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
         run_id=None,
         output=f"{jobs.BUCKET}/nightly-{datetime.now(UTC):%H%M%S}",
     )
-    cron = create(job, "30 1 * * *", "Europe/Berlin", argo)
+    cron = create(job, ("30 1 * * *",), "Europe/Berlin", argo)
     pause(cron, kube.NAMESPACE, argo)
     names = [each.status.name for each in backfill(job, DAYS[0], DAYS[-1], argo)]
     runs = [wait_for_success(name, argo) for name in names]
@@ -74,7 +74,7 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     job = jobs.job(
         name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}"
     )
-    cron = create(job, "30 1 * * *", "Europe/Berlin", argo)
+    cron = create(job, ("30 1 * * *",), "Europe/Berlin", argo)
     pause(cron, kube.NAMESPACE, argo)
     (first,) = backfill(job, DAYS[0], DAYS[0], argo)
     run = wait_for_success(first.status.name, argo)
@@ -93,13 +93,13 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
 
 def test_a_resubmitted_night_is_of_its_schedule_and_outlives_it(server: ArgoServer) -> None:
     job = jobs.job(name=f"tonight-{datetime.now(UTC):%H%M%S}", run_id=None)
-    cron = create(job, "* * * * *", argo=server)
+    cron = create(job, ("* * * * *",), argo=server)
     workflow = wait_for_firing(cron, server)
     pause(cron, kube.NAMESPACE, server)
     server.stop(kube.NAMESPACE, workflow)
     assert wait_for_end(workflow, server).phase == "Failed"
     fired_at = state_of(cron, server)["lastScheduledTime"]
-    create(job, "* * * * *", argo=server)
+    create(job, ("* * * * *",), argo=server)
     assert state_of(cron, server)["lastScheduledTime"] == fired_at
 
     again = resubmit(workflow, kube.NAMESPACE, server).name
