@@ -82,21 +82,6 @@ def _twice(forward: Forward) -> Answer:
     return forward()
 
 
-def _garble(body: bytes) -> bytes:
-    middle = len(body) // 2
-    flipped = bytes(byte ^ 0x55 for byte in body[middle : middle + 64])
-    return body[:middle] + flipped + body[middle + 64 :]
-
-
-def _garbage(answer: Answer) -> Answer:
-    return answer.with_body(_garble(answer.body))
-
-
-def _garbled(forward: Forward) -> Answer:
-    """The body changes on its way to the server."""
-    return forward(_garble)
-
-
 def _half(answer: Answer) -> Answer:
     return answer.with_body(answer.body[: len(answer.body) // 2])
 
@@ -105,13 +90,9 @@ def _cut(answer: Answer) -> Answer:
     return replace(_half(answer), announced=len(answer.body))
 
 
-def _overlong(answer: Answer) -> Answer:
-    return replace(answer, announced=len(answer.body) // 2)
-
-
 # A page of some gateway, without anything of the store's own answer.
 SIGN_IN_PAGE = Answer(200, (("Content-Type", "text/html"),), b"<html>please sign in</html>")
-# Those that a client is told of, or that concern writes.
+# Faults of a store that is trusted: it fails, is slow, or its connection breaks.
 SERVER_FAULTS: dict[str, Fault] = {
     "error": lost(_error(500, "InternalError")),
     "error after acting": spoiled(lambda _: _error(500, "InternalError")),
@@ -124,13 +105,10 @@ SERVER_FAULTS: dict[str, Fault] = {
     "aborted": lost(_error(409, "OperationAborted")),
     "bad digest": lost(_error(400, "BadDigest")),
     "skewed clock": lost(_error(403, "RequestTimeTooSkewed")),
-    "gateway": lost(SIGN_IN_PAGE),
     "unanswered": lost(),
     "reset": _reset,
     "twice": _twice,
     "cut": spoiled(_cut),
-    "overlong": spoiled(_overlong),
-    "garbled": _garbled,
     "slow": spoiled(lambda answer: replace(answer, pause_seconds=0.01)),
 }
 

@@ -84,13 +84,26 @@ class GalleryImages:
             return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), THUMBNAIL_TYPE)
 
     def _read_content(self, position: Position, image_id: str) -> tuple[bytes, str]:
-        """The stored file of an image that is ok, and the URI of its object."""
+        """The stored file of an image that is ok, and the URI of its object.
+
+        Images move if others of their part are forgotten: then the manifest is read again.
+        """
         store = self._runs.runs[position.run].run.store
+        location = self._find_location(position, image_id)
+        try:
+            content = read_image_bytes(store, location)
+        except BadInput:
+            self._locations.drop((position.run, position.shard))
+            location = self._find_location(position, image_id)
+            content = read_image_bytes(store, location)
+        return content, store.uri_of(str(location["part"]))
+
+    def _find_location(self, position: Position, image_id: str) -> dict[str, object]:
         manifest = self._locations((position.run, position.shard))
         row = _take_row(manifest, position, image_id)
         if row["status"] != "ok":
             raise BadInput(f"{image_id}: has no file, since its status is {row['status']}.")
-        return read_image_bytes(store, row), store.uri_of(str(row["part"]))
+        return row
 
     def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
         run_number, number = shard

@@ -85,7 +85,7 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
         # What changes a run begins with a turn.
-        if count_entries(run.store, turn_key) != turns:
+        if count_entries(run.store, turn_key) != turns or not open_run(uri).is_finished:
             raise TryAgain(
                 f"{run.store.uri}: another process changed it while it was read. Run the command "
                 "again once it has ended."

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.models.weights import BeforePiece, iter_pieces, map_files, proceed
 from imagekiln.steps.storage.failures import translate_errors
 
@@ -43,6 +43,22 @@ def require_undamaged(
     Only links into the cache are looked at. `before_piece` may raise, which cancels it.
     """
     links = [path for path in paths if path.is_symlink()]
+    try:
+        damaged = _remove_damaged(name, links, before_piece)
+    except Missing as error:
+        raise TryAgain(
+            f"{name}: another process removed a file of it from this machine's cache. Run again, "
+            "which downloads it again."
+        ) from error
+    if damaged:
+        raise TryAgain(
+            f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
+            "Run again, which downloads it again."
+        )
+
+
+def _remove_damaged(name: str, links: Sequence[Path], before_piece: BeforePiece) -> Sequence[Path]:
+    """Remove the links whose files are lost or damaged, with these files; return the links."""
     with translate_errors(name):
         damaged = [link for link in links if not link.exists()]
         there = [link for link in links if link not in damaged]
@@ -51,11 +67,7 @@ def require_undamaged(
         for link in damaged:
             link.resolve().unlink(missing_ok=True)
             link.unlink(missing_ok=True)
-    if damaged:
-        raise TryAgain(
-            f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
-            "Run again, which downloads it again."
-        )
+    return damaged
 
 
 @contextmanager
@@ -75,11 +87,15 @@ def loading_from_cache(name: str, place: Path) -> Iterator[None]:
 def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
     """Whether a file has the content that its name says, if its name is a hash."""
     content = link.resolve()
-    digest = hashlib.sha256()
-    if SHA1_NAME.fullmatch(content.name):  # as git hashes it
-        digest = hashlib.sha1(b"blob %d\0" % content.stat().st_size, usedforsecurity=False)
-    elif not SHA256_NAME.fullmatch(content.name):
+    if SHA256_NAME.fullmatch(content.name):
+        digests = [hashlib.sha256()]
+    elif SHA1_NAME.fullmatch(content.name):
+        header = b"blob %d\0" % content.stat().st_size
+        # As git hashes it, or as mirrors do that do not know git.
+        digests = [hashlib.sha1(start, usedforsecurity=False) for start in (header, b"")]
+    else:
         return True
     for piece in iter_pieces(content, before_piece):
-        digest.update(piece)
-    return digest.hexdigest() == content.name
+        for digest in digests:
+            digest.update(piece)
+    return content.name in [digest.hexdigest() for digest in digests]

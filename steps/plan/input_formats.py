@@ -176,5 +176,19 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
 
 def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
+        for column in batch.columns:
+            _validate(column)
         for first in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(first, BATCH_ROWS)
+
+
+def _validate(column: pa.Array) -> None:
+    """Raise ArrowInvalid if offsets lead outside the file's data, which would be read as text.
+
+    Text that is not UTF-8 costs only its rows, later.
+    """
+    if pa.types.is_string(column.type):
+        column = column.view(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.view(pa.large_binary())
+    column.validate(full=True)

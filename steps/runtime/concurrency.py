@@ -74,6 +74,11 @@ class SingleFlightCache(Generic[K, V]):
                 result.set_result(value)
         return result.result()
 
+    def drop(self, key: K) -> None:
+        """Have the next call with this key run the function again."""
+        with self._lock:
+            self._results.pop(key, None)
+
     def _forget(self, key: K, result: Future[V]) -> None:
         with self._lock:
             if self._results.get(key) is result:

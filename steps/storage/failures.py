@@ -242,6 +242,8 @@ def is_object_absent(error: FileNotFoundError) -> bool:
 def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
     if error_code(error) == NO_BUCKET_CODE:
         return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
+    if error_code(error) == "NoSuchUpload":
+        return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
     if failure := _find_failed_request(error):
         return _explain_library_error(where, failure)
     return Missing(f"{where}: no such file. Check the name.")

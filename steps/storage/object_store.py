@@ -187,6 +187,10 @@ class ObjectStore:
                 head = self._files.call_s3("head_object", Bucket=bucket, Key=name, **timeout)
             except FileNotFoundError:
                 return {"IfNoneMatch": "*"}
+            except OSError as error:
+                if error_code(error).isdigit():  # only a GET says why it is refused
+                    self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
+                raise
         return {"IfMatch": head["ETag"]}
 
     def _try_replace(self, key: str, data: bytes, condition: Mapping[str, str]) -> bool:

@@ -1,5 +1,6 @@
 """The group of all commands: how they are listed, and how a failure becomes an exit code."""
 
+import errno
 import os
 import sys
 from typing import Any
@@ -134,6 +135,14 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            print_failure(
+                "standard output: the disk is full. Make room and run the command again.",
+                TryAgain.exit_code,
+            )
+            ctx.exit(TryAgain.exit_code)
 
 
 @cloup.group(

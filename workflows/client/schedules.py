@@ -54,9 +54,8 @@ def create(
 ) -> str:
     """Run the job on a schedule of lines such as `30 1 * * *`; give the schedule's name.
 
-    A second call changes the schedule, which stays suspended where it is. `report` is called with
-    days on which clocks change at the schedule's time, and with the times that it had, if they
-    change.
+    A second call changes the schedule, which stays paused if it is. `report` is called with the
+    times that it had, if they change.
     """
     argo = argo or connect()
     timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
@@ -176,7 +175,8 @@ def delete(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Delete a schedule. The workflows that it started go on. Raises Missing."""
     argo = argo or connect()
     argo.get("CronWorkflow", namespace, name)  # deleting what is not there succeeds in silence
-    argo.delete("CronWorkflow", namespace, name)
+    with suppress(Missing):  # an answer was lost, and the request sent again
+        argo.delete("CronWorkflow", namespace, name)
 
 
 def pause(name: str, namespace: str, argo: ArgoApi | None = None) -> None:

@@ -4,9 +4,10 @@ The pods of an exit handler may find no node, as those before them. A workflow t
 would then run until its deadline.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.status import has_ended, has_succeeded
@@ -34,8 +35,17 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     left = [member for member in running if not is_stopping(member)]
     end = argo.stop if left else argo.terminate
     for member in left or running:
-        end(namespace, object_name(member))
+        _end(end, namespace, object_name(member), argo)
     return "stopping" if left else "terminated"
+
+
+def _end(end: Callable[[str, str], object], namespace: str, name: str, argo: ArgoApi) -> None:
+    """Stop or terminate a workflow, unless it has ended meanwhile, which Argo's server refuses."""
+    try:
+        end(namespace, name)
+    except KilnError:
+        if not has_ended(argo.get("Workflow", namespace, name)):
+            raise
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
