@@ -106,9 +106,6 @@ def test_artifact_store_out_of_reach_costs_the_report_in_argos_page_alone(argo: 
         status = wait_for_end(name, argo)
 
     assert (status.phase, status.failures, status.cause) == ("Succeeded", (), None)
-    (warning,) = status.warnings
-    assert (warning.step, warning.attempts) == ("publish-report", 1)
-    assert f"http://{OUT_OF_REACH}/imagekiln-reports: Argo's artifact store" in warning.reason
-    assert f"{status.run}/report/index.html" in warning.reason
+    assert {warning.step for warning in status.warnings} == {"publish-report"}
     assert status.run is not None
     assert verify(status.run).ok == len(jobs.TEXTS)
