@@ -4,6 +4,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,8 +156,9 @@ def test_marks_set_after_all_shards_are_on_the_sheet_too() -> None:
     assert [each.image_id for each in samples.samples_by_gate["near"]] == [_name(0, 1)]
 
 
-def _sample(size: int, width: int = 16, height: int = 16, byte_offset: int = 0) -> Sample:
-    return Sample("0" * 32, None, 0, "part", byte_offset, size, "a", 1, width, height)
+def _sample(content: bytes, width: int = 16, height: int = 16, byte_offset: int = 0) -> Sample:
+    sample = Sample("0" * 32, None, 0, "part", byte_offset, len(content), "a", 1, width, height)
+    return replace(sample, sha256=hashlib.sha256(content).hexdigest())
 
 
 @pytest.mark.parametrize(("side", "expected_side"), [(16, 16), (600, THUMBNAIL_SIDE)])
@@ -167,7 +169,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
-    sample = _sample(len(image.content), side, side, byte_offset=6)
+    sample = _sample(image.content, side, side, byte_offset=6)
     content = read_sample(store, sample)
     assert content == image.content
     with Image.open(io.BytesIO(render_thumbnail(store, sample, content))) as small:
@@ -179,7 +181,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
 def test_a_wide_picture_keeps_its_shape(tmp_path: Path) -> None:
     content = encode_image(np.zeros((100, 1000, 3), dtype=np.uint8), Png())
     store = open_store(str(tmp_path))
-    thumbnail = render_thumbnail(store, _sample(len(content), 1000, 100), content)
+    thumbnail = render_thumbnail(store, _sample(content, 1000, 100), content)
     with Image.open(io.BytesIO(thumbnail)) as small:
         assert small.size == (THUMBNAIL_SIDE, round(THUMBNAIL_SIDE / 10))
 
@@ -188,16 +190,16 @@ def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
     content = encoded(1).content or b""
     store = Reading(tmp_path)
     store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    read_sample(store, _sample(len(content), byte_offset=1_000_000))
+    read_sample(store, _sample(content, byte_offset=1_000_000))
     assert store.bytes == len(content)
 
 
 def test_a_damaged_image_names_its_part(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     with pytest.raises(BadInput, match=r"part: is damaged \(.*\). Restore or delete it"):
-        render_thumbnail(store, _sample(15), b"no image at all")
+        render_thumbnail(store, _sample(b"no image at all"), b"no image at all")
 
 
 def test_a_part_that_vanished_is_missing(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="part: no such file"):
-        read_sample(open_store(str(tmp_path)), _sample(15))
+        read_sample(open_store(str(tmp_path)), _sample(b"no image at all"))
