@@ -161,8 +161,14 @@ def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryI
         if error_code(error).isdigit():  # S3 does not say why it refuses a HEAD, only a GET
             files.cat_file(path, start=0, end=1)
         raise
-    with opened as file:
-        yield file
+    try:
+        with opened as file:
+            yield file
+    except IndexError as error:
+        # s3fs looks into the arguments of a failure, and a time-out has none.
+        if isinstance(error.__context__, TimeoutError):
+            raise error.__context__ from None
+        raise
 
 
 def modification_time(entry: dict[str, Any]) -> float | None:

@@ -18,7 +18,7 @@ from imagekiln.steps.storage import filesystem, object_store, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, ObjectStore
 from imagekiln.steps.storage.store import ObjectInfo, Store
-from tests.s3 import READER, WRITER, S3Server, forget_connections, log_in
+from tests.s3 import READER, WRITER, S3Server, forget_connections, hurry, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
 
 MIB = 2**20
@@ -390,6 +390,20 @@ def test_answer_cut_off_in_its_middle_is_read_again(stub: StubS3) -> None:
     stub.objects["/bucket/run/a"] = b"x" * 10_000
     stub.faults.append("cut")
     assert open_store("s3://bucket/run").read("a") == b"x" * 10_000
+
+
+def test_time_out_while_an_open_object_is_read_means_try_again(
+    stub: StubS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    stub.objects["/bucket/run/a"] = b"x" * 10_000
+
+    def read() -> None:
+        with open_store("s3://bucket/run").open("a") as file:
+            stub.faults.extend([(400, "RequestTimeout")] * 100)
+            file.read(10)
+
+    assert type(failure(read)) is TryAgain
 
 
 def test_expired_credentials_are_told_alike_by_all_operations(stub: StubS3) -> None:
