@@ -1,7 +1,6 @@
 """The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
@@ -107,18 +106,14 @@ def _generate_here(
     """Make these shards in this process, with one loaded model."""
     progress.show_event(LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
-    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+    from imagekiln.steps.generate.step import generate_shards
 
     with (
         serve_metrics(progress, plan) as served_progress,
         meter_attempt(store, plan, served_progress, stop, shards=shards) as meter,
     ):
-        progress = meter.progress
-        progress.start(sum(plan.shards[number].images for number in shards))
-        denoiser = LazyDenoiser(store, plan, note_device=meter.note_device)
-        with closing(denoiser) as open_denoiser:
-            for number in shards:
-                generate_shard(store, plan, number, open_denoiser, progress, stop)
+        meter.progress.start(sum(plan.shards[number].images for number in shards))
+        generate_shards(store, plan, shards, meter, stop)
 
 
 def _generate_in_workers(

@@ -1,6 +1,7 @@
 """The generate step: the missing parts of one shard are drawn, encoded and committed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +28,7 @@ from imagekiln.steps.generate.late_shards import (
     parts_to_help_with,
     shard_shapes,
 )
+from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
 from imagekiln.steps.job.user_checks import import_scores
@@ -129,6 +131,15 @@ def generate_shard(
         left = [part for part in missing if not store.exists(part.key)]
         raise stopped_error(store, number, len(left))
     return stats
+
+
+def generate_shards(
+    store: Store, plan: Plan, shards: Iterable[int], meter: Meter, stop: Stop
+) -> None:
+    """Make these shards with one loaded model. Raises as `generate_shard` does."""
+    with closing(LazyDenoiser(store, plan, note_device=meter.note_device)) as open_denoiser:
+        for number in shards:
+            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
 
 
 def generate_and_help(

@@ -224,17 +224,13 @@ def _plan_round(
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+    from imagekiln.steps.generate.step import generate_shards
 
     store = retry_round.store
     plan = retry_round.plan
     progress.start(plan.counts.images)
-    with (
-        meter_attempt(store, plan, progress, stop) as meter,
-        closing(LazyDenoiser(store, plan, note_device=meter.note_device)) as open_denoiser,
-    ):
-        for number in range(len(plan.shards)):
-            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
+    with meter_attempt(store, plan, progress, stop) as meter:
+        generate_shards(store, plan, range(len(plan.shards)), meter, stop)
     progress.close()
 
 

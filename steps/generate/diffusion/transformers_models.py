@@ -1,7 +1,8 @@
 """Models of transformers that passes run, and how such are loaded: safetensors, no remote code."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,6 +44,17 @@ def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContext
     return explained_by(explain)
 
 
+@contextmanager
+def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str) -> Iterator[Path]:
+    """Fetch the planned files of a pass; yield their folder to a block that loads them."""
+    folder = fetch_planned_files(setting, settings, digest)
+    with (
+        loading_from_cache(settings.id, folder),
+        explained_loading(setting, settings.id, settings.kind),
+    ):
+        yield folder
+
+
 def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """The batch filled up to `size` with its last entry: another size gives other bytes."""
     return torch.cat([tensor, tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])])
@@ -73,15 +85,11 @@ class Upscaler:
 def load_upscaler(
     setting: str, settings: UpscalePass, digest: str, device: torch.device
 ) -> Upscaler:
-    """The upscaler of a pass.
+    """Load the upscaler of a pass.
 
-    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
+    Raises BadInput if its files do not load or are not those of the plan, Missing, TryAgain.
     """
-    folder = fetch_planned_files(setting, settings, digest)
-    with (
-        loading_from_cache(settings.id, folder),
-        explained_loading(setting, settings.id, settings.kind),
-    ):
+    with _loading_pass(setting, settings, digest) as folder:
         model_class: Untyped = transformers.AutoModelForImageToImage
         model = model_class.from_pretrained(folder, **MODEL_OPTIONS).to(device).eval()
         return Upscaler(model, device)
@@ -132,15 +140,11 @@ def clean_caption(text: str) -> str:
 def load_captioner(
     setting: str, settings: CaptionPass, digest: str, device: torch.device
 ) -> Captioner:
-    """The captioner of a pass.
+    """Load the captioner of a pass.
 
-    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
+    Raises BadInput if its files do not load or are not those of the plan, Missing, TryAgain.
     """
-    folder = fetch_planned_files(setting, settings, digest)
-    with (
-        loading_from_cache(settings.id, folder),
-        explained_loading(setting, settings.id, settings.kind),
-    ):
+    with _loading_pass(setting, settings, digest) as folder:
         processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
         model_class: Untyped = transformers.AutoModelForImageTextToText
