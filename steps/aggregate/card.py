@@ -14,6 +14,7 @@ from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding, file_suffix
 from imagekiln.steps.runs.added_columns import added_fields
+from imagekiln.steps.runs.features import sample_features
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     EMPTY_DATASET_KEY,
@@ -23,7 +24,6 @@ from imagekiln.steps.runs.keys import (
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.shard import read_row_schema
-from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store

@@ -23,12 +23,11 @@ from imagekiln.steps.aggregate.card import (
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.runs.added_columns import added_fields
+from imagekiln.steps.runs.features import part_features, sample_features
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.registry import RunEntry, iter_successful, read_entries, register_run
 from imagekiln.steps.runs.shard import read_row_schema
-from imagekiln.steps.runs.tables import IMAGE_FIELD, OUTCOME_SCHEMA
-from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -36,9 +35,6 @@ from imagekiln.steps.storage.store import Store
 MARK = "<!-- Written by Imagekiln, anew after each run. -->"
 MAX_LISTED_RUNS = 100
 READERS = 16
-# The names that Hugging Face datasets has for Arrow's.
-FLOAT_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-Feature = dict[str, object]
 
 log = logging.getLogger(__name__)
 
@@ -254,53 +250,3 @@ def _declared_features(
 def _files(configuration: Configuration) -> list[str]:
     """The files of all runs of a configuration, oldest first."""
     return [pattern for run in reversed(configuration.runs) for pattern in run.files]
-
-
-class _UnknownTypeError(Exception):
-    """A type for which the library has no name."""
-
-
-def part_features(rows: pa.Schema) -> list[Feature] | None:
-    """The features of parts with these image rows; None where a type has no name there.
-
-    Only declared where runs differ in their columns: then the reader fills those that a file lacks
-    with nulls.
-    """
-    image: Feature = {"name": IMAGE_FIELD.name, "dtype": "image"}
-    try:
-        return [image, *(_named_feature(field) for field in (*rows, *OUTCOME_SCHEMA))]
-    except _UnknownTypeError:
-        return None
-
-
-def _named_feature(field: pa.Field) -> Feature:
-    return {"name": field.name, **_feature_of(field.type)}
-
-
-def _feature_of(kind: pa.DataType) -> Feature:
-    if pa.types.is_dictionary(kind):
-        return _feature_of(kind.value_type)
-    if pa.types.is_struct(kind):
-        return {"struct": [_named_feature(field) for field in kind]}
-    if pa.types.is_list(kind):
-        item = _feature_of(kind.value_type)
-        return {"list": item.get("dtype", item.get("struct", item))}
-    return {"dtype": _dtype_name(kind)}
-
-
-def _dtype_name(kind: pa.DataType) -> str:
-    if pa.types.is_floating(kind):
-        return FLOAT_NAMES[str(kind)]
-    if pa.types.is_date32(kind):
-        return "date32"
-    has_same_name = (
-        pa.types.is_boolean(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-    )
-    if not has_same_name:
-        raise _UnknownTypeError(str(kind))
-    return str(kind)

@@ -5,7 +5,7 @@ import yaml
 
 from imagekiln.steps.aggregate.card import card_template, describe_configuration, size_category
 from imagekiln.steps.export.plan import ExportPlan
-from imagekiln.steps.runs.webdataset_features import column_features
+from imagekiln.steps.runs.features import column_features
 from imagekiln.steps.runtime.figures import format_bytes
 
 DATA_PATTERNS = {"parquet": "data/**/*.parquet", "webdataset": "data/**/*.tar"}

@@ -16,9 +16,9 @@ from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.passes import PassFacts
+from imagekiln.steps.runs.features import sample_features
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
-from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.storage import open_store
 from tests.runs import finished
 from tests.texts import HOSTILE
