@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.errors import KilnError, Missing
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.pod.outputs import write_parameters
@@ -81,7 +81,7 @@ def write_figures(
 
 def _find_summary(run: str) -> Summary | None:
     """The summary of a run, or of the run of a round; None if there is none."""
-    with suppress(Missing, BadInput):
+    with suppress(Missing):
         root, *_ = resolve_run(run)
         return load_summary(open_store(root))
     return None

@@ -106,6 +106,13 @@ def test_counters_grow_by_what_was_spent_since_the_last_aggregation(tmp_path: Pa
     assert _spent(_aggregate(run)) == pytest.approx(60, abs=0.01)
 
 
+def test_nothing_is_counted_twice_if_the_summary_before_could_not_be_read(tmp_path: Path) -> None:
+    run = _generated(tmp_path)
+    assert _spent(_aggregate(run)) > 0
+    run.replace(SUMMARY_KEY, b"{")
+    assert "drawing" not in _aggregate(run)
+
+
 def test_images_of_a_run_that_was_not_aggregated_are_missing() -> None:
     for unset in ("{}", UNSET.figures, "", "[1]", '{"ok": "x"}'):
         values = _values(replace(ENDED, figures=unset))
