@@ -11,7 +11,6 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from select import select
-from typing import Protocol
 
 from tests.servers import running
 
@@ -29,23 +28,13 @@ class Answer:
     announced: int | None = None  # the length in the header, where it is not that of the body
     pause_seconds: float = 0.0  # after each of the pieces in which the body comes
 
-    def with_body(self, body: bytes) -> "Answer":
-        """The same headers over another body, whose length the client is told."""
-        return replace(self, body=body)
-
     def header(self, name: str, default: str) -> str:
         """The value of a header."""
         values = {other.lower(): value for other, value in self.headers}
         return values.get(name.lower(), default)
 
 
-class Forward(Protocol):
-    """Passes a request on to the server, with another body where it is to be changed."""
-
-    def __call__(self, change: Callable[[bytes], bytes] = bytes) -> Answer:
-        """What the server answers."""
-
-
+Forward = Callable[[], Answer]  # passes a request on to the server, and gives its answer
 # What becomes of a request that `Forward` passes on to the server; None where the connection ends.
 Fault = Callable[[Forward], Answer | None]
 
@@ -82,12 +71,9 @@ def _twice(forward: Forward) -> Answer:
     return forward()
 
 
-def _half(answer: Answer) -> Answer:
-    return answer.with_body(answer.body[: len(answer.body) // 2])
-
-
 def _cut(answer: Answer) -> Answer:
-    return replace(_half(answer), announced=len(answer.body))
+    half = answer.body[: len(answer.body) // 2]
+    return replace(answer, body=half, announced=len(answer.body))
 
 
 # A page of some gateway, without anything of the store's own answer.
@@ -210,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815  # names of the standard library
 
-    def forward(self, body: bytes, change: Callable[[bytes], bytes] = bytes) -> Answer:
+    def forward(self, body: bytes) -> Answer:
         """What the server answers to this request, which stays signed for the proxy's name.
 
         One whose client has given up, while a fault held it, never reaches the server.
@@ -225,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in self.headers.items():
                 if name.lower() != "expect":
                     connection.putheader(name, value)
-            connection.endheaders(change(body))
+            connection.endheaders(body)
             response = connection.getresponse()
             headers = tuple(response.getheaders())
             return Answer(response.status, headers, response.read())

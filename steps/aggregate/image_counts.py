@@ -6,6 +6,20 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Of a row, its settings or the model: another try ends with the same error.
+PERMANENT_ERRORS = (
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "NotImplementedError",
+    "OverflowError",
+    "TypeError",
+    "ValueError",
+    "ZeroDivisionError",
+)
+PERMANENT_PATTERN = rf"^(?:{'|'.join(PERMANENT_ERRORS)}): "
+
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
@@ -43,20 +57,6 @@ def count_images(manifest: pa.Table) -> ImageCounts:
 def _value_counts(column: pa.ChunkedArray) -> Counter[str]:
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
-
-
-PERMANENT_ERRORS = (
-    "AssertionError",
-    "AttributeError",
-    "IndexError",
-    "KeyError",
-    "NotImplementedError",
-    "OverflowError",
-    "TypeError",
-    "ValueError",
-    "ZeroDivisionError",
-)
-PERMANENT_PATTERN = rf"^(?:{'|'.join(PERMANENT_ERRORS)}): "
 
 
 def is_permanent(error: str) -> bool:

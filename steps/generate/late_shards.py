@@ -23,6 +23,9 @@ from imagekiln.steps.storage.store import Store
 MAX_EXAMINED_LAST = 256  # shards, which are begun in about the order of their numbers
 MAX_EXAMINED_OTHERS = 256  # of those before, some at random: one may have lost its pod often
 CHECK_THREADS = 8
+BEGUN = b"begun\n"
+FINISHED = b"finished\n"
+ShardState = Literal["pending", "begun", "finished"]
 
 
 def can_help(plan: Plan) -> bool:
@@ -87,12 +90,6 @@ def shard_shapes(store: Store, plan: Plan, shard: int) -> Set[BatchShape]:
 def batch_shapes(part: Part) -> Set[BatchShape]:
     """The shapes of a part's batches."""
     return {batch_shape(rows[0]) for rows in group_by_shape(image_rows(part.rows))}
-
-
-ShardState = Literal["pending", "begun", "finished"]
-
-BEGUN = b"begun\n"
-FINISHED = b"finished\n"
 
 
 def mark_begun(store: Store, shard: int) -> None:

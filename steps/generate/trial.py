@@ -31,10 +31,7 @@ PATIENCE = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasurement:
-    """The seconds that a batch took, and its peak memory;
-
-    None where the device does not report it.
-    """
+    """The seconds that a batch took, and its peak memory, if the device reports it."""
 
     batch_size: int
     seconds: float

@@ -190,7 +190,7 @@ def _add_time(
         )
     if time is None:
         return counted
-    cost = None if price is None else time.gpu_hours * price.per_hour
+    cost = _cost_of(time, price)
     return replace(
         counted,
         gpu_hours=time.gpu_hours,
@@ -203,6 +203,10 @@ def _add_time(
         device=time.device or counted.device,
         over_budget=terms.find_estimated_excess(time.gpu_hours, cost),
     )
+
+
+def _cost_of(time: RunTime, price: Price | None) -> float | None:
+    return None if price is None else time.gpu_hours * price.per_hour
 
 
 def expect_run_time(
@@ -237,7 +241,7 @@ def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str |
     if time is None or not terms.budget.is_limited:
         return None
     price = find_price_or_highest(terms.price_per_hour, time.device)
-    cost = None if price is None else time.gpu_hours * price.per_hour
+    cost = _cost_of(time, price)
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
     if excess is not None and time.is_firm:
         raise BadInput(
@@ -264,5 +268,5 @@ def record_expectation(store: Store, time: RunTime | None, terms: Terms) -> None
     if time is None:
         return
     price = find_price(terms.price_per_hour, time.device)
-    cost = None if price is None else time.gpu_hours * price.per_hour
+    cost = _cost_of(time, price)
     write_expectation(store, Expectation(time.gpu_hours, time.source, cost))

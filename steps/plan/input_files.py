@@ -20,10 +20,15 @@ from imagekiln.steps.plan.column_readers import (
     passthrough_schema,
     read_texts,
 )
-from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
+from imagekiln.steps.plan.input_formats import (
+    DELIMITERS,
+    UNREADABLE_ERRORS,
+    convert_sources,
+    describe_text,
+)
 from imagekiln.steps.plan.input_images import require_image_type
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
-from imagekiln.steps.plan.text_formats import text_array
+from imagekiln.steps.plan.text_formats import BATCH_ROWS, text_array
 from imagekiln.steps.runs.rewriting import RewrittenText
 from imagekiln.steps.storage.failures import (
     error_reason,
@@ -39,11 +44,9 @@ PARQUET_OPTIONS = {
     "pre_buffer": False,
     "buffer_size": 2**20,
 }
-BATCH_ROWS = 65_536
 BATCH_BYTES = 16 * 2**20
 # A file has an image that repeats once, and a batch as often as rows have it.
 IMAGE_BATCH_ROWS = 256
-UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)

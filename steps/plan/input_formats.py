@@ -38,7 +38,8 @@ REFUSED_MAGIC = {
 SAMPLE_BYTES = 4096
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "jsonl"}
-ARROW_ERRORS = (pa.ArrowException, OSError, ValueError)
+# Of pyarrow, which has no error of its own for some damage.
+UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
@@ -165,7 +166,7 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
                 reader = pa.ipc.open_file(file)
                 batches = map(reader.get_batch, range(reader.num_record_batches))
                 yield Rows(reader.schema, _slice_batches(batches))
-    except ARROW_ERRORS as error:
+    except UNREADABLE_ERRORS as error:
         if is_storage_error(error):
             raise
         raise BadInput(

@@ -33,10 +33,12 @@ def _require_entries(store: Store, entries: Sequence[RunEntry]) -> None:
     def is_finished_run(index: int) -> bool:
         return _is_finished_run(open_store(f"{store.uri}/{names[index]}"), names[index])
 
-    are_finished = map_ordered(is_finished_run, len(names), READERS)
-    for name in compress(names, are_finished):
-        if name in {entry.run_id for entry in read_entries(store.uri)}:
-            continue  # it has finished between the two looks
+    unknown = list(compress(names, map_ordered(is_finished_run, len(names), READERS)))
+    if unknown:  # or finished between the two looks
+        known = {entry.run_id for entry in read_entries(store.uri)}
+    for name in unknown:
+        if name in known:
+            continue
         uri = f"{store.uri}/{name}"
         raise BadInput(
             f"{uri}: is a finished run, and no entry in {REGISTRY_FOLDER}/ names it: that was "

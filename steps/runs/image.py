@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -18,15 +18,7 @@ MISSING_STATUS = "missing"  # in the manifest: a planned image that is in no par
 OUTSCORED_STATUS: Final = "outscored"  # another candidate of the prompt is better
 # An image that was taken down: it is neither stored nor made again.
 FORGOTTEN_STATUS: Final = "forgotten"
-STATUSES = (
-    "ok",
-    "blank",
-    "filtered",
-    "failed",
-    OUTSCORED_STATUS,
-    FORGOTTEN_STATUS,
-    MISSING_STATUS,
-)
+STATUSES = (*get_args(ImageStatus), MISSING_STATUS)
 
 
 @dataclass(frozen=True, slots=True)

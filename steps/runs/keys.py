@@ -36,7 +36,6 @@ SHA256_PATTERN = "^[0-9a-f]{64}$"
 # with its shard and its number, and of one image, with its shard.
 PART_IMAGES_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
 IMAGE_KEY_PATTERN = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
-# What the manifest names: an object with images, or the commit of a part, of the run or a round.
 # All objects of a run, which `gc` removes, and no others. A file whose writing was interrupted lies
 # beside its object.
 RUN_KEY_PATTERN = re.compile(

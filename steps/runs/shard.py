@@ -28,6 +28,8 @@ from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
+MAX_LISTED = 100_000
+PART_NAME_PATTERN = re.compile(r"(\d{5,})-(\d{4,})\.parquet")
 
 
 def require_shard(store: Store, plan: Plan, shard: int) -> None:
@@ -132,10 +134,6 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
         missing = list(pool.map(is_missing, parts))
     return list(compress(parts, missing))
-
-
-MAX_LISTED = 100_000
-PART_NAME_PATTERN = re.compile(r"(\d{5,})-(\d{4,})\.parquet")
 
 
 def count_committed_images(store: Store, plan: Plan) -> int:

@@ -15,6 +15,9 @@ from imagekiln.steps.storage.store import Store
 # Bounds of what is read: figures beyond them are damage, and would break sums and plots.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
+MAX_AMOUNT = 1e18
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
+T = TypeVar("T")
 
 
 def _is_zero(seconds: float | dict[str, float]) -> bool:
@@ -210,11 +213,6 @@ def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         peak_memory=max_peak_memory([earlier, attempt]),
         started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
     )
-
-
-MAX_AMOUNT = 1e18  # what exceeds it is damaged
-Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
-T = TypeVar("T")
 
 
 def read_or_none(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:

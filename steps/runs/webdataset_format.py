@@ -36,6 +36,7 @@ from imagekiln.steps.storage.store import Store
 
 INDEX_MEMBER = "__index__"
 END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
+NO_HEADER = bytes(tarfile.BLOCKSIZE)  # at the end of the archive
 MEMBER_MODE = 0o644
 
 
@@ -262,9 +263,6 @@ def _tar_member(name: str, content: bytes) -> bytes:
     header = info.tobuf(tarfile.USTAR_FORMAT)
     padding = bytes(-len(content) % tarfile.BLOCKSIZE)
     return header + content + padding
-
-
-NO_HEADER = bytes(tarfile.BLOCKSIZE)  # at the end of the archive
 
 
 @dataclass(frozen=True, slots=True)
