@@ -151,11 +151,10 @@ def cut(images: int) -> Sharding:
 
 def first_limits(sharding: Sharding, usage: Usage, gpus: int, workers: int) -> Iterator[str]:
     """The shares of limits that a run uses, the nearest first."""
-    images = sum(sharding.shard_images)
-    shards = len(sharding.shard_images)
-    parts = sum(-(-size // sharding.part_images) for size in sharding.shard_images)
-    objects = OBJECTS_PER_SHARD * shards + parts
-    disk = images / 10**6 * PLANNING_MIB_PER_MILLION_ROWS / 1024
+    sizes = sharding.shard_images
+    shards = len(sizes)
+    objects = OBJECTS_PER_SHARD * shards + sum(-(-size // sharding.part_images) for size in sizes)
+    disk = sum(sizes) / 10**6 * PLANNING_MIB_PER_MILLION_ROWS / 1024
     shares = {
         "disk of planning": disk / (PROFILE.steps.disk or math.inf),
         "days of a workflow": usage.seconds / HOUR / 24 / PROFILE.days,
