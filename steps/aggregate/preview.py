@@ -6,7 +6,7 @@ from imagekiln.steps.aggregate.acceptance import resolve_policy
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
-from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary, SummaryBuilder
+from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder, write_summary
 from imagekiln.steps.aggregate.verdict import (
     GateResult,
     RunVerdict,
@@ -15,7 +15,7 @@ from imagekiln.steps.aggregate.verdict import (
     require_finished,
 )
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY, SUMMARY_KEY
+from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.runs.stats import load_stats
@@ -52,12 +52,14 @@ def judge_first_shard(uri: str) -> Preview:
     builder.add(shard)
     plan = _plan_of_first_shard(run.plan)
     policy = resolve_policy(run)
-    summary = builder.build(plan, [stats] if stats else [], policy)
+    own_stats = [stats] if stats else []
+    summary = builder.build(plan, own_stats, policy)
 
     target = open_folder(run.store, PREVIEW_FOLDER)
-    preview = Preview(run.store.uri, target.uri_of(REPORT_KEY), run.plan.counts.images, summary)
+    page = target.uri_of(REPORT_KEY)
+    preview = Preview(run.store.uri, page, run.plan.counts.images, summary)
     verdict = judge_preview(preview, job)
-    target.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(summary, indent=1) + b"\n")
+    write_summary(target, summary)
     write_report(run.store, plan, summary, sheet, target=target, verdict=verdict)
     require_finished(verdict)
     return preview

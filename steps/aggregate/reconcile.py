@@ -304,9 +304,11 @@ def overlay(
     is_tie = in_later & (theirs.place == own.place)
     is_doubled = is_tie & (own.place > NOTHING_STORED)
     if is_doubled.any():
-        later_parts = later["part"].take(pa.array(later_rows))
-        is_named = pc.fill_null(pc.equal(later_parts, read_named_parts()), False)
-        names_best = is_named.to_numpy() & theirs.is_best
+        later_numbers = pa.array(later_rows)
+        later_parts = later["part"].take(later_numbers)
+        named = pc.equal(later_parts, read_named_parts())
+        is_named = pc.fill_null(named, False).to_numpy()
+        names_best = is_named & theirs.is_best
         taken |= is_doubled & _share(names_best, candidates)
     replaced = in_later & _replaced_rows(own, theirs, taken)
     if not replaced.any():
@@ -331,7 +333,10 @@ def _replaced_rows(
     returns &= theirs.place == HAS_WINNER
     comes = ~taken & theirs.has_lost & ~own.is_ok
     comes &= own.place == HAS_WINNER
-    fails_again = (own.place == NOTHING_STORED) & (theirs.place == NOTHING_STORED)
-    fails_again &= ~own.is_outscored & ~theirs.is_outscored
-    replaced: npt.NDArray[np.bool_] = (taken & ~returns) | comes | fails_again
+    fails_again = own.place == NOTHING_STORED
+    fails_again &= theirs.place == NOTHING_STORED
+    fails_again &= ~own.is_outscored
+    fails_again &= ~theirs.is_outscored
+    stays_taken = taken & ~returns
+    replaced: npt.NDArray[np.bool_] = stays_taken | comes | fails_again
     return replaced

@@ -25,11 +25,11 @@ from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.summary import (
-    SUMMARY_ADAPTER,
     AcceptancePolicy,
     Summary,
     SummaryBuilder,
     load_summary,
+    write_summary,
 )
 from imagekiln.steps.aggregate.verdict import judge_run, require_finished
 from imagekiln.steps.errors import BadInput, StorageRefused
@@ -38,7 +38,7 @@ from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
 from imagekiln.steps.runs.image_id_index import RunImageIds, write_image_index
-from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
+from imagekiln.steps.runs.keys import SUCCESS_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runs.run_rate import read_expectation, write_run_rate
@@ -176,8 +176,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     summary = builder.build(
         plan, stats, policy, len(reconciler.rounds), spent, read_expectation(store)
     )
-    content = SUMMARY_ADAPTER.dump_json(summary, indent=1)
-    store.replace(SUMMARY_KEY, content + b"\n")
+    write_summary(store, summary)
     write_card(store, plan, summary)
     write_report(store, plan, summary, sheet, sweep=sweep)
     return summary

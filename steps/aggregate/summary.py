@@ -207,6 +207,12 @@ def load_summary(store: Store) -> Summary:
         raise BadInput(f"{where}: cannot be read. Aggregate the run again.") from error
 
 
+def write_summary(store: Store, summary: Summary) -> None:
+    """Write the summary of a run, or of the part of one that has a folder of its own."""
+    content = SUMMARY_ADAPTER.dump_json(summary, indent=1)
+    store.replace(SUMMARY_KEY, content + b"\n")
+
+
 class SummaryBuilder:
     """Adds up a run shard by shard, in memory that does not grow with the run."""
 
