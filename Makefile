@@ -83,7 +83,7 @@ bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second
 bench-hidden: $(VENV)/dev build/linked ## Benchmark: what of encoding and writing is hidden behind the device
 	@$(BIN)/python -m tests.bench.hidden
 
-bench-gpu: $(VENV)/dev build/linked ## Benchmark: one of the calls A to D on a GPU, ten minutes each: CALL=A
+bench-gpu: $(VENV)/dev build/linked ## Benchmark: a call on a GPU: CALL=1 nine minutes, CALL=2 four, CALL=faults nine
 	@$(BIN)/python -m tests.bench.gpu $(if $(CALL),--call $(CALL)) --models build/models --json build/gpu.jsonl
 
 bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and memory

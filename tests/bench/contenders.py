@@ -6,13 +6,15 @@ imports. Rates are compared in the steady state, between the warm-up and the las
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.stats import ShardStats, load_stats
+from imagekiln.steps.storage import open_store
 from tests.bench.jobs import Check, Draw, DrawHook, run_job
 from tests.bench.measure import scratch_folder
 from tests.bench.processes import in_child
@@ -22,11 +24,12 @@ from tests.bench.work import (
     Untyped,
     Work,
     call_settings,
-    compile_pipeline,
+    compile_as_documented,
     embed_prompts,
     load_pipeline,
     make_job,
     prompts,
+    run_as_jobs_do,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -36,13 +39,15 @@ ROOT = Path(__file__).parents[2]
 class Performance:
     """Seconds for a number of images, their phases, and the device's peak memory in bytes.
 
-    `whole` is from before the model is loaded to the end, without imports.
+    `whole` is from before the model is loaded to the end, without imports. `stats` are those of a
+    job's only shard.
     """
 
     images: int
     whole: float
     phases: Phases
     peak_memory: int | None = None
+    stats: ShardStats | None = None
 
     @property
     def rate(self) -> float:
@@ -56,14 +61,22 @@ class Performance:
 
 
 def run_bare(work: Work, _folder: Path) -> Performance:
-    """Time the denoise-and-decode loop alone.
+    """Time the denoise-and-decode loop alone, compiled and decoded as a job is.
 
     Prompts are encoded while the clock stands still, and images stay on the device.
     """
+    return _run_loop(work, lambda pipe: run_as_jobs_do(pipe, work))
+
+
+def run_documented(work: Work, _folder: Path) -> Performance:
+    """Time the same loop, compiled as diffusers documents it."""
+    return _run_loop(work, compile_as_documented if work.compile else lambda _pipe: None)
+
+
+def _run_loop(work: Work, prepare: Callable[[Untyped], None]) -> Performance:
     started = time.perf_counter()
     pipe = load_pipeline(work)
-    if work.compile:
-        compile_pipeline(pipe)
+    prepare(pipe)
     loading = time.perf_counter() - started
 
     batches = list(_batches(pipe, work))
@@ -90,10 +103,10 @@ def run_imagekiln(work: Work, folder: Path) -> Performance:
     """The whole job: plan, generate and aggregate, everything written."""
     job = make_job(work, folder)
     timeline = Timeline()
-    _, summary = run_job(job, marking_hook(timeline))
+    uri, summary = run_job(job, marking_hook(timeline))
     if summary.ok != work.images:
         raise ValueError(f"only {summary.ok} of {work.images} images are ok")
-    return _performance(work, timeline)
+    return replace(_performance(work, timeline), stats=load_stats(open_store(uri), 0))
 
 
 def marking_hook(timeline: Timeline) -> DrawHook:
@@ -136,7 +149,13 @@ def run_ray(work: Work, folder: Path) -> Performance:
     return Performance(work.images, whole, phases)
 
 
-RUNNERS = {"bare": run_bare, "naive": run_naive, "imagekiln": run_imagekiln, "ray": run_ray}
+RUNNERS = {
+    "bare": run_bare,
+    "bare-documented": run_documented,
+    "naive": run_naive,
+    "imagekiln": run_imagekiln,
+    "ray": run_ray,
+}
 
 
 def _batches(pipe: Untyped, work: Work) -> Iterator[Inputs]:

@@ -118,14 +118,7 @@ def _rest(name: str) -> dict[str, Untyped]:
             "tokenizer_2": _tokenizer(T5_TOKENS),
             "scheduler": scheduler,
         }
-    noise = {
-        "beta_schedule": "scaled_linear",
-        "beta_start": 0.00085,
-        "beta_end": 0.012,
-        "steps_offset": 1,
-    }
-    scheduler = diffusers.EulerDiscreteScheduler(**noise, timestep_spacing="leading")
-    plain = {"tokenizer": _tokenizer(CLIP_TOKENS), "scheduler": scheduler}
+    plain = {"tokenizer": _tokenizer(CLIP_TOKENS), "scheduler": euler_scheduler()}
     if name == "sdxl":
         return plain | {"tokenizer_2": _tokenizer(CLIP_TOKENS)}
     return plain | {
@@ -133,6 +126,17 @@ def _rest(name: str) -> dict[str, Untyped]:
         "feature_extractor": None,
         "requires_safety_checker": False,
     }
+
+
+def euler_scheduler() -> Untyped:
+    """The scheduler of SD 1.5 and SDXL."""
+    return diffusers.EulerDiscreteScheduler(
+        beta_schedule="scaled_linear",
+        beta_start=0.00085,
+        beta_end=0.012,
+        steps_offset=1,
+        timestep_spacing="leading",
+    )
 
 
 def _tokenizer(tokens: int) -> Untyped:

@@ -12,6 +12,11 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 
+from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledNetworks
+from imagekiln.steps.generate.diffusion.kernels import kernel_choices, restrict_cudnn
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
+from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8
+from imagekiln.steps.generate.diffusion.vae import VaeDecoder
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.models.families import EmbeddingIndices, family_of
@@ -128,7 +133,21 @@ def load_pipeline(work: Work) -> Untyped:
     return pipe
 
 
-def compile_pipeline(pipe: Untyped) -> None:
+def run_as_jobs_do(pipe: Untyped, work: Work) -> None:
+    """Compile and decode with a pipeline as a job of this work does, so that loops run its kernels.
+
+    The first batch compiles.
+    """
+    restrict_cudnn()
+    if work.fp8:
+        quantize_to_fp8(denoiser_network(pipe))
+    torch._dynamo.config.recompile_limit = MAX_GRAPHS
+    mode = family_of(type(pipe).__name__).compile_mode if work.compile else "none"
+    CompiledNetworks(pipe, mode, [], kernel_choices())
+    VaeDecoder(pipe, "auto", lambda _width, _height: work.batch)
+
+
+def compile_as_documented(pipe: Untyped) -> None:
     """Compile a pipeline as diffusers documents it: transformers by block, UNets whole."""
     if hasattr(pipe, "unet"):
         pipe.unet.to(memory_format=torch.channels_last).compile()

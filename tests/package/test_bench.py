@@ -1,6 +1,8 @@
 """Benchmarks stand for what they say, and run."""
 
 import json
+import tarfile
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 
 from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from tests.bench.gpu.__main__ import SECTIONS, main, make_work
+from tests.bench.gpu.archive import main as archive_command
 from tests.bench.gpu.calls import CALLS
 from tests.bench.gpu.memory_limit import draw, draw_limited
 from tests.bench.gpu.report import Report
@@ -18,7 +21,7 @@ from tests.bench.timeline import BatchEnd, find_phases
 from tests.bench.work import Work
 
 TINY = ("--model", "tiny-sd15", "--device", "cpu", "--dtype", "float32", "--ways", "eager")
-QUICK_SECTIONS = ("denoiser", "fp8")
+QUICK_SECTIONS = ("denoiser", "decoder", "fp8")
 
 
 def read_figures(path: Path) -> dict[str, dict[str, object]]:
@@ -51,7 +54,7 @@ def test_quick_sections_of_the_gpu_benchmark_run_without_a_gpu(tmp_path: Path) -
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     sections = {name.partition(".")[0] for name in read_figures(path)}
-    assert sections == {"denoiser"}
+    assert sections == {"denoiser", "decoder"}
     assert "fp8: needs CUDA." in result.output
 
 
@@ -76,6 +79,11 @@ def test_calls_name_sections_and_models() -> None:
         for stage in call.stages:
             assert stage.model in SETTINGS
             assert {*stage.sections} <= {*SECTIONS}
+
+
+def test_calls_end_within_a_quarter_of_an_hour() -> None:
+    # The machine takes a minute and a half to start.
+    assert CALLS["1"].seconds + CALLS["2"].seconds <= 15 * 60 - 90
 
 
 def test_calls_have_every_section_but_the_job_in_fp8() -> None:
@@ -112,3 +120,17 @@ def test_steady_rate_leaves_out_warm_up_and_last_batch() -> None:
     assert phases.steady_rate == pytest.approx(4.0)
     assert phases.head == 40.0
     assert phases.tail == 14.0
+
+
+def test_an_archive_holds_what_wheels_hold(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "color-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("color/__init__.py", "RED = 1\n")
+        wheel.writestr("color/types.pyi", "RED: int\n")
+    archive = tmp_path / "site.tar.xz"
+    result = CliRunner().invoke(archive_command, [str(wheels), str(archive)])
+    assert result.exit_code == 0, result.output
+    with tarfile.open(archive) as packed:
+        names = {member.name for member in packed.getmembers() if member.isfile()}
+    assert names == {"color/__init__.py"}

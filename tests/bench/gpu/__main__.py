@@ -1,6 +1,6 @@
 """What a GPU is worth: components alone, whole jobs beside bare loops, faults and starts.
 
-    python -m tests.bench.gpu --call A                  # one of the calls in calls.py: ten minutes
+    python -m tests.bench.gpu --call 1                  # one of the calls in calls.py
     python -m tests.bench.gpu --model flux rates fp8    # sections by name
     python -m tests.bench.gpu --model tiny-sdxl --device cpu --dtype float32   # a trial: minutes
 
@@ -28,6 +28,7 @@ from tests.bench.gpu.faults import measure_faults
 from tests.bench.gpu.machine import measure_machine
 from tests.bench.gpu.rates import measure_fp8, measure_rates, measure_switches
 from tests.bench.gpu.report import Report
+from tests.bench.gpu.samplers import measure_samplers
 from tests.bench.gpu.session import Session
 from tests.bench.measure import scratch_folder
 from tests.bench.timing import release_memory
@@ -35,6 +36,7 @@ from tests.bench.work import Untyped, Work, usual_work
 
 DAY = 86_400.0  # seconds: no budget
 DEFAULT_MODEL = "sdxl"
+BATCHES = 12
 SECTIONS: dict[str, Callable[[Session], None]] = {
     "machine": measure_machine,
     "decoder": measure_decoder,
@@ -44,6 +46,7 @@ SECTIONS: dict[str, Callable[[Session], None]] = {
     "cold": measure_cold,
     "fp8": measure_fp8,
     "switches": measure_switches,
+    "samplers": measure_samplers,
 }
 
 
@@ -73,7 +76,8 @@ def make_work(model: str, batches: int, **options: Untyped) -> Work:
 def make_stages(call: str | None, model: str | None, sections: tuple[str, ...]) -> list[Stage]:
     """The stages of a call, or one stage with the sections; the model replaces that of a call."""
     if call is None:
-        return [Stage(model or DEFAULT_MODEL, sections or tuple(SECTIONS))]
+        usual = tuple(name for name in SECTIONS if name != "samplers")  # for SD 1.5 alone
+        return [Stage(model or DEFAULT_MODEL, sections or usual, DAY)]
     stages = CALLS[call].stages
     return [replace(stage, model=model or stage.model) for stage in stages]
 
@@ -102,8 +106,8 @@ def models_folder(folder: Path | None) -> Iterator[Path]:
 @click.option(
     "--json", "path", type=click.Path(path_type=Path), help="Append JSON lines to this file."
 )
-@click.option("--batches", default=12, show_default=True, help="Batches of each contender.")
-@click.option("--naive-images", default=6, show_default=True, help="Images of the naive loop.")
+@click.option("--batches", type=int, help=f"Batches of each contender; {BATCHES} by default.")
+@click.option("--naive-images", default=4, show_default=True, help="Images of the naive loop.")
 @click.option("--batch", type=int, help="Images in a batch; a usual one of the model by default.")
 @click.option("--side", type=int, help="Width and height in pixels; the model's own by default.")
 @click.option("--steps", type=int, help="Denoising steps; the model's own by default.")
@@ -126,7 +130,7 @@ def main(
     models: Path | None,
     budget: float | None,
     path: Path | None,
-    batches: int,
+    batches: int | None,
     naive_images: int,
     ways: str,
     **work_options: Untyped,
@@ -139,15 +143,17 @@ def main(
     successes: list[bool] = []
     with models_folder(models) as folder:
         for stage in make_stages(call, model, sections):
-            stage_options = {**work_options, "steps": work_options["steps"] or stage.steps}
+            own = {"steps": stage.steps, "batch": stage.batch}
+            given = {name: value for name, value in work_options.items() if value is not None}
+            deadline = min(report.started + (budget or DAY), time.time() + stage.seconds)
             session = Session(
                 model=stage.model,
                 models=folder,
-                work=make_work(stage.model, batches, **stage_options),
+                work=make_work(stage.model, batches or stage.batches or BATCHES, **own | given),
                 report=report,
-                deadline=report.started + (budget or DAY),
+                deadline=deadline,
                 naive_images=naive_images,
-                ways=tuple(ways.split(",")) if ways else (),
+                ways=tuple(ways.split(",")) if ways else stage.ways,
             )
             successes += [measure_section(name, session) for name in stage.sections]
     report.note("done")

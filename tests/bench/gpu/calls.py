@@ -1,6 +1,7 @@
-"""The calls of a sitting at a GPU, most decisive first; each fits ten minutes.
+"""The two calls of a quarter of an hour at a GPU, most decisive first.
 
-Their budgets leave half a minute for what comes before the command, such as an installation.
+The first ends within nine minutes, the second within four, so that both fit fifteen with the start
+of the machine.
 """
 
 from dataclasses import dataclass
@@ -8,11 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Sections that are measured with one model, in its usual steps if `steps` is None."""
+    """Sections that are measured with one model, and what differs from its usual work.
+
+    `seconds` bounds the stage: a section that would take longer is omitted, so that the next stage
+    has its time.
+    """
 
     model: str
     sections: tuple[str, ...]
+    seconds: float
+    batch: int | None = None
     steps: int | None = None
+    batches: int | None = None
+    ways: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +33,32 @@ class Call:
     stages: tuple[Stage, ...]
 
 
+UNET_WAYS = ("regional-det", "regional", "whole-det")
+FLUX_WAYS = ("regional-det", "fp8-regional-det")
 CALLS = {
-    "A": Call(
-        "What do the networks reach of the device, compiled by region and whole?",
-        560,
-        (Stage("sdxl", ("machine", "denoiser", "decoder")), Stage("flux", ("denoiser",))),
+    "1": Call(
+        "What do networks reach of the device, is a job as fast as a bare loop, how long is a cold "
+        "start?",
+        510,
+        (
+            Stage("sdxl", ("machine", "denoiser"), seconds=190, ways=UNET_WAYS),
+            Stage("flux", ("denoiser",), seconds=100, batch=1, ways=FLUX_WAYS),
+            Stage("sdxl", ("decoder",), seconds=40),
+            Stage("sdxl", ("rates",), seconds=170, steps=8, batches=10),
+            Stage("sdxl", ("cold",), seconds=135),
+        ),
     ),
-    "B": Call(
-        "Is a job as fast as bare loops?",
-        560,
-        (Stage("sdxl", ("rates",)),),
+    "2": Call(
+        "What do other kernels cost a few-step model, and samplers that wait for the device?",
+        240,
+        (
+            Stage("sdxl", ("switches",), seconds=170, steps=4),
+            Stage("sd15", ("samplers",), seconds=90),
+        ),
     ),
-    "C": Call(
-        "How long does a pod take to its first step, and does it survive what happens to GPUs?",
+    "faults": Call(
+        "Does a job survive memory that runs out, a lost device and SIGTERM?",
         550,
-        (Stage("sdxl", ("cold",)), Stage("sd15", ("faults",))),
-    ),
-    "D": Call(
-        "What do deterministic cuDNN, copies that wait and other choices cost a few-step model?",
-        560,
-        (Stage("sdxl", ("switches",), steps=4),),
+        (Stage("sd15", ("faults",), seconds=550),),
     ),
 }

@@ -3,11 +3,11 @@
 The process is `imagekiln generate`, whose statistics have the phases of its start.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.bench.gpu.report import format_seconds
 from tests.bench.gpu.session import Session
 from tests.bench.jobs import plan_work
 from tests.bench.measure import scratch_folder
@@ -51,9 +51,9 @@ def _measure(session: Session, name: str, uris: Sequence[str]) -> None:
     session.report.figure(
         figure, slowest.first_step, "s to the first step", whole_seconds=slowest.wall
     )
-    phases = _format_seconds(slowest.phases)
+    phases = format_seconds(slowest.phases)
     session.report.note(f"{figure}, phases: {phases}")
-    stages = _format_seconds(slowest.stages)
+    stages = format_seconds(slowest.stages)
     session.report.note(f"{figure}, stages in stats/: {stages}")
 
 
@@ -74,12 +74,3 @@ def _environment(uri: str, caches: Path) -> dict[str, str]:
         # Beside the runs: where pods keep compiled code for each other, unless it is in the output.
         "IMAGEKILN_CODE_CACHE": str(output / "compiled-code"),
     }
-
-
-def _format_seconds(seconds: dict[str, float]) -> str:
-    """The names that took any time, as JSON."""
-    rounded: dict[str, float] = {}
-    for name, value in seconds.items():
-        if value:
-            rounded[name] = round(value, 2)
-    return json.dumps(rounded)

@@ -1,9 +1,10 @@
 """Section `denoiser`: the network of every step alone, by what is compiled and how."""
 
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8
+from tests.bench.gpu.calls import FLUX_WAYS, UNET_WAYS
 from tests.bench.gpu.networks import Network, make_denoiser
 from tests.bench.gpu.session import Session
-from tests.bench.gpu.switches import FLUX_FP8_WAYS, FLUX_WAYS, UNET_WAYS, Way
+from tests.bench.gpu.switches import Way
 from tests.bench.timing import (
     call_seconds,
     launch_seconds,
@@ -11,22 +12,23 @@ from tests.bench.timing import (
     release_memory,
 )
 
-SECONDS_PER_WAY = {"sdxl": 130.0, "flux": 35.0}
-OTHER_SECONDS_PER_WAY = 60.0
+# A whole denoiser compiles six times as long as its blocks.
+SECONDS_PER_WAY = {"eager": 25.0, "regional": 45.0, "whole": 110.0}
 
 
 def measure_denoiser(session: Session) -> None:
     """Milliseconds a call and share of the limit, for every way to run the network."""
     is_flux = session.model.endswith("flux")
-    ways = session.ways or (FLUX_WAYS if is_flux else UNET_WAYS)
+    names = session.ways or (FLUX_WAYS if is_flux else UNET_WAYS)
     network = _make_network(session)
     kind = session.model.removeprefix("tiny-")
-    for name in ways:
-        _measure(session, network, Way(name), f"denoiser.{kind}")
-    if is_flux and not session.needs_cuda("denoiser in fp8"):
-        quantize_to_fp8(network.module)
-        for name in FLUX_FP8_WAYS:
-            _measure(session, network, Way(name), f"denoiser.{kind}-fp8")
+    ways = sorted(map(Way, names), key=lambda way: way.is_fp8)  # there is no way back from fp8
+    for way in ways:
+        if not way.is_fp8:
+            _measure(session, network, way, f"denoiser.{kind}")
+        elif not session.needs_cuda(f"denoiser, {way.name}"):
+            quantize_to_fp8(network.module)
+            _measure(session, network, way, f"denoiser.{kind}-fp8")
     del network
     release_memory()
 
@@ -39,8 +41,7 @@ def _make_network(session: Session) -> Network:
 
 
 def _measure(session: Session, network: Network, way: Way, figure: str) -> None:
-    needed = SECONDS_PER_WAY.get(session.model, OTHER_SECONDS_PER_WAY)
-    if not session.has_time_for(f"{figure}, {way.name}", needed):
+    if not session.has_time_for(f"{figure}, {way.name}", SECONDS_PER_WAY[way.extent]):
         return
     with way.applied(network.module, inductor=session.on_cuda):
         first = call_seconds(network.call)

@@ -1,10 +1,12 @@
 """Sections `rates`, `fp8` and `switches`: whole jobs beside loops that only draw."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from imagekiln.steps.runs.stats import ShardStats
 from tests.bench.contenders import Performance, measure
 from tests.bench.gpu.networks import decode_flops, denoiser_flops, is_unet
+from tests.bench.gpu.report import format_seconds
 from tests.bench.gpu.session import Session
 from tests.bench.gpu.switches import JOB_SWITCHES, JobSwitch
 from tests.bench.random_models import empty_component
@@ -28,6 +30,8 @@ def measure_rates(session: Session) -> None:
     one_by_one = replace(work, images=images, batch=1, compile=False)
     naive = rates.measure("naive", one_by_one, needs=NAIVE_SECONDS)
     rates.compare("rates.job_of_naive", job, naive)
+    if work.compile:
+        rates.measure("bare-documented", work, needs=needs)
 
 
 def measure_fp8(session: Session) -> None:
@@ -73,7 +77,18 @@ class RateMeter:
             return None
         performance = measure(contender, work, **(environment or {}))
         self._publish(contender, variant, performance)
+        if performance.stats is not None:
+            self._publish_stages(contender, performance.stats)
         return performance
+
+    def _publish_stages(self, contender: str, stats: ShardStats) -> None:
+        """Say what took the job's time: without that, a ratio says nothing."""
+        seconds = {**asdict(stats.seconds), "passes": 0.0}
+        busy = "unknown" if stats.busy_share is None else f"{100 * stats.busy_share:.1f} %"
+        stages = format_seconds(seconds)
+        self._session.report.note(
+            f"rates.{contender}, device busy {busy}, {stats.compile_mode}, stages: {stages}"
+        )
 
     def measure_switched(self, name: str, switch: JobSwitch) -> Performance | None:
         """The performance of a job with a switch."""

@@ -6,6 +6,7 @@ A call that is killed at its time limit has lost only the section at hand.
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,3 +112,8 @@ def format_number(value: float) -> str:
     if abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def format_seconds(seconds: Mapping[str, float]) -> str:
+    """The names that took any time, as JSON."""
+    return json.dumps({name: round(value, 2) for name, value in seconds.items() if value})

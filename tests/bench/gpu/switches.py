@@ -26,10 +26,6 @@ MAX_SHAPES = 128
 # Blocks of classes that diffusers names no repeated blocks for.
 REGIONS = {"UNet2DConditionModel": ("BasicTransformerBlock", "ResnetBlock2D")}
 
-UNET_WAYS = ("whole-det", "regional-det", "whole", "regional-flash")
-FLUX_WAYS = ("eager", "regional-det", "regional-det-flash", "regional")
-FLUX_FP8_WAYS = ("regional-det", "regional")
-
 
 @dataclass(frozen=True, slots=True)
 class JobSwitch:
@@ -53,10 +49,10 @@ JOB_SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a network is run, as its name says: eager, whole or regional, then -det, -bench, -flash.
+    """How a network is run, by words in its name: fp8, eager, whole, regional, det, bench, flash.
 
-    `det` asks Inductor for deterministic code, `bench` has cuDNN try its kernels, and `flash` keeps
-    cuDNN from attention.
+    The denoiser is quantized before an `fp8` way. `det` asks Inductor for deterministic code,
+    `bench` has cuDNN try its kernels, and `flash` keeps cuDNN from attention.
     """
 
     name: str
@@ -64,8 +60,13 @@ class Way:
     @property
     def extent(self) -> CompiledExtent:
         """How much is compiled."""
-        extents: dict[str, CompiledExtent] = {"whole": "whole", "regional": "regional"}
-        return extents.get(self.name.partition("-")[0], "eager")
+        words = self.name.split("-")
+        return "whole" if "whole" in words else "regional" if "regional" in words else "eager"
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the network computes in fp8."""
+        return "fp8" in self.name.split("-")
 
     @property
     def options(self) -> dict[str, bool]:

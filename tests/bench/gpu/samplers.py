@@ -1,0 +1,111 @@
+"""Section `samplers`: what a sampler that reads the device's timesteps costs a step."""
+
+import copy
+from functools import wraps
+
+import diffusers
+import torch
+
+from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
+from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from tests.bench import random_models
+from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
+from tests.bench.gpu.session import Session
+from tests.bench.gpu.switches import Way
+from tests.bench.timing import call_seconds, median_seconds, release_memory
+from tests.bench.work import Work
+
+CLIP_TOKENS = 77
+STEPS = 12
+SECONDS_PER_SAMPLER = 8.0
+WAITING = ("pndm", "ddim", "lcm")  # read a timestep of the device at each step
+SAMPLERS = ("euler", "dpmpp_2m", *WAITING, "euler_a")
+
+
+def measure_samplers(session: Session) -> None:
+    """Milliseconds a step by sampler, with timesteps on the device and on the host."""
+    pipe = _make_pipeline(session.model, session.placement)
+    own = pipe.scheduler
+    restrict_cudnn()
+    with Way("regional-det").applied(pipe.unet, inductor=session.on_cuda):
+        for name in SAMPLERS:
+            scheduler = make_scheduler(own, name)
+            _measure(session, pipe, name, scheduler)
+            if name in WAITING:
+                _measure(session, pipe, f"{name}, timesteps on the host", scheduler, on_host=True)
+    release_memory()
+
+
+def _make_pipeline(model: str, place: Placement) -> Untyped:
+    """A pipeline without texts: its denoiser, its VAE, and the scheduler of its model."""
+    unet = filled_network(model, "denoiser", place)
+    if not is_unet(unet):
+        raise ValueError(f"{model} has no UNet; use sd15")
+    pipe = diffusers.StableDiffusionPipeline(
+        vae=filled_network(model, "vae", place),
+        text_encoder=None,
+        tokenizer=None,
+        unet=unet.to(memory_format=torch.channels_last),
+        scheduler=random_models.euler_scheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def _measure(
+    session: Session, pipe: Untyped, name: str, scheduler: Untyped, *, on_host: bool = False
+) -> None:
+    if not session.has_time_for(f"samplers, {name}", SECONDS_PER_SAMPLER):
+        return
+    embeds = session.placement.random(
+        session.work.batch, CLIP_TOKENS, pipe.unet.config.cross_attention_dim
+    )
+
+    def draw(steps: int) -> None:
+        pipe.scheduler = copy.deepcopy(scheduler)
+        if on_host:
+            step_on_host(pipe.scheduler)
+        _draw(pipe, session.work, embeds, steps)
+
+    call_seconds(lambda: draw(STEPS))
+    few = median_seconds(lambda: draw(STEPS), 1.0, 4)
+    many = median_seconds(lambda: draw(2 * STEPS), 1.0, 4)
+    step = 1000 * (many - few) / STEPS
+    session.report.figure("samplers.step", step, "ms", sampler=name)
+
+
+def _draw(pipe: Untyped, work: Work, embeds: torch.Tensor, steps: int) -> None:
+    pipe(
+        prompt_embeds=embeds,
+        negative_prompt_embeds=embeds,
+        guidance_scale=work.guidance,
+        num_inference_steps=steps,
+        height=work.side,
+        width=work.side,
+        generator=[torch.Generator().manual_seed(seed) for seed in range(len(embeds))],
+        output_type="latent",
+    )
+
+
+def step_on_host(scheduler: Untyped) -> None:
+    """Have a scheduler take its timesteps from the host, so that no step waits for the device."""
+    step, set_timesteps = scheduler.step, scheduler.set_timesteps
+    timesteps = iter(())
+
+    @wraps(set_timesteps)
+    def set_on_host(*args: Untyped, **kwargs: Untyped) -> None:
+        nonlocal timesteps
+        set_timesteps(*args, **kwargs)
+        timesteps = iter(scheduler.timesteps.cpu().unbind())
+
+    @wraps(step)
+    def step_from_host(
+        noise: Untyped, _timestep: Untyped, *args: Untyped, **kwargs: Untyped
+    ) -> Untyped:
+        return step(noise, next(timesteps), *args, **kwargs)
+
+    scheduler.set_timesteps = set_on_host
+    scheduler.step = step_from_host
