@@ -135,16 +135,13 @@ def load_passes(
     store: Store,
     device: torch.device,
     denoiser: Denoiser,
-    *,
-    code: bool = True,
 ) -> ImagePasses:
     """The passes of the run or round in `store`, with their models on the device.
 
     `denoiser` has the model that draws, which a pass of the kind refine needs unless it has one of
-    its own. With `code`, those load and save compiled code as `load_denoiser` does. Raises BadInput
-    where a model does not load or is another by now, Missing, TryAgain.
+    its own. Raises BadInput where a model does not load or is another by now, Missing, TryAgain.
     """
-    own_denoisers = _load_denoisers(plan, store, code)
+    own_denoisers = _load_denoisers(plan, store)
     passes = []
     for name, settings in plan.job.passes.items():
         if name in own_denoisers:
@@ -159,7 +156,7 @@ def load_passes(
     return ImagePasses(plan, passes, [*own_denoisers.values()])
 
 
-def _load_denoisers(plan: Plan, store: Store, code: bool) -> dict[str, Denoiser]:
+def _load_denoisers(plan: Plan, store: Store) -> dict[str, Denoiser]:
     """The diffusion models that passes bring, by the pass's name.
 
     They share nothing with the job's own model: neither schedulers nor texts nor LoRAs. Passes by
@@ -171,7 +168,7 @@ def _load_denoisers(plan: Plan, store: Store, code: bool) -> dict[str, Denoiser]
         key = (pass_plan.model.digest, pass_plan.job.model.dtype)
         if key not in loaded:
             with in_setting(f"{PASSES_PREFIX}{name}"):
-                loaded[key] = load_denoiser(pass_plan, store, code=code)
+                loaded[key] = load_denoiser(pass_plan, store)
         denoisers[name] = loaded[key]
     return denoisers
 

@@ -91,7 +91,7 @@ class SpeedSettings(Settings):
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
     )
-    vae: Literal["auto", "whole", "slices", "tiles"] = Field(
+    vae: Literal["auto", "whole", "tiles"] = Field(
         default="auto",
         description="How latents are decoded; auto decodes in pieces only where memory is short.",
     )

@@ -262,12 +262,12 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
     from imagekiln.steps.generate.recovery import BatchRecovery
 
     plan = run.plan
-    with closing(load_denoiser(plan, run.store, code=False)) as denoiser:
+    with closing(load_denoiser(plan, run.store)) as denoiser:
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         rows = [row] * (place + 1)
         *_, drawn = next(recovery.draw_batches(rows))
         if plan.job.passes:
-            denoiser.passes = load_passes(plan, run.store, denoiser.device, denoiser, code=False)
+            denoiser.passes = load_passes(plan, run.store, denoiser.device, denoiser)
             (drawn,) = denoiser.passes([drawn], [row], lambda: None).images
     provenance = Provenance(
         device=describe_device(denoiser.device),

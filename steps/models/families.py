@@ -23,10 +23,11 @@ class Family:
     `guidance_argument` names the argument for a row's guidance; up to `guidance_threshold`, the
     pipeline ignores the negative prompt.
     `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, where
-    the family would pad to the longest of them. Where no mask hides the padding, or nothing is
-    known, images are drawn `one_at_a_time`.
+    the family would pad to the longest of them; a single text is padded to the next 64 tokens.
+    Where no mask hides the padding, or nothing is known, images are drawn `one_at_a_time`.
     `float32_latents`: latents stay in float32 whatever the model's dtype.
     `default_size` and `size_multiple` are in pixels; None: as the model's own files state.
+    `compiles` is False if each length of a text would be compiled by itself, or nothing is known.
     `supports_loras` is True for unknown pipelines: only loading one tells.
     """
 
@@ -41,7 +42,7 @@ class Family:
     float32_latents: bool = False
     default_size: int | None = None
     size_multiple: int | None = None
-    compile_mode: Literal["regional", "whole", "none"] = "none"
+    compiles: bool = True
     supports_loras: bool = True
 
     def uses_guidance(self, guidance: float) -> bool:
@@ -49,54 +50,46 @@ class Family:
         return bool(self.negative_embeds) and guidance > self.guidance_threshold
 
 
-PLAIN_FAMILY = Family(one_at_a_time=True)
+PLAIN_FAMILY = Family(one_at_a_time=True, compiles=False)
 _MASKED_EMBEDS = {"prompt_embeds": 0, "prompt_attention_mask": 1}
 _NEGATIVE_MASKED_EMBEDS = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
 _HUNYUAN_EMBEDS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
-_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compile_mode="whole")
+_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1})
 _POOLED = Family(
     {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
-    compile_mode="whole",
 )
-_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, compile_mode="whole", supports_loras=False)
-# Regional compilation needs a model that names its repeated blocks; others are compiled whole.
+_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, supports_loras=False)
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": _UNET,
     "StableDiffusionXLPipeline": _POOLED,
-    "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compile_mode="whole"),
+    "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}),
     "StableDiffusion3Pipeline": _POOLED,
     # Negative prompts have a scale of their own and double the work: they are not used.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latent_layout="packed",
-        compile_mode="regional",
     ),
-    "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded", compile_mode="regional"),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded"),
     "Flux2KleinPipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 0},
         "folded",
-        compile_mode="regional",
     ),
     "ChromaPipeline": Family(
         {"prompt_embeds": 0, "prompt_attention_mask": 2},
         {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
         "packed",
-        compile_mode="regional",
     ),
     "PixArtAlphaPipeline": _T5,
     "PixArtSigmaPipeline": _T5,
-    "SanaPipeline": Family(
-        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"
-    ),
-    "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
-    "AuraFlowPipeline": Family(
-        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, compile_mode="whole"
-    ),
-    # Its transformer truncates a batch to the batch's longest text.
+    "SanaPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32),
+    "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32),
+    "AuraFlowPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024),
+    # Its transformer truncates a batch to the batch's longest text, and each length would be
+    # compiled by itself.
     "Lumina2Pipeline": Family(
-        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compile_mode="whole"
+        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compiles=False
     ),
     # One more than the 512 tokens that it reads: diffusers drops a mask without padding, and other
     # kernels would run.
@@ -106,7 +99,6 @@ FAMILIES: Mapping[str, Family] = {
         "packed",
         "true_cfg_scale",
         pad_to_tokens=513,
-        compile_mode="regional",
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
@@ -115,14 +107,12 @@ FAMILIES: Mapping[str, Family] = {
         embeds_as_list=True,
         guidance_threshold=0.0,
         float32_latents=True,
-        compile_mode="regional",
     ),
     "CogView4Pipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 1},
         one_at_a_time=True,
         float32_latents=True,
-        compile_mode="whole",
     ),
     # A text with words in quotes changes the guidance of its whole batch.
     "HunyuanImagePipeline": Family(
@@ -132,7 +122,6 @@ FAMILIES: Mapping[str, Family] = {
         one_at_a_time=True,
         default_size=2048,
         size_multiple=64,
-        compile_mode="regional",
         supports_loras=False,
     ),
 }

@@ -201,11 +201,3 @@ def registry_block_key(number: int) -> str:
 def rewrite_key(digest: str, name: str) -> str:
     """An object of what a language model made of prompts, by a digest of its settings."""
     return f"{REWRITES_FOLDER}/{digest}/{name}"
-
-
-def compiled_code_key(digest: str) -> str:
-    """Compiled code, by a digest of what it was compiled for.
-
-    It serves all runs of a model cache by default, or all runs of an output.
-    """
-    return f"_compiled/{digest}.bin"

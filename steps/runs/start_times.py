@@ -13,13 +13,13 @@ from imagekiln.steps.runtime.figures import format_duration
 START_TIME_FIELD = 22  # of /proc/self/stat, in clock ticks since the machine started
 MAX_PROCESS_AGE = 3600.0  # seconds: what is older did not just start
 
-Phase = Literal["imports", "load", "device", "hash_wait", "code"]
+Phase = Literal["imports", "load", "device", "hash_wait"]
 PHASE_LABELS = {
     "imports": "imports",
     "load": "load",
     "device": "device",
     "hash_wait": "wait for the hash",
-    "code": "compiled code",
+    "compile": "compiling",
     "first_step": "first step",
     "rest": "other",
 }
@@ -31,8 +31,9 @@ class StartSeconds:
 
     The phases came one after another: `imports` of libraries, `load` of the model's files into
     memory, `device` for its context and the weights on their way to it, `hash_wait` until the files
-    were known to be the planned ones, `code` until compiled code was there, and `first_step`, with
-    the texts before it. Beside them ran `hash`, reading and hashing the model's files.
+    were known to be the planned ones, `compile` for compiling or loading compiled code, and
+    `first_step`, with the texts before it. Beside them ran `hash`, reading and hashing the model's
+    files.
     """
 
     total: float = 0.0
@@ -40,14 +41,14 @@ class StartSeconds:
     load: float = 0.0
     device: float = 0.0
     hash_wait: float = 0.0
-    code: float = 0.0
+    compile: float = 0.0
     first_step: float = 0.0
     hash: float = 0.0
 
     @property
     def rest(self) -> float:
         """What is in no phase: reading the plan and the shard, fetching a model, LoRAs."""
-        waiting = self.device + self.hash_wait + self.code
+        waiting = self.device + self.hash_wait + self.compile
         phases = self.imports + self.load + waiting + self.first_step
         return max(0.0, self.total - phases)
 
@@ -73,7 +74,6 @@ class StartClock:
         self._seconds = StartSeconds(imports=age)
         self._began = time.perf_counter() - age
         self._began_drawing: float | None = None
-        self._code_before_drawing = 0.0
         self._done = False
 
     @classmethod
@@ -106,9 +106,8 @@ class StartClock:
             self._add(name, time.perf_counter() - started)
 
     def begin_drawing(self) -> None:
-        """Count what follows as the first step, but for the phase `code`."""
+        """Count what follows as the first step, but for compiling."""
         self._began_drawing = time.perf_counter()
-        self._code_before_drawing = self._seconds.code
 
     def end_first_step(self, compile_seconds: float, hash_seconds: float) -> StartSeconds | None:
         """End with the first of all steps, and return the seconds; later ones count nothing.
@@ -120,9 +119,8 @@ class StartClock:
         now = time.perf_counter()
         self._done = True
         self._seconds.total = now - self._began
-        self._seconds.code += compile_seconds
-        code_since_drawing = self._seconds.code - self._code_before_drawing
-        self._seconds.first_step = max(0.0, now - self._began_drawing - code_since_drawing)
+        self._seconds.compile = compile_seconds
+        self._seconds.first_step = max(0.0, now - self._began_drawing - compile_seconds)
         self._seconds.hash = hash_seconds
         return self._seconds
 

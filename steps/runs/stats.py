@@ -92,8 +92,8 @@ class ShardStats:
     busy_share: Annotated[float, Field(ge=0, le=1)] | None = None
     peak_memory: Count | None = None
     max_batch_pixels: Count | None = None
-    compile_mode: Literal["regional", "whole", "none"] = "none"
-    decode_mode: Literal["whole", "slices", "tiles"] = "whole"
+    compile_mode: Literal["regional", "none"] = "none"
+    decode_mode: Literal["whole", "tiles"] = "whole"
     start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 
-from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledNetworks
-from imagekiln.steps.generate.diffusion.kernels import kernel_choices, restrict_cudnn
+from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledBlocks
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8
 from imagekiln.steps.generate.diffusion.vae import VaeDecoder
@@ -138,12 +137,13 @@ def run_as_jobs_do(pipe: Untyped, work: Work) -> None:
 
     The first batch compiles.
     """
-    restrict_cudnn()
+    torch.backends.cudnn.deterministic = True
+    if pipe.device.type == "cuda":
+        denoiser_network(pipe).to(memory_format=torch.channels_last)
     if work.fp8:
         quantize_to_fp8(denoiser_network(pipe))
     torch._dynamo.config.recompile_limit = MAX_GRAPHS
-    mode = family_of(type(pipe).__name__).compile_mode if work.compile else "none"
-    CompiledNetworks(pipe, mode, [], kernel_choices())
+    CompiledBlocks(pipe, [] if work.compile else None)
     VaeDecoder(pipe, "auto", lambda _width, _height: work.batch)
 
 

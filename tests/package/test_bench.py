@@ -3,19 +3,17 @@
 import json
 import tarfile
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from tests.bench.gpu.__main__ import SECTIONS, main, make_work
 from tests.bench.gpu.archive import main as archive_command
 from tests.bench.gpu.calls import CALLS
 from tests.bench.gpu.memory_limit import draw, draw_limited
 from tests.bench.gpu.report import Report
-from tests.bench.gpu.switches import JOB_SWITCHES
 from tests.bench.random_models import SETTINGS, local, parameters
 from tests.bench.timeline import BatchEnd, find_phases
 from tests.bench.work import Work
@@ -90,18 +88,6 @@ def test_calls_have_every_section_but_the_job_in_fp8() -> None:
     stages = [stage for call in CALLS.values() for stage in call.stages]
     sections = {name for stage in stages for name in stage.sections}
     assert {*SECTIONS} - sections == {"fp8"}
-
-
-def test_every_choice_of_kernels_has_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = asdict(KernelChoices())
-    switched: set[str] = set()
-    for switch in JOB_SWITCHES.values():
-        with monkeypatch.context() as environment:
-            environment.setenv(switch.variable, switch.value)
-            choices = asdict(kernel_choices())
-        switched |= {name for name, value in choices.items() if value != usual[name]}
-    # Chunks are bounded by pixels and by images: one of the two is enough to try other sizes.
-    assert {*usual} - switched == {"decode_images"}
 
 
 @pytest.mark.slow

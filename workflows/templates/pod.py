@@ -263,9 +263,9 @@ def _replaced_variables(profile: Profile) -> set[str]:
 
 
 def _model_folders(models: ModelVolume) -> dict[str, str]:
-    """Where the pod has model files, and the compiled code that outlives it."""
+    """Where the pod has model files, and the code that PyTorch compiles, which outlives it."""
     path = models.mounts[0].mount_path
-    return {"HF_HOME": path, "IMAGEKILN_CODE_CACHE": f"{path}/{COMPILED_CODE_FOLDER}"}
+    return {"HF_HOME": path, "TORCHINDUCTOR_CACHE_DIR": f"{path}/{COMPILED_CODE_FOLDER}"}
 
 
 def _plain_env(values: Mapping[str, str]) -> list[m.EnvVar]:

@@ -1,4 +1,4 @@
-"""Networks that are compiled at the first batch of each shape, or run as they are."""
+"""Compiling a pipeline block by block, at the first batch of each shape."""
 
 import logging
 import os
@@ -6,9 +6,8 @@ import shutil
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -16,9 +15,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.errors import KilnError, first_line
-from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
-from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from imagekiln.steps.generate.diffusion.patches import (
     PYTORCH_CACHE_VARIABLE,
     AnyFunction,
@@ -28,7 +25,6 @@ from imagekiln.steps.generate.diffusion.patches import (
     repeated_blocks,
     set_compiled_call,
     shared_code_folder,
-    with_float_timesteps,
 )
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import Family, family_of
@@ -36,16 +32,17 @@ from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
+from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import make_own_folder
 
-CompileMode = Literal["regional", "whole", "none"]
+CompileMode = Literal["regional", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
 MAX_COMPILED_SHAPES = 128  # of one process; later shapes run uncompiled
-COMPILE_OPTIONS = {"options": {"deterministic": True}}
-# More than so many shapes can have: SDXL's UNet has 15 graphs a shape if compiled by its blocks.
+# Deterministic: Inductor decides without timing, so that all pods run the same kernels.
+COMPILE_OPTIONS: Mapping[str, Any] = {"options": {"deterministic": True}}
+# More than so many shapes can have: SDXL's UNet has 15 graphs a shape.
 MAX_GRAPHS = 2**15
-# The blocks that are compiled in place of a whole denoiser, where `kernels` chooses that. diffusers
-# names none for most of these classes, and of a UNet only one of the two.
+# The blocks of networks for which diffusers names none, or of a UNet only one of the two.
 _UNET_BLOCKS = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
 BLOCK_CLASSES: Mapping[str, frozenset[str]] = {
     "UNet2DConditionModel": _UNET_BLOCKS,
@@ -57,7 +54,6 @@ BLOCK_CLASSES: Mapping[str, frozenset[str]] = {
     "AuraFlowTransformer2DModel": frozenset(
         {"AuraFlowJointTransformerBlock", "AuraFlowSingleTransformerBlock"}
     ),
-    "Lumina2Transformer2DModel": frozenset({"Lumina2TransformerBlock"}),
     "CogView4Transformer2DModel": frozenset({"CogView4TransformerBlock"}),
 }
 T = TypeVar("T")
@@ -87,7 +83,7 @@ class CompileClock:
 
 
 class CompiledPipeline:
-    """A pipeline whose networks are compiled at the first batch of each shape.
+    """A pipeline whose blocks are compiled at the first batch of each shape.
 
     `clock` counts what compiling takes. `compiling_now`: such a first batch is being drawn. PyTorch
     then patches state that all threads share, so nothing else may run beside it.
@@ -97,53 +93,46 @@ class CompiledPipeline:
         self,
         pipe: diffusers.DiffusionPipeline,
         speed: SpeedSettings,
-        cache: CompileCache | None = None,
         other_denoisers: Sequence[Network] = (),
         start_clock: StartClock | None = None,
     ) -> None:
         """Set up what the settings, the device and the family ask for; nothing is compiled yet.
 
-        `cache` holds code that other pods compiled. `start_clock` times how long that takes to
-        load, and how long the compiler takes to be imported.
-        `other_denoisers` run at each step too.
+        `start_clock` times how long the compiler takes to be imported. `other_denoisers` run at
+        each step too.
         """
         self.clock = CompileClock()
         self.compiling_now = False
         self._family = family_of(type(pipe).__name__)
-        mode: CompileMode = "none"
-        if _should_compile(speed, pipe.device):
-            mode = self._family.compile_mode
-        self._start_clock = start_clock or StartClock()
-        with self._start_clock.phase("imports"):  # PyTorch imports its compiler when it is used
-            self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices(), cache)
-        self._cache = cache
+        compiles = self._family.compiles and _should_compile(speed, pipe.device)
+        with (start_clock or StartClock()).phase("imports"):  # PyTorch's compiler, when it is used
+            self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
         self._begun: set[str] = set()
         self._drawn: set[str] = set()
 
     @property
     def mode(self) -> CompileMode:
-        """How the networks are compiled."""
-        return self._networks.mode
+        """Whether blocks are compiled."""
+        return self._blocks.mode
 
-    def draw(self, batch: Sequence[ImageRow], call: Callable[[], T]) -> T:
-        """What `call` returns. Where it fails because of compiling, it is called again without.
+    def draw(
+        self, batch: Sequence[ImageRow], call: Callable[[], T], tokens: int | None = None
+    ) -> T:
+        """Return what `call` returns. If it fails because of compiling, call it again without.
 
-        Raises what `call` raises otherwise.
+        `tokens` is the length of the batch's texts, if code depends on it. Raises what `call`
+        raises otherwise.
         """
         if self.mode == "none":
             return call()
-        shape = code_shape(self._family, batch_shape(batch[0]), len(batch))
+        shape = code_shape(self._family, batch_shape(batch[0]), len(batch), tokens)
         if shape not in self._begun and len(self._begun) >= MAX_COMPILED_SHAPES:
-            with self._networks.disabled():
+            with self._blocks.disabled():
                 return call()
+        self._begun.add(shape)
         count_before = self.clock.count
         try:
-            with (
-                graph_limit(MAX_GRAPHS),
-                self._shared_code(shape),
-                self.clock.measure(),
-                self._flag_first_batch(shape),
-            ):
+            with graph_limit(MAX_GRAPHS), self.clock.measure(), self._flag_first_batch(shape):
                 return call()
         except KilnError:
             raise
@@ -159,36 +148,20 @@ class CompiledPipeline:
         self._drawn.clear()
 
     def _draw_uncompiled(self, call: Callable[[], T], reason: str) -> T:
-        """Draw without compiling. Where that fails too, compiling was not to blame."""
-        self._networks.disable()
+        """Draw without compiling. If that fails too, compiling was not to blame."""
+        self._blocks.disable()
         try:
             result = call()
         except BaseException:
-            self._networks.enable()
+            self._blocks.enable()
             raise
-        self._networks.mode = "none"
+        self._blocks.mode = "none"
         log.warning(
             "The model could not be compiled (%s), so it runs uncompiled, slower. "
             "Set speed.compile: off.",
             reason,
         )
         return result
-
-    @contextmanager
-    def _shared_code(self, shape: str) -> Iterator[None]:
-        """Load and save code at the first batch of a shape.
-
-        A second try would save only some of it.
-        """
-        is_first = shape not in self._begun
-        self._begun.add(shape)
-        if self._cache is None or not is_first:
-            yield
-            return
-        with ExitStack() as stack:
-            with self._start_clock.phase("code"):
-                stack.enter_context(self._cache.shared(shape))
-            yield
 
     @contextmanager
     def _flag_first_batch(self, shape: str) -> Iterator[None]:
@@ -200,70 +173,58 @@ class CompiledPipeline:
             self.compiling_now = False
 
 
-def code_shape(family: Family, shape: BatchShape, images: int) -> str:
-    """What of a batch decides its code: its size and shape, its LoRAs, whether it is guided."""
+def code_shape(family: Family, shape: BatchShape, images: int, tokens: int | None = None) -> str:
+    """What of a batch decides its code: size and shape, length of texts, LoRAs, guidance or not."""
     guided = shape.guidance > family.guidance_threshold
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
         shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None
     )
-    return f"{images} {plain_shape}"
+    return f"{images} {tokens} {plain_shape}"
 
 
-class CompiledNetworks:
-    """The networks of a pipeline, set to be compiled at their first call in a `mode`."""
+class CompiledBlocks:
+    """The repeated blocks of a pipeline's denoisers and its decoder, compiled at their first call.
+
+    Blocks of one class share their code, so compiling takes a sixth of the time that whole networks
+    take, and they run as fast.
+    """
 
     def __init__(
-        self,
-        pipe: diffusers.DiffusionPipeline,
-        mode: CompileMode,
-        other_denoisers: Sequence[Network],
-        choices: KernelChoices,
-        cache: CompileCache | None = None,
+        self, pipe: diffusers.DiffusionPipeline, other_denoisers: Sequence[Network] | None
     ) -> None:
-        """Set them up, and `other_denoisers`. The decoder's code has a place of its own in `cache`.
-
-        Batches of several shapes may decode the same chunks.
-        """
-        self.mode: CompileMode = mode
+        """Set them up, those of `other_denoisers` too; None compiles nothing."""
+        self.mode: CompileMode = "none"
         self._calls: dict[Network, AnyFunction] = {}
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
-        if mode == "none" or denoiser is None:
-            self.mode = "none"
+        if denoiser is None or other_denoisers is None:
             return
-        if mode == "regional" and not repeated_blocks(denoiser):
-            self.mode = "whole"
-        if choices.regional_blocks and type(denoiser).__name__ in BLOCK_CLASSES:
-            self.mode = "regional"
-
-        modules = _modules_to_compile(denoiser, self.mode)
+        blocks = blocks_of(denoiser)
+        if not blocks:
+            return
+        self.mode = "regional"
         for other in other_denoisers:
-            is_regional = choices.regional_blocks and type(other).__name__ in BLOCK_CLASSES
-            modules.extend(_modules_to_compile(other, "regional" if is_regional else "whole"))
-        options = compile_options(choices)
-        for module in modules:
-            module.compile(dynamic=False, **options)
-            self._calls[module] = with_float_timesteps(module)
+            blocks += blocks_of(other)
         vae = getattr(pipe, "vae", None)
         if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
-            vae.decoder.compile(dynamic=False, **options)
-            call = compiled_call(vae.decoder)
-            self._calls[vae.decoder] = call if cache is None else with_shared_code(call, cache)
-        self.enable()
+            blocks.append(vae.decoder)
+        for block in blocks:
+            block.compile(dynamic=False, **COMPILE_OPTIONS)
+            self._calls[block] = compiled_call(block)
 
     def disable(self) -> None:
-        """Run the networks uncompiled."""
+        """Run everything uncompiled."""
         for module in self._calls:
             set_compiled_call(module, None)
 
     def enable(self) -> None:
-        """Run the networks compiled again."""
+        """Run everything compiled again."""
         for module, call in self._calls.items():
             set_compiled_call(module, call)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Run the networks uncompiled in the block."""
+        """Run everything uncompiled in the block."""
         self.disable()
         try:
             yield
@@ -271,48 +232,14 @@ class CompiledNetworks:
             self.enable()
 
 
-def with_shared_code(call: AnyFunction, cache: CompileCache) -> AnyFunction:
-    """The compiled call of a decoder, whose code is shared by the shape of what it decodes."""
-    begun: set[str] = set()
-
-    @wraps(call)
-    def call_with_shared_code(latents: torch.Tensor, *args: object, **kwargs: object) -> object:
-        shape = f"decoder {tuple(latents.shape)}"
-        if shape in begun:
-            return call(latents, *args, **kwargs)
-        begun.add(shape)
-        with cache.shared(shape):
-            return call(latents, *args, **kwargs)
-
-    return call_with_shared_code
-
-
-def compile_options(choices: KernelChoices) -> dict[str, Any]:
-    """The arguments of `torch.nn.Module.compile` by which kernels are chosen."""
-    return COMPILE_OPTIONS if choices.deterministic_compile else {}
-
-
-def _modules_to_compile(denoiser: Network, mode: CompileMode) -> list[Network]:
-    """A denoiser, or its repeated blocks; each is compiled by itself.
-
-    Blocks of one class share their code. Convolutions are fastest on a GPU in channels-last format.
-    """
-    if mode == "whole":
-        return [denoiser.to(memory_format=torch.channels_last)]
-    name = type(denoiser).__name__
-    classes = BLOCK_CLASSES.get(name) or repeated_blocks(denoiser)
-    if name in BLOCK_CLASSES:
-        denoiser.to(memory_format=torch.channels_last)
+def blocks_of(denoiser: Network) -> list[Network]:
+    """The blocks that a denoiser repeats; none if nobody names them."""
+    classes = BLOCK_CLASSES.get(type(denoiser).__name__) or repeated_blocks(denoiser)
     return [module for module in denoiser.modules() if type(module).__name__ in classes]
 
 
-def asks_to_compile(speed: SpeedSettings, device: torch.device) -> bool:
-    """Whether the settings ask for compilation on this device."""
-    return speed.compile == "on" or (speed.compile == "auto" and device.type == "cuda")
-
-
 def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
-    if not asks_to_compile(speed, device):
+    if speed.compile == "off" or (speed.compile == "auto" and device.type != "cuda"):
         return False
     if not has_compiler():
         log.warning(
@@ -320,6 +247,7 @@ def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
             "uncompiled, slower. Install gcc, or set speed.compile: off."
         )
         return False
+    _leave_read_only_cache()
     folder = shared_code_folder()
     if folder is not None and not make_own_folder(folder):
         log.warning(
@@ -330,6 +258,33 @@ def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
         )
         return False
     return True
+
+
+def _leave_read_only_cache() -> None:
+    """Have PyTorch keep code on this machine alone if the folder for it cannot be written."""
+    folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
+    if not folder:
+        return
+    try:
+        create_code_folder()
+        if os.access(folder, os.W_OK):
+            return
+    except KilnError:
+        pass
+    log.warning("%s: cannot be written. Compiled code is not kept.", folder)
+    del os.environ[PYTORCH_CACHE_VARIABLE]
+
+
+def create_code_folder() -> None:
+    """Create the folder in which PyTorch keeps compiled code, if the environment names one.
+
+    Pods may mount the cache of models read-only and this folder alone for writing; it must exist by
+    then. Raises BadInput, TryAgain.
+    """
+    folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
+    if folder:
+        with translate_errors(folder):
+            Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def has_compiler() -> bool:

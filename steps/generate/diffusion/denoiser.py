@@ -14,10 +14,7 @@ from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_ada
 from imagekiln.steps.generate.diffusion.compile import (
     CompiledPipeline,
     CompileMode,
-    asks_to_compile,
-    code_shape,
 )
-from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_compile_cache
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
     describe_device,
@@ -28,7 +25,6 @@ from imagekiln.steps.generate.diffusion.device import (
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
@@ -44,10 +40,7 @@ from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeD
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
-from imagekiln.steps.models.families import family_of
-from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.runs.image import (
-    BatchShape,
     DrawnImage,
     ImageRow,
     PassedImages,
@@ -99,7 +92,6 @@ class Denoiser:
         self,
         pipe: diffusers.DiffusionPipeline,
         speed: SpeedSettings | None = None,
-        code: CompileCache | None = None,
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
         *,
@@ -108,9 +100,8 @@ class Denoiser:
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what belongs to it.
 
-        `code` is compiled code that others saved. Images are decoded as in a batch of
-        `planned_size`; without it, of the size at hand. `start_clock` times fetching code.
-        Raises BadInput.
+        Images are decoded as in a batch of `planned_size`; without it, of the size at hand.
+        `start_clock` times importing the compiler. Raises BadInput.
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
@@ -126,7 +117,7 @@ class Denoiser:
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
         self.compiled_pipeline = CompiledPipeline(
-            pipe, speed, code, other_denoisers, start_clock or StartClock()
+            pipe, speed, other_denoisers, start_clock or StartClock()
         )
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
@@ -136,7 +127,6 @@ class Denoiser:
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
-        self._input_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
 
     def draw(
@@ -148,9 +138,9 @@ class Denoiser:
 
         Returns one image a row, `blank` where it is not finite. `check` is called after each step
         and may raise to give up. On CUDA the device may still be drawing the images: this returns
-        once the batch before is done, so that at most one more is queued (`overlap` says how much
-        of it can be prepared meanwhile). Raises what the pipeline raises, ValueError where it drew
-        another size, and TryAgain where the device failed at the batch before.
+        once the batch before is done, so that at most one more is queued. Raises what the pipeline
+        raises, ValueError where it drew another size, and TryAgain where the device failed at the
+        batch before.
         """
         return self._draw_batch(rows, size, check)
 
@@ -176,7 +166,9 @@ class Denoiser:
     ) -> Sequence[DrawnImage]:
         calls = [
             self.compiled_pipeline.draw(
-                batch, partial(self._call_pipeline, batch, check, own_images)
+                batch,
+                partial(self._call_pipeline, batch, check, own_images),
+                self._inputs.text_tokens(batch),
             )
             for batch in self._inputs.split_batches(rows, size)
         ]
@@ -255,14 +247,13 @@ class Denoiser:
         with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
-            self._encode_upcoming_texts(batch[0])
             kwargs |= variant.inputs.batch_kwargs(batch, check)
+            self._encode_upcoming_texts(batch[0])
             images = None
             if own_images is not None:
                 images = [own_images[row.index_in_part] for row in batch]
             kwargs |= self._variants.image_kwargs(batch, images)
-            with overlapped_copies(variant.pipe, self._input_stream):
-                output = variant.draw(kwargs)
+            output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
         return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)
@@ -342,55 +333,27 @@ def load_denoiser(
     plan: Plan,
     store: Store | None = None,
     *,
-    code: bool = True,
     startup: Startup | None = None,
 ) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
     Without `store`, for batches of any size: each is decoded as if the plan had its size. With
-    `code`, it loads and saves compiled code where the job shares it. The code for rows that leave
-    all to the job's defaults is read while the model is loaded. With `startup`, it takes what a new
-    process began. Raises BadInput where the model does not load, TryAgain where its device is
-    missing, has no room for it, or fails.
+    `startup`, it takes what a new process began. Raises BadInput where the model does not load,
+    TryAgain where its device is missing, has no room for it, or fails.
     """
-    cache = None
     name = plan.job.model.id
     with startup or Startup.begin(plan) as begun, loading(name):
         clock = begun.clock
         device = open_device(plan, clock)
-        if store is not None and code:
-            with clock.phase("code"):
-                cache = _open_compile_cache(plan, device)
         pipe = load_pipeline(plan, begun, device)
 
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     with loading(name):
         if store is None:
-            return Denoiser(pipe, speed, None, loras)
+            return Denoiser(pipe, speed, loras)
         run, _ = resolve_run(store.uri)
         adapters = load_adapters(pipe, plan, open_store(run))
         return Denoiser(
-            pipe, speed, cache, loras, adapters, planned_size=plan.batch_size, start_clock=clock
+            pipe, speed, loras, adapters, planned_size=plan.batch_size, start_clock=clock
         )
-
-
-def _open_compile_cache(plan: Plan, device: torch.device) -> CompileCache | None:
-    """The compiled code that the job shares, if its model is compiled."""
-    family = family_of(plan.model.pipeline)
-    if family.compile_mode == "none" or not asks_to_compile(plan.job.speed, device):
-        return None
-    cache = open_compile_cache(plan, device)
-    if cache is not None:
-        images = 1 if family.one_at_a_time else plan.batch_size(plan.width, plan.height)
-        cache.prefetch(code_shape(family, _default_shape(plan), images))
-    return cache
-
-
-def _default_shape(plan: Plan) -> BatchShape:
-    """The shape of a batch whose rows leave all to the job's defaults."""
-    defaults = plan.job.defaults
-    loras = parse_loras(defaults.loras, plan.job.model.loras).canonical
-    return BatchShape(
-        plan.width, plan.height, defaults.steps, defaults.guidance, defaults.sampler, loras
-    )

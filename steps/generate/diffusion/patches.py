@@ -5,7 +5,6 @@ when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21
 """
 
 import ctypes
-import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from diffusers.loaders import SD3IPAdapterMixin
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-from torch.compiler._cache import CacheArtifactManager
 
 Untyped: TypeAlias = Any  # diffusers has no types
 AnyFunction = Callable[..., Any]
@@ -115,17 +113,6 @@ def _reported_autotuning() -> Iterator[None]:
         autotuner.benchmark_all_configs = benchmark
 
 
-@contextmanager
-def fresh_compile_artifacts() -> Iterator[None]:
-    """Have `torch.compiler.save_cache_artifacts` save only what is compiled in the block.
-
-    Otherwise the code saved for a batch shape would hold that of all shapes before it. Source:
-    torch/compiler/_cache.py, `CacheArtifactManager.with_fresh_cache`.
-    """
-    with CacheArtifactManager.with_fresh_cache():
-        yield
-
-
 def shared_code_folder() -> Path | None:
     """Where PyTorch keeps code under a name that all users of the machine know; None elsewhere.
 
@@ -149,38 +136,6 @@ def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None
     `Module._wrapped_call_impl`.
     """
     module._compiled_call_impl = call
-
-
-def with_float_timesteps(module: torch.nn.Module) -> AnyFunction:
-    """The compiled call of a module, which hands it integer timesteps as float32.
-
-    Euler's timesteps are float32, those of DDIM, PNDM, DPM++ and UniPC int64 (`set_timesteps` in
-    diffusers/schedulers), and each dtype would be compiled by itself. The denoisers turn them into
-    float32 first of all, so the bytes stay. Source: diffusers/models/embeddings.py,
-    `get_timestep_embedding`.
-    """
-    call = compiled_call(module)
-    parameters = [*inspect.signature(module.forward).parameters]
-    if "timestep" not in parameters:
-        return call
-    position = parameters.index("timestep")
-
-    @wraps(call)
-    def call_with_float_timesteps(*args: object, **kwargs: object) -> Untyped:
-        converted = [*args]
-        if position < len(converted):
-            converted[position] = _to_float(converted[position])
-        if "timestep" in kwargs:
-            kwargs["timestep"] = _to_float(kwargs["timestep"])
-        return call(*converted, **kwargs)
-
-    return call_with_float_timesteps
-
-
-def _to_float(timestep: object) -> object:
-    if isinstance(timestep, torch.Tensor) and not timestep.is_floating_point():
-        return timestep.to(torch.float32)
-    return timestep
 
 
 def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:

@@ -12,13 +12,12 @@ import torch
 import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
-from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
+from imagekiln.steps.generate.diffusion.compile import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     describe_device,
     explain_device,
 )
-from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
@@ -59,6 +58,8 @@ def load_pipeline(
     _require_text_input(plan.job.model.id, pipe)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
+    if pipe.device.type == "cuda":  # where convolutions are fastest so
+        denoiser_network(pipe).to(memory_format=torch.channels_last)
     return pipe
 
 
@@ -69,7 +70,8 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
     """
     with clock.phase("device"):
         device = choose_device(plan.job.device)
-        restrict_cudnn()
+        # Compiled code calls convolutions through PyTorch, which reads this at each call.
+        torch.backends.cudnn.deterministic = True
         if plan.job.speed.quantization == "fp8":
             require_fp8_support(device)
         _refuse_emulated_dtype(plan, device)

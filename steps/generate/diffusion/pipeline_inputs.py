@@ -9,8 +9,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.overlap import copy_to_device
-from imagekiln.steps.generate.diffusion.patches import pack_latents
+from imagekiln.steps.generate.diffusion.patches import mark_shared, pack_latents
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
     PromptEmbeds,
@@ -24,6 +23,7 @@ from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
 StepCallback = Callable[[], None]
+TEXT_STEP = 64  # tokens: so many lengths of a single text share their code
 
 
 class PipelineInputs:
@@ -99,8 +99,7 @@ class PipelineInputs:
         kwargs: PipelineKwargs = {}
         if self.accepts("negative_prompt"):
             kwargs["negative_prompt"] = None
-        # A single text needs no padding, and runs without a mask.
-        length = self._family.pad_to_tokens if len(rows) > 1 else None
+        length = self.text_tokens(rows)
         if length is not None:
             kwargs["max_sequence_length"] = length
 
@@ -113,6 +112,19 @@ class PipelineInputs:
             )
             kwargs |= self._embeds_kwargs(self._family.negative_embeds, embeds, length)
         return kwargs
+
+    def text_tokens(self, rows: Sequence[ImageRow]) -> int | None:
+        """The length to which the texts of a batch are padded; None if the pipeline sees to it."""
+        longest = self._family.pad_to_tokens
+        if longest is None or len(rows) > 1:
+            return longest
+        loras = self._activate_text_loras(rows[0])
+        embeds = [self._prompts.get(rows[0].parameters.prompt, loras)]
+        if self._uses_negative_prompt(rows[0]):
+            embeds.append(self._negative_prompts.get(rows[0].parameters.negative_prompt, loras))
+        tokens = max(tensors[0].shape[1] for tensors in embeds)
+        # More than the text has: without padding, diffusers drops the mask, and other kernels run.
+        return min(longest, TEXT_STEP * (tokens // TEXT_STEP + 1))
 
     def _plain_text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         kwargs: PipelineKwargs = {"prompt": [row.parameters.prompt for row in rows]}
@@ -155,8 +167,7 @@ class PipelineInputs:
         dtype = denoiser_network(self._pipe).dtype
         if self._family.float32_latents:
             dtype = torch.float32
-        latents = copy_to_device(noise.to(dtype), self._pipe.device)
-        return {"generator": generators, "latents": latents}
+        return {"generator": generators, "latents": _to_device(noise.to(dtype), self._pipe.device)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
@@ -227,6 +238,13 @@ def _call_after_step(
 ) -> dict[str, torch.Tensor]:
     after_step()
     return tensors
+
+
+def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on a device, without a wait for the batch that runs there."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return mark_shared(tensor.pin_memory()).to(device, non_blocking=True)
 
 
 def _make_generator(row: ImageRow) -> torch.Generator:

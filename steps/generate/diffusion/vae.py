@@ -7,29 +7,29 @@ because drivers, other processes and fragmentation take some too. So the VAE tri
 """
 
 import logging
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import diffusers
 import torch
-from diffusers.models.attention_processor import AttnProcessor
+from diffusers.models.attention_processor import Attention, AttnProcessor, AttnProcessor2_0
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.device import free_memory, is_out_of_memory
-from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from imagekiln.steps.models.families import family_of
 
-DecodeMode = Literal["whole", "slices", "tiles"]
-SMALLER_MODES: dict[DecodeMode, tuple[DecodeMode, ...]] = {
-    "whole": ("slices", "tiles"),
-    "slices": ("tiles",),
-    "tiles": (),
-}
+DecodeMode = Literal["whole", "tiles"]
 # Those whose decoders are compiled, or large enough for tensors that convolutions index slowly.
 CHUNKED_VAES = (diffusers.AutoencoderKL, diffusers.AutoencoderKLFlux2)
-# From 2**31 elements on, convolutions need indices of 64 bits, for which cuDNN has few kernels.
-MAX_TENSOR_ELEMENTS = 2**31
+# Of all images that are decoded at once. One of 1024 x 1024 keeps a GPU busy by itself: with more,
+# small batches would decode more padding; with fewer, small images would leave the device idle.
+MAX_DECODE_PIXELS = 1024**2
+MAX_DECODE_IMAGES = 8
+# Latents of 1024 x 1024 pixels: their scores take 0.5 GB in bfloat16.
+MAX_MATMUL_TOKENS = 128**2
+MIDDLE_ATTENTION_VARIABLE = "IMAGEKILN_MIDDLE_ATTENTION"  # for a benchmark: `fused`
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
 PlannedSize = Callable[[int, int], int]  # how many images of a width and height a batch has
 Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
@@ -57,15 +57,14 @@ class VaeDecoder:
         self._planned_size = planned_size
         self._on_switch = on_switch
         self._is_auto = mode == "auto"
-        self._choices = kernel_choices()
         self._vae: Vae = getattr(pipe, "vae", None)
-        if mode in ("slices", "tiles") and not self._switch_to(mode):
+        if mode == "tiles" and not self._switch_to_tiles():
             raise BadInput(
-                f"speed.vae is {mode!r}, which this model's VAE does not know. Write auto."
+                "speed.vae is 'tiles', which this model's VAE does not know. Write auto."
             )
         if isinstance(self._vae, CHUNKED_VAES):
-            if self._choices.middle_attention == "matmul":
-                self._vae.set_attn_processor(AttnProcessor())
+            if pipe.device.type == "cuda" and os.environ.get(MIDDLE_ATTENTION_VARIABLE) != "fused":
+                self._vae.set_attn_processor(MiddleAttention())
             if not family_of(type(pipe).__name__).one_at_a_time:
                 self._vae.decode = self._decode_in_chunks(self._vae.decode)
         if mode == "auto" and self._vae is not None:
@@ -76,8 +75,7 @@ class VaeDecoder:
         if not self._is_auto or self.mode == "whole":
             return
         self._vae.disable_slicing()
-        if self.mode == "tiles":
-            self._vae.disable_tiling()
+        self._vae.disable_tiling()
         self.mode = "whole"
 
     def _decode_in_chunks(self, decode: Callable[..., Decoded]) -> Callable[..., Decoded]:
@@ -98,15 +96,12 @@ class VaeDecoder:
         return decode_chunks
 
     def _chunk_size(self, latents: torch.Tensor) -> int:
-        config = self._vae.config
-        scale = 2 ** (len(config.block_out_channels) - 1)
+        scale = 2 ** (len(self._vae.config.block_out_channels) - 1)
         height, width = (scale * side for side in latents.shape[-2:])
         batch_size = len(latents)
         if self._planned_size is not None:
             batch_size = self._planned_size(width, height)
-        channels = config.get("decoder_block_out_channels") or config.block_out_channels
-        # The last up block begins with the channels of the block before it.
-        return decode_chunk_size(max(channels[:2]), height, width, batch_size, self._choices)
+        return decode_chunk_size(height, width, batch_size)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same function, retried in smaller pieces while memory runs out."""
@@ -117,48 +112,57 @@ class VaeDecoder:
                 try:
                     return decode(*args, **kwargs)
                 except Exception as error:
-                    if not is_out_of_memory(error) or not self._shrink():
+                    is_smaller = self.mode == "whole" and is_out_of_memory(error)
+                    if not is_smaller or not self._switch_to_tiles():
                         raise
                 self._on_switch()
-                log.warning(
-                    "A batch does not fit in memory to be decoded: from here on in %s.", self.mode
-                )
+                log.warning("A batch does not fit in memory to be decoded: from here on in tiles.")
                 free_memory()
 
         return decode_in_pieces
 
-    def _shrink(self) -> bool:
-        return any(self._switch_to(mode) for mode in SMALLER_MODES[self.mode])
-
-    def _switch_to(self, mode: DecodeMode) -> bool:
-        """Switch to a mode, if the VAE has it. Tiles are of one slice at a time."""
+    def _switch_to_tiles(self) -> bool:
+        """Decode image by image, large ones in tiles, if the VAE can."""
         try:
             self._vae.enable_slicing()
-            if mode == "tiles":
-                self._vae.enable_tiling()
+            self._vae.enable_tiling()
         except (AttributeError, NotImplementedError):
             return False
-        self.mode = mode
+        self.mode = "tiles"
         return True
 
 
-def decode_chunk_size(
-    channels: int, height: int, width: int, batch_size: int, choices: KernelChoices
-) -> int:
+class MiddleAttention:
+    """The attention of a VAE's middle block by two matrix products and a softmax.
+
+    PyTorch's fused kernels for GPUs from Hopper on take heads of at most 256 channels, and this one
+    has 512. Large images are left to them, since the scores would not fit.
+    """
+
+    def __init__(self) -> None:
+        """Take both ways."""
+        self._matmul = AttnProcessor()
+        self._fused = AttnProcessor2_0()
+
+    def __call__(
+        self, attention: Attention, hidden_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> torch.Tensor:
+        """Attend within each image of `hidden_states`, (images, channels, height, width)."""
+        tokens = hidden_states.shape[-2] * hidden_states.shape[-1]
+        process = self._matmul if tokens <= MAX_MATMUL_TOKENS else self._fused
+        attended: torch.Tensor = process(attention, hidden_states, *args, **kwargs)
+        return attended
+
+
+def decode_chunk_size(height: int, width: int, batch_size: int) -> int:
     """How many images of a size in pixels are decoded at once: a power of two.
 
-    It is at most the next one from the planned `batch_size` on: more would be padding. `channels`
-    is the most that a layer of the decoder has at full size.
+    It is at most the next one from the planned `batch_size` on: more would be padding.
     """
-    pixels = height * width
-    size = min(choices.decode_images, 1 << (batch_size - 1).bit_length())
-    while size > 1 and not _chunk_fits(size, channels, pixels, choices.decode_pixels):
+    size = min(MAX_DECODE_IMAGES, 1 << (batch_size - 1).bit_length())
+    while size > 1 and size * height * width > MAX_DECODE_PIXELS:
         size //= 2
     return size
-
-
-def _chunk_fits(size: int, channels: int, pixels: int, max_pixels: int) -> bool:
-    return size * pixels <= max_pixels and size * pixels * channels < MAX_TENSOR_ELEMENTS
 
 
 def pad_images(latents: torch.Tensor, multiple: int) -> torch.Tensor:

@@ -49,7 +49,7 @@ CALLS = {
         ),
     ),
     "2": Call(
-        "What do other kernels cost a few-step model, and samplers that wait for the device?",
+        "What do VAE attention and samplers that wait for the device cost?",
         240,
         (
             Stage("sdxl", ("switches",), seconds=170, steps=4),

@@ -58,19 +58,11 @@ def _measure(session: Session, name: str, uris: Sequence[str]) -> None:
 
 
 def _start_all(uris: Sequence[str]) -> list[Start]:
-    """Start a process for each run at once, each with empty caches of its own."""
-    with scratch_folder() as caches:
-        processes: list[ShardProcess] = []
-        for number, uri in enumerate(uris):
-            processes.append(ShardProcess(uri, _environment(uri, caches / str(number))))
-        return [process.wait() for process in processes]
+    """Start a process for each run at once."""
+    processes = [ShardProcess(uri, _environment(uri)) for uri in uris]
+    return [process.wait() for process in processes]
 
 
-def _environment(uri: str, caches: Path) -> dict[str, str]:
-    output = Path(uri).parent
-    return {
-        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-        "TRITON_CACHE_DIR": str(caches / "triton"),
-        # Beside the runs: where pods keep compiled code for each other, unless it is in the output.
-        "IMAGEKILN_CODE_CACHE": str(output / "compiled-code"),
-    }
+def _environment(uri: str) -> dict[str, str]:
+    """Where PyTorch keeps compiled code: beside the runs, which share it."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(Path(uri).parent / "compiled-code")}

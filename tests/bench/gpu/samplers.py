@@ -6,7 +6,6 @@ from functools import wraps
 import diffusers
 import torch
 
-from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
@@ -26,7 +25,7 @@ def measure_samplers(session: Session) -> None:
     """Milliseconds a step by sampler, with timesteps on the device and on the host."""
     pipe = _make_pipeline(session.model, session.placement)
     own = pipe.scheduler
-    restrict_cudnn()
+    torch.backends.cudnn.deterministic = True  # as in jobs
     with Way("regional-det").applied(pipe.unet, inductor=session.on_cuda):
         for name in SAMPLERS:
             scheduler = make_scheduler(own, name)

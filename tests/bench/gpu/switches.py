@@ -11,40 +11,24 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from imagekiln.steps.generate.diffusion.kernels import (
-    DECODE_PIXELS_VARIABLE,
-    DETERMINISTIC_COMPILE_VARIABLE,
-    DETERMINISTIC_CUDNN_VARIABLE,
-    MIDDLE_ATTENTION_VARIABLE,
-    OVERLAP_BATCHES_VARIABLE,
-    REGIONAL_BLOCKS_VARIABLE,
-)
+from imagekiln.steps.generate.diffusion.compile import blocks_of
+from imagekiln.steps.generate.diffusion.vae import MIDDLE_ATTENTION_VARIABLE
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 CompiledExtent = Literal["eager", "whole", "regional"]
 MAX_SHAPES = 128
-# Blocks of classes that diffusers names no repeated blocks for.
-REGIONS = {"UNet2DConditionModel": ("BasicTransformerBlock", "ResnetBlock2D")}
 
 
 @dataclass(frozen=True, slots=True)
 class JobSwitch:
-    """A choice of `KernelChoices`: the variable that makes the other one, and a job's seconds."""
+    """An environment variable that makes another choice, and the seconds of a job with it."""
 
     variable: str
     value: str
     seconds: float
 
 
-# Those that leave the denoiser's code as it is come first: their jobs do not compile it again.
-JOB_SWITCHES = {
-    "any cuDNN algorithm": JobSwitch(DETERMINISTIC_CUDNN_VARIABLE, "0", 60.0),
-    "overlapped batches": JobSwitch(OVERLAP_BATCHES_VARIABLE, "1", 60.0),
-    "VAE attention by matmul": JobSwitch(MIDDLE_ATTENTION_VARIABLE, "matmul", 75.0),
-    "VAE chunks of 4 at 1024²": JobSwitch(DECODE_PIXELS_VARIABLE, str(4 * 1024**2), 75.0),
-    "timed compile": JobSwitch(DETERMINISTIC_COMPILE_VARIABLE, "0", 130.0),
-    "regional blocks": JobSwitch(REGIONAL_BLOCKS_VARIABLE, "1", 130.0),
-}
+JOB_SWITCHES = {"fused VAE attention": JobSwitch(MIDDLE_ATTENTION_VARIABLE, "fused", 60.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +87,7 @@ def regions_of(network: Untyped, extent: CompiledExtent) -> list[torch.nn.Module
         return []
     if extent == "whole":
         return [network]
-    names = REGIONS.get(type(network).__name__) or getattr(network, "_repeated_blocks", None) or ()
-    return [module for module in network.modules() if type(module).__name__ in names]
+    return blocks_of(network)
 
 
 def _compile(module: torch.nn.Module, options: dict[str, bool], *, inductor: bool) -> None:

@@ -3,13 +3,11 @@
 import hashlib
 import inspect
 import logging
+import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 import diffusers
 import numpy as np
@@ -20,11 +18,14 @@ import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
-from imagekiln.steps.generate.diffusion.compile import BLOCK_CLASSES, log
-from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
+from imagekiln.steps.generate.diffusion.compile import (
+    BLOCK_CLASSES,
+    blocks_of,
+    create_code_folder,
+    log,
+)
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
-from imagekiln.steps.generate.diffusion.kernels import REGIONAL_BLOCKS_VARIABLE
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
     PYTORCH_CACHE_VARIABLE,
@@ -90,21 +91,21 @@ def _rgb(picture: DrawnImage) -> RGB:
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
+    "kind",
     [
-        pytest.param("sd", "whole", marks=pytest.mark.slow),
-        pytest.param("sd3", "whole", marks=pytest.mark.slow),
-        ("flux", "regional"),
+        pytest.param("sd", marks=pytest.mark.slow),
+        pytest.param("sd3", marks=pytest.mark.slow),
+        "flux",
     ],
 )
 def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(
-    kind: Kind, how: str
+    kind: Kind,
 ) -> None:
     rows = _rows()
     plain = Denoiser(_pipe(kind))
     compiled = Denoiser(_pipe(kind), ON)
     drawn = _drawn(compiled, rows)
-    assert compiled.compiled_pipeline.mode == how
+    assert compiled.compiled_pipeline.mode == "regional"
     assert compiled.compiled_pipeline.clock.count > 0
     apart = [
         np.abs(ours.astype(int) - theirs).max()
@@ -142,22 +143,6 @@ def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sd", "sd3"])
-def test_compiled_by_its_blocks_a_model_draws_the_same_and_compiles_a_shape_once(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(REGIONAL_BLOCKS_VARIABLE, "1")
-    rows = _rows()
-    denoiser = Denoiser(_pipe(kind), ON)
-    drawn = _drawn(denoiser, rows)
-    assert denoiser.compiled_pipeline.mode == "regional"
-    assert all(map(np.array_equal, drawn, _drawn(Denoiser(_pipe(kind)), rows)))
-    with torch.compiler.set_stance("fail_on_recompile"):
-        _drawn(denoiser, _rows(steps=4, guidance=4.0))
-        assert np.array_equal(_drawn(denoiser, rows[1:])[0], drawn[1])
-
-
 def test_the_blocks_of_every_denoiser_that_is_compiled_by_them_exist_in_diffusers() -> None:
     for name, classes in BLOCK_CLASSES.items():
         source = inspect.getsource(sys.modules[getattr(diffusers, name).__module__])
@@ -177,7 +162,8 @@ def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
 
 
 def _is_compiled(network: torch.nn.Module) -> bool:
-    return bool(network._compiled_call_impl)  # torch has no public way to ask
+    # torch has no public way to ask
+    return any(block._compiled_call_impl for block in blocks_of(network))
 
 
 def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
@@ -205,9 +191,7 @@ def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
         network = type(adapters.new_controlnet(kind)).from_pretrained(adapters.controlnet(kind))
         denoiser = Denoiser(pipe, speed, adapters=LoadedAdapters(ImagePrefetcher(store), network))
         pictures = _drawn(denoiser, rows)
-        assert denoiser.compiled_pipeline.mode == (
-            "none" if speed != ON else "regional" if kind == "flux" else "whole"
-        )
+        assert denoiser.compiled_pipeline.mode == ("regional" if speed == ON else "none")
         return pictures
 
     assert all(
@@ -235,37 +219,18 @@ def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so
     assert "\n" not in said
 
 
-class Shared:
-    """Keeps no code, and records the batch shapes that asked for it and those that left theirs."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.left: list[str] = []
-
-    @contextmanager
-    def shared(self, batch: str) -> Iterator[None]:
-        self.asked.append(batch)
-        yield
-        self.left.append(batch)
-
-
 @pytest.mark.slow
-def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
-    shared = Shared()
+def test_loras_of_any_weight_share_their_code() -> None:
     pipe = _one_block()
     files = {"style": LoraSettings(id=str(loras.saved_for(_one_block(), seed=1)))}
     layers = LoraLayers(
         pipe, files, load_lora_facts(ModelSettings(id="bundled:shapes", loras=files))
     )
-    denoiser = Denoiser(pipe, ON, cast("CompileCache", shared), loras=layers)
+    denoiser = Denoiser(pipe, ON, loras=layers)
     _drawn(denoiser, _rows(loras="style:0.8"))
     with torch.compiler.set_stance("fail_on_recompile"):
         drawn = [_drawn(denoiser, _rows(loras=f"style:{weight}")) for weight in (0.8, -0.3)]
     assert not np.array_equal(drawn[0][0], drawn[1][0])
-    _drawn(denoiser, _rows())
-    assert sorted(shared.left) == sorted(shared.asked)
-    decoders = [shape for shape in shared.asked if shape.startswith("decoder")]
-    assert (len(shared.asked), len(decoders)) == (3, 1)  # both sets of LoRAs decode alike
 
 
 @pytest.mark.parametrize("speed", [SpeedSettings(), SpeedSettings(compile="off")])
@@ -299,6 +264,26 @@ def test_code_that_another_user_of_the_machine_may_have_left_is_not_run(
     assert f"{folder}: is not a folder that you alone can write" in caplog.text
 
 
+def test_code_is_not_kept_in_a_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(PYTORCH_CACHE_VARIABLE, str(tmp_path / "file" / "code"))
+    assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "regional"
+    assert "cannot be written. Compiled code is not kept." in caplog.text
+    assert str(tmp_path) not in os.environ.get(PYTORCH_CACHE_VARIABLE, "")
+
+
+def test_the_folder_for_code_exists_before_pods_mount_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models" / "imagekiln"
+    monkeypatch.setenv(PYTORCH_CACHE_VARIABLE, str(folder))
+    create_code_folder()
+    create_code_folder()
+    assert folder.is_dir()
+
+
 @pytest.mark.slow
 def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -> None:
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:6])
@@ -310,7 +295,7 @@ def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -
     assert told is not None
     assert before is not None
     assert (told.compile_mode, before.compile_mode, before.seconds.compile) == (
-        "whole",
+        "regional",
         "none",
         0.0,
     )

@@ -3,14 +3,11 @@
 import gc
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from imagekiln.steps.generate.diffusion.device import side_stream
-from imagekiln.steps.generate.diffusion.kernels import OVERLAP_BATCHES_VARIABLE
-from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.generate.diffusion.text_encoding import (
     TextCache,
@@ -18,7 +15,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     TextRequest,
 )
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch, copy_to_host
-from tests.cuda import CUDA, Cuda, Scheduler, install
+from tests.cuda import CUDA, Cuda, install
 from tests.runs import picture
 
 
@@ -105,17 +102,3 @@ def test_times_of_the_device_are_read_once_its_events_have_come(cuda: Cuda) -> N
     times = spans.times()
     assert (times.busy, times.text, times.copy) == (0.001, 0.001, 0.001)
     assert cuda.races == []
-
-
-def test_steps_of_a_stream_of_their_own_are_complete_where_they_are_read_and_stay_until_then(
-    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(OVERLAP_BATCHES_VARIABLE, "1")
-    pipe = SimpleNamespace(scheduler=Scheduler(cuda))
-    with overlapped_copies(pipe, side_stream(CUDA)):
-        pipe.scheduler.set_timesteps(4)
-    doubled = pipe.scheduler.timesteps * 2
-    pipe.scheduler.timesteps = torch.empty(0)
-    gc.collect()
-    assert cuda.races == []
-    assert doubled.shape == (4,)

@@ -17,12 +17,10 @@ from imagekiln.steps.generate.diffusion.device import (
     is_device_lost,
     side_stream,
 )
-from imagekiln.steps.generate.diffusion.kernels import OVERLAP_BATCHES_VARIABLE
-from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher, TextRequest
 from imagekiln.steps.generate.diffusion.transfer import copy_to_host
-from tests.cuda import CUDA, Scheduler, install
+from tests.cuda import CUDA, install
 from tests.devices import remove_gpu
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # of torch 2.15 for CUDA 13.2
@@ -139,16 +137,12 @@ def test_what_streams_share_is_not_freed_on_a_lost_device_which_would_end_the_pr
     prefetcher.start([TextRequest(texts, "a fox", None)])
     prefetcher.wait()
     prefetcher.close()
-    monkeypatch.setenv(OVERLAP_BATCHES_VARIABLE, "1")
-    scheduler = Scheduler(cuda)
-    with overlapped_copies(SimpleNamespace(scheduler=scheduler), side_stream(CUDA)):
-        scheduler.set_timesteps(2)
-    on_streams = (shot.rgb, shot.finite, *texts.get("a fox"), scheduler.timesteps)
+    on_streams = (shot.rgb, shot.finite, *texts.get("a fox"))
     shared = [weakref.ref(each) for each in on_streams]
     other = weakref.ref(images)
 
     device_error(LOST)
-    del images, shot, texts, scheduler, on_streams
+    del images, shot, texts, on_streams
     gc.collect()
     assert None not in [each() for each in shared]
     assert other() is None

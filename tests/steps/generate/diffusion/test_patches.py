@@ -90,43 +90,13 @@ def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() 
         return graph.forward
 
     module.compile(backend=backend)
-    call = patches.with_float_timesteps(module)
+    call = patches.compiled_call(module)
     patches.set_compiled_call(module, None)
     module(torch.zeros(2))
     assert compiled == []
     patches.set_compiled_call(module, call)
     module(torch.zeros(2))
     assert len(compiled) == 1
-
-
-@pytest.mark.parametrize("as_keyword", [False, True])
-def test_a_compiled_denoiser_gets_integer_timesteps_as_float32(as_keyword: bool) -> None:
-    class Denoiser(torch.nn.Module):
-        def forward(self, sample: torch.Tensor, timestep: torch.Tensor) -> list[torch.Tensor]:
-            return [sample, timestep]
-
-    module = Denoiser()
-    module.compile(backend="eager")
-    call = patches.with_float_timesteps(module)
-    index, timestep = torch.tensor(3), torch.tensor(981)
-    sample, received = call(index, timestep=timestep) if as_keyword else call(index, timestep)
-    assert sample.dtype == torch.int64
-    assert (received.dtype, received.item()) == (torch.float32, 981)
-
-
-@pytest.mark.parametrize("network", ["UNet2DConditionModel", "ControlNetModel"])
-def test_denoisers_take_timesteps_by_the_same_name(network: str) -> None:
-    assert "timestep" in inspect.signature(getattr(diffusers, network).forward).parameters
-
-
-@pytest.mark.slow
-def test_only_what_is_compiled_in_the_block_is_saved() -> None:
-    torch.compiler.reset()
-    module = Doubled()
-    module.compile()
-    module(torch.zeros(2))
-    with patches.fresh_compile_artifacts():
-        assert torch.compiler.save_cache_artifacts() is None
 
 
 def test_pytorch_keeps_code_where_it_is_looked_for_unless_told_otherwise(
