@@ -11,6 +11,7 @@ import pytest
 import torch
 from diffusers.pipelines import auto_pipeline
 
+from imagekiln.steps.generate.diffusion.compile import blocks_of
 from imagekiln.steps.generate.diffusion.denoiser import GUIDER_NAMES, Denoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
@@ -165,14 +166,10 @@ def test_every_family_of_the_table_is_tested() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_table_says_how_the_denoiser_compiles(kind: str) -> None:
+def test_a_family_that_is_compiled_has_blocks(kind: str) -> None:
     pipe = families.pipe(kind)
-    family = family_of(type(pipe).__name__)
     denoiser = getattr(pipe, "transformer", None) or pipe.unet
-    # A UNet names its attention alone, which would leave its convolutions as they are.
-    assert (family.compile_mode == "regional") is (
-        hasattr(pipe, "transformer") and bool(denoiser._repeated_blocks)
-    )
+    assert blocks_of(denoiser) or not family_of(type(pipe).__name__).compiles
 
 
 @pytest.mark.parametrize("name", FAMILY_VARIANTS)

@@ -25,7 +25,7 @@ def test_phases_are_timed_one_after_another() -> None:
     assert clock.seconds == seconds
     assert 2.01 <= seconds.imports < seconds.total
     assert seconds.load >= 0.01
-    assert (seconds.code, seconds.hash) == (0.01, 0.5)
+    assert (seconds.compile, seconds.hash) == (0.01, 0.5)
     assert seconds.first_step >= 0.02
     assert 0 <= seconds.rest <= elapsed - 0.04, "what passed in phases is not the rest"
 
@@ -57,8 +57,8 @@ def test_a_process_is_timed_from_its_own_start() -> None:
 
 
 def test_a_start_reads_as_a_sentence() -> None:
-    start = StartSeconds(total=20.0, imports=5.0, load=4.0, code=1.0, first_step=8.0, hash=6.5)
+    start = StartSeconds(total=20.0, imports=5.0, load=4.0, compile=1.0, first_step=8.0, hash=6.5)
     assert format_start(start) == (
-        "First step after 20 s: imports 5 s, load 4 s, compiled code 1 s, first step 8 s, "
+        "First step after 20 s: imports 5 s, load 4 s, compiling 1 s, first step 8 s, "
         "other 2 s; hashing beside them 6.5 s."
     )
