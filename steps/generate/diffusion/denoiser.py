@@ -25,6 +25,7 @@ from imagekiln.steps.generate.diffusion.device import (
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.patches import step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
@@ -285,7 +286,10 @@ class Denoiser:
     def _prepare_pipeline(self, variant: Variant, row: ImageRow) -> None:
         """Set what is a part of the pipeline itself: LoRAs, scheduler, strength of guiders."""
         self._inputs.activate_loras(row)
-        variant.pipe.scheduler = variant.schedulers.new(row.parameters.sampler)
+        scheduler = variant.schedulers.new(row.parameters.sampler)
+        if variant is self._variants.text_to_image:  # others may begin at a later step
+            step_on_host(scheduler)
+        variant.pipe.scheduler = scheduler
         for name in GUIDER_NAMES:
             if guider := getattr(variant.pipe, name, None):
                 guider.guidance_scale = row.parameters.guidance

@@ -147,6 +147,40 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
     return frozenset(getattr(denoiser, "_repeated_blocks", None) or ())
 
 
+# --- Samplers -------------------------------------------------------------------------------------
+
+# They index a table on the CPU by a timestep on the device.
+WAITING_SCHEDULERS = (diffusers.DDIMScheduler, diffusers.PNDMScheduler, diffusers.LCMScheduler)
+
+
+def step_on_host(scheduler: Untyped) -> None:
+    """Have a scheduler of a text-to-image call take its timesteps from the host.
+
+    Otherwise each step waits until the device has done all that is queued, and the device then
+    waits for the next step to be queued. The bytes are equal. Source: `alphas_cumprod[timestep]`
+    in diffusers/schedulers/scheduling_ddim.py, scheduling_pndm.py and scheduling_lcm.py.
+    """
+    if not isinstance(scheduler, WAITING_SCHEDULERS):
+        return
+    step: AnyFunction = scheduler.step
+    set_timesteps: AnyFunction = scheduler.set_timesteps
+    timesteps: Iterator[torch.Tensor] = iter(())
+
+    @wraps(set_timesteps)
+    def set_on_host(*args: object, **kwargs: object) -> None:
+        nonlocal timesteps
+        set_timesteps(*args, **kwargs)
+        timesteps = iter(scheduler.timesteps.cpu().unbind())
+
+    @wraps(step)
+    def step_from_host(
+        noise: Untyped, _timestep: object, *args: object, **kwargs: object
+    ) -> Untyped:
+        return step(noise, next(timesteps), *args, **kwargs)
+
+    vars(scheduler).update(set_timesteps=set_on_host, step=step_from_host)
+
+
 # --- Pipelines ------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,11 @@
 """Section `samplers`: what a sampler that reads the device's timesteps costs a step."""
 
 import copy
-from functools import wraps
 
 import diffusers
 import torch
 
+from imagekiln.steps.generate.diffusion.patches import step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
@@ -87,24 +87,3 @@ def _draw(pipe: Untyped, work: Work, embeds: torch.Tensor, steps: int) -> None:
         generator=[torch.Generator().manual_seed(seed) for seed in range(len(embeds))],
         output_type="latent",
     )
-
-
-def step_on_host(scheduler: Untyped) -> None:
-    """Have a scheduler take its timesteps from the host, so that no step waits for the device."""
-    step, set_timesteps = scheduler.step, scheduler.set_timesteps
-    timesteps = iter(())
-
-    @wraps(set_timesteps)
-    def set_on_host(*args: Untyped, **kwargs: Untyped) -> None:
-        nonlocal timesteps
-        set_timesteps(*args, **kwargs)
-        timesteps = iter(scheduler.timesteps.cpu().unbind())
-
-    @wraps(step)
-    def step_from_host(
-        noise: Untyped, _timestep: Untyped, *args: Untyped, **kwargs: Untyped
-    ) -> Untyped:
-        return step(noise, next(timesteps), *args, **kwargs)
-
-    scheduler.set_timesteps = set_on_host
-    scheduler.step = step_from_host

@@ -14,13 +14,17 @@ from torch._inductor.runtime import cache_dir_utils
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from imagekiln.steps.generate.diffusion import patches
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import per_image_control_noise
+from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.families import FAMILIES
 from imagekiln.steps.models.lora_files import load_lora_facts
 from tests import adapters, loras, models
+from tests.drawing import bytes_of
+from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -223,3 +227,24 @@ def test_a_picture_is_encoded_the_same_in_every_slot_with_guidance_and_without(h
         other = _encoded(pipe, pictures.flip(0).repeat(halves, 1, 1, 1))
     assert torch.equal(one.reshape(halves, 2, -1), other.reshape(halves, 2, -1).flip(1))
     assert not torch.equal(one[0], one[1])
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl"])
+@pytest.mark.parametrize("sampler", ["ddim", "pndm", "lcm"])
+def test_timesteps_of_the_host_give_equal_bytes(
+    kind: models.Kind, sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [image_row("a red circle", 7, steps=5, sampler=sampler)]
+    on_host = bytes_of(Denoiser(models.pipe(kind)), rows, 1)
+    monkeypatch.setattr(patches, "WAITING_SCHEDULERS", ())
+    assert bytes_of(Denoiser(models.pipe(kind)), rows, 1) == on_host
+
+
+@pytest.mark.parametrize("sampler", ["ddim", "pndm", "lcm"])
+def test_no_step_reads_a_timestep_of_the_device(sampler: str) -> None:
+    scheduler = make_scheduler(models.pipe("sd").scheduler, sampler)
+    patches.step_on_host(scheduler)
+    scheduler.set_timesteps(5)
+    sample = torch.zeros(1, 4, 8, 8)
+    for _ in scheduler.timesteps:
+        scheduler.step(sample, torch.empty((), device="meta"), sample)
