@@ -5,7 +5,7 @@ So a LoRA that is not active costs memory but no time, and no image depends on t
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,15 @@ from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapter
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
-from imagekiln.steps.generate.diffusion.patches import lora_components, lora_scales_to_tensors
+from imagekiln.steps.generate.diffusion.lora_scales import (
+    read_scaled_tensors,
+    require_all_converted,
+)
+from imagekiln.steps.generate.diffusion.patches import (
+    lora_components,
+    lora_scales_to_tensors,
+    set_own_scales,
+)
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
@@ -113,22 +121,18 @@ class LoraLayers:
         self._active.clear()  # loading a LoRA activates it
 
     def _load_layers(self, path: Path, adapter: str) -> None:
+        tensors = read_scaled_tensors(path)
+        state = self._pipe.lora_state_dict(dict(tensors))
+        converted = state[0] if isinstance(state, tuple) else state
+        require_all_converted(tensors, converted)
         with warnings.catch_warnings(action="ignore"):  # peft warns of a model's second adapter
-            self._pipe.load_lora_weights(
-                str(path.parent),
-                weight_name=path.name,
-                adapter_name=adapter,
-                use_safetensors=True,
-                local_files_only=True,
-            )
-        self._require_all_layers(path, adapter)
+            self._pipe.load_lora_weights(tensors, adapter_name=adapter)
+        self._require_all_layers(converted, adapter)
+        for component in lora_components(self._pipe).values():
+            set_own_scales(component, adapter)
 
-    def _require_all_layers(self, path: Path, adapter: str) -> None:
-        """Raise ValueError where the model has no layer for some tensors: diffusers skips these."""
-        state = self._pipe.lora_state_dict(
-            str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True
-        )
-        tensors = state[0] if isinstance(state, tuple) else state
+    def _require_all_layers(self, tensors: Collection[str], adapter: str) -> None:
+        """Raise ValueError if the model has no layer for some tensors: diffusers skips these."""
         expected = sum(_changes_layer(name) for name in tensors)
         loaded = sum(
             f".{adapter}." in f"{name}."

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
+from imagekiln.steps.generate.diffusion.checkpoint import load_checkpoint
 from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
@@ -19,12 +20,13 @@ from imagekiln.steps.generate.diffusion.device import (
     explain_device,
 )
 from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
+from imagekiln.steps.generate.diffusion.loading import load_networks
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
-from imagekiln.steps.models.component_files import require_data_only
+from imagekiln.steps.models.component_files import read_model_index, require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
 from imagekiln.steps.models.hub_cache import loading_from_cache
@@ -124,18 +126,16 @@ def _load_files(
     file = checkpoint_file(model)
     if file is not None:
         with startup.clock.phase("load"):
-            pipe = getattr(diffusers, pipeline).from_single_file(
-                str(file),
-                config=str(folder),
-                dtype=DTYPES[model.dtype],
-                local_files_only=True,
-            )
+            pipe = load_checkpoint(file, folder, pipeline, DTYPES[model.dtype])
         with startup.clock.phase("device"):
             return pipe.to(device)
     with startup.clock.phase("load"):
+        index = read_model_index(folder, model.id)
+        dtype = DTYPES[model.dtype]
         pipe = diffusers.DiffusionPipeline.from_pretrained(
             folder,
-            dtype=DTYPES[model.dtype],
+            **load_networks(folder, index, pipeline, model.variant, dtype),
+            dtype=dtype,
             variant=model.variant,
             use_safetensors=True,
             local_files_only=True,

@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transformers_models import (
     LOAD_OPTIONS,
@@ -116,7 +117,7 @@ def _load(
     else:
         model_class = transformers.CLIPModel
         del options["trust_remote_code"]
-    model = model_class.from_pretrained(folder, **options).to(device).eval()
+    model = load_network(model_class, folder, **options).to(device).eval()
     if isinstance(score, ClassifierScore):
         compute = _label_probability(model, score.label)
     elif head is not None:

@@ -1,0 +1,86 @@
+"""A pipeline from a model in one file, all of whose tensors are in one of its networks."""
+
+import re
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+import diffusers
+import torch
+
+from imagekiln.steps.generate.diffusion.loading import (
+    in_component,
+    require_loaded,
+    require_placed,
+)
+from imagekiln.steps.generate.diffusion.patches import Conversion, recorded_conversion
+
+# The parts of a file that components are made of, by the start of the names of tensors. A file
+# of a transformer alone has none.
+FILE_PART = re.compile(
+    r"(?:model\.diffusion_model|first_stage_model|vae|cond_stage_model"
+    r"|(?:conditioner\.embedders|text_encoders)\.\w+)\.|"
+)
+SAMPLE = 8  # first numbers of a tensor, by which a copy of a part of it is known
+
+
+def load_checkpoint(
+    file: Path, folder: Path, pipeline: str, dtype: torch.dtype
+) -> diffusers.DiffusionPipeline:
+    """The pipeline of a model in one file, with the configuration in a folder.
+
+    Raises ValueError if the file lacks a tensor, or has one that became a part of no network, and
+    whatever loading raises.
+    """
+    with recorded_conversion() as conversion:
+        pipe = getattr(diffusers, pipeline).from_single_file(
+            str(file), config=str(folder), dtype=dtype, local_files_only=True
+        )
+        unused = _unused_names(conversion)
+    for name, component in pipe.components.items():
+        if isinstance(component, torch.nn.Module):
+            with in_component(name):
+                require_loaded(component)
+    require_placed(unused)
+    return pipe
+
+
+def _unused_names(conversion: Conversion) -> list[str]:
+    """The tensors that no network got, of the parts of the file that networks were made of."""
+    read = conversion.read
+    starts = sorted(each.data_ptr() for each in conversion.loaded)
+    unused = [name for name, each in read.items() if not _holds_any(each, starts)]
+    ranges = sorted((each.data_ptr(), each.nbytes) for each in read.values())
+    copies = [each for each in conversion.loaded if not _lies_in_any(each, ranges)]
+    unused = [name for name in unused if not _is_copied(read[name], copies)]
+    parts = {_part_of(name) for name in read.keys() - unused}
+    return [name for name in unused if _part_of(name) in parts]
+
+
+def _part_of(name: str) -> str:
+    match = FILE_PART.match(name)
+    return match[0] if match else ""
+
+
+def _holds_any(tensor: torch.Tensor, starts: Sequence[int]) -> bool:
+    """Whether one of the addresses lies in a tensor's memory: views of it begin there."""
+    place = bisect_left(starts, tensor.data_ptr())
+    return place < len(starts) and starts[place] < tensor.data_ptr() + tensor.nbytes
+
+
+def _lies_in_any(tensor: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a tensor's memory begins in one of the ranges, each a start and a size."""
+    place = bisect_right(ranges, (tensor.data_ptr(), sys.maxsize)) - 1
+    return place >= 0 and tensor.data_ptr() < sum(ranges[place])
+
+
+def _is_copied(tensor: torch.Tensor, copies: Sequence[torch.Tensor]) -> bool:
+    """Whether a copy has the tensor's numbers in another order, or begins with its first ones."""
+    first = tensor.flatten()[:SAMPLE]
+    total = tensor.double().sum()
+    return any(
+        torch.equal(copy.flatten()[:SAMPLE], first)
+        or (copy.numel() == tensor.numel() and bool(torch.isclose(copy.double().sum(), total)))
+        for copy in copies
+    )
