@@ -51,6 +51,22 @@ FLOW_SAMPLERS = frozenset({"default", "deis", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp
 NOT_FOR_SAMPLE_PREDICTION = frozenset({"euler_a", "pndm"})
 
 
+# Classes that do not read rescale_betas_zero_snr, and would draw as if nothing were said.
+WITHOUT_ZERO_SNR = frozenset(
+    {
+        "DEISMultistepScheduler",
+        "DPMSolverSDEScheduler",
+        "DPMSolverSinglestepScheduler",
+        "HeunDiscreteScheduler",
+        "KDPM2AncestralDiscreteScheduler",
+        "KDPM2DiscreteScheduler",
+        "LMSDiscreteScheduler",
+        "PNDMScheduler",
+        "SASolverScheduler",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplerFit:
     """The samplers that fit a model. `scheduler` is the class of its own; None if unknown."""
@@ -59,15 +75,16 @@ class SamplerFit:
     scheduler: str | None = None
 
 
-def fitting_samplers(configuration: Path) -> SamplerFit:
+def fitting_samplers(configuration: Path, changes: Config | None = None) -> SamplerFit:
     """The samplers for the model with this folder of configurations.
 
-    All of them fit where its scheduler is unknown: only drawing tells. Raises BadInput, TryAgain.
+    `changes` is what the model's file says of its scheduler's. All of them fit where its scheduler
+    is unknown: only drawing tells. Raises BadInput, TryAgain.
     """
     path = configuration / SCHEDULER_CONFIG
     if not path.is_file():
         return SamplerFit()
-    config = read_json(path, str(path))
+    config = read_json(path, str(path)) | (changes or {})
     scheduler = str(config.get("_class_name"))
     if scheduler in SOLITARY_SCHEDULERS:
         fitting = {"default", *_samplers_of(scheduler)}
@@ -91,6 +108,10 @@ def _unfit_samplers(config: Config) -> set[str]:
         unfit |= set(SAMPLERS) - FLOW_SAMPLERS
     if prediction == "sample":
         unfit |= NOT_FOR_SAMPLE_PREDICTION
+    if config.get("rescale_betas_zero_snr"):
+        classes = {name: spec.class_name for name, spec in SCHEDULERS.items()}
+        classes["default"] = str(config.get("_class_name"))
+        unfit |= {name for name, each in classes.items() if each in WITHOUT_ZERO_SNR}
     # A class takes one kind of noise levels only.
     if config.get("use_exponential_sigmas") or config.get("use_beta_sigmas"):
         unfit.add("dpmpp_2m_karras")

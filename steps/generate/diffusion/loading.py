@@ -68,6 +68,14 @@ def require_loaded(network: torch.nn.Module) -> None:
     require_present([name for name, each in network.named_parameters() if each.is_meta])
 
 
+def require_whole(pipe: diffusers.DiffusionPipeline) -> None:
+    """Raise ValueError if a network of a pipeline has parameters that no file gave it."""
+    for name, component in pipe.components.items():
+        if isinstance(component, torch.nn.Module):
+            with _in_component(name):
+                require_loaded(component)
+
+
 def require_applied(file: Path, parts: Iterable[object]) -> None:
     """Raise ValueError if a file holds more numbers than the parts that were made of it.
 
@@ -88,8 +96,7 @@ def _is_copied(tensor: torch.Tensor, loaded: Collection[torch.Tensor]) -> bool:
 
 
 @contextmanager
-def in_component(name: str) -> Iterator[None]:
-    """Begin what a ValueError inside says with the component that it is about."""
+def _in_component(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
@@ -112,7 +119,7 @@ def load_networks(
         files = sorted((folder / name).glob("*.safetensors"))
         has_variant = loaded_weights(files, variant) != loaded_weights(files, None)
         options = {"variant": variant} if has_variant else {}
-        with in_component(name):
+        with _in_component(name):
             networks[name] = load_network(network_class, folder / name, dtype=dtype, **options)
     return networks
 

@@ -25,11 +25,14 @@ from imagekiln.steps.generate.diffusion.patches import (
     set_own_scales,
 )
 from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.models.checkpoints import adapter_kind
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
 from imagekiln.steps.models.loras import format_loras, lora_weights
+from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
 
+LOKR = "a LoKr"  # as `adapter_kind` calls it
 # In the names of loaded tensors that change layers.
 LAYER_TENSOR_MARKERS = ("lora", "lokr")
 
@@ -112,7 +115,8 @@ class LoraLayers:
             )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
-        explain = partial(_explain_misfit, f"model.loras.{name}")
+        setting, pipeline = f"model.loras.{name}", type(self._pipe).__name__
+        explain = partial(_explain_misfit, setting, path, pipeline)
         with loading_from_cache(self._settings[name].id, path), explained_by(explain):
             self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
@@ -149,11 +153,13 @@ def _changes_layer(tensor: str) -> bool:
     return "alpha" not in tensor and any(marker in tensor for marker in LAYER_TENSOR_MARKERS)
 
 
-def _explain_misfit(setting: str, error: Exception) -> KilnError:
+def _explain_misfit(setting: str, path: Path, pipeline: str, error: Exception) -> KilnError:
     """What a user's file makes of the libraries' errors, which may be any."""
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
+    reason = error_reason(error)
+    if adapter_kind(tensor_names(path, setting)) == LOKR:
+        reason = f"it is {LOKR}, which {pipeline} may not take: {reason}"
     return explain_device(setting, error) or BadInput(
-        f"{setting}: does not fit the model ({error_reason(error)}). "
-        "Choose another LoRA, or another model."
+        f"{setting}: does not fit the model ({reason}). Choose another LoRA, or another model."
     )

@@ -20,7 +20,7 @@ from imagekiln.steps.generate.diffusion.device import (
     explain_device,
 )
 from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
-from imagekiln.steps.generate.diffusion.loading import load_networks
+from imagekiln.steps.generate.diffusion.loading import load_networks, require_whole
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
@@ -33,7 +33,7 @@ from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
 from imagekiln.steps.models.scorers import score_references
-from imagekiln.steps.models.single_file import checkpoint_file
+from imagekiln.steps.models.single_file import checkpoint_file, stated_prediction
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans, load_plan
@@ -44,6 +44,7 @@ from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
+ZERO_SNR = "rescale_betas_zero_snr"  # of a scheduler whose noisiest step is pure noise
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -123,26 +124,33 @@ def _load_files(
 ) -> diffusers.DiffusionPipeline:
     """The model in a folder, or its file with the configuration there. Raises anything."""
     require_data_only(folder, model.id)
-    file = checkpoint_file(model)
-    if file is not None:
-        with startup.clock.phase("load"):
-            pipe = load_checkpoint(file, folder, pipeline, DTYPES[model.dtype])
-        with startup.clock.phase("device"):
-            return pipe.to(device)
     with startup.clock.phase("load"):
-        index = read_model_index(folder, model.id)
-        dtype = DTYPES[model.dtype]
-        pipe = diffusers.DiffusionPipeline.from_pretrained(
-            folder,
-            **load_networks(folder, index, pipeline, model.variant, dtype),
-            dtype=dtype,
-            variant=model.variant,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        pipe = _load_networks(model, folder, pipeline)
+        require_whole(pipe)
     with startup.clock.phase("device"):
         return pipe.to(device)
+
+
+def _load_networks(
+    model: ModelSettings, folder: Path, pipeline: str
+) -> diffusers.DiffusionPipeline:
+    dtype = DTYPES[model.dtype]
+    file = checkpoint_file(model)
+    if file is not None:
+        pipe = load_checkpoint(file, folder, pipeline, dtype)
+        stated = stated_prediction(model).scheduler_config
+        pipe.scheduler = pipe.scheduler.from_config(pipe.scheduler.config, **stated)
+        return pipe
+    index = read_model_index(folder, model.id)
+    return diffusers.DiffusionPipeline.from_pretrained(
+        folder,
+        **load_networks(folder, index, pipeline, model.variant, dtype),
+        dtype=dtype,
+        variant=model.variant,
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+    )
 
 
 def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
@@ -192,11 +200,14 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
     `own` is always the one that the model came with: any other brings settings of its sampler.
     Raises ValueError where it does not fit the model: only the images that asked for it fail.
     """
-    if sampler == "default":
-        return own
-    spec = SCHEDULERS[sampler]
-    scheduler_class = getattr(diffusers, spec.class_name)
     own_class = type(own)
+    spec = SCHEDULERS.get(sampler)
+    scheduler_class = getattr(diffusers, spec.class_name) if spec else own_class
+    # diffusers drops what a class does not read.
+    if own.config.get(ZERO_SNR) and ZERO_SNR not in inspect.signature(scheduler_class).parameters:
+        raise ValueError(f"sampler {sampler!r} does not read this model's {ZERO_SNR}")
+    if spec is None:
+        return own
     compatible = {own_class, *own.compatibles}
     # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
     fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.loading import load_network
+from imagekiln.steps.generate.diffusion.lora_scales import list_names
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transformers_models import (
     LOAD_OPTIONS,
@@ -197,6 +198,12 @@ def _load_head(setting: str, location: str, plan: Plan, device: torch.device) ->
         (name.removesuffix(WEIGHT_SUFFIX) for name in tensors if name.endswith(WEIGHT_SUFFIX)),
         key=_natural_order,
     )
+    known = {f"{name}{suffix}" for name in names for suffix in (WEIGHT_SUFFIX, BIAS_SUFFIX)}
+    if others := tensors.keys() - known:
+        raise BadInput(
+            f"{setting}: {location} has {list_names([*others])}, of no linear layer. "
+            "Choose another file."
+        )
     layers = []
     for name in names:
         weight = tensors[f"{name}{WEIGHT_SUFFIX}"]
