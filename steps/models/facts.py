@@ -209,7 +209,8 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
     require_data_only(folder, model.id)
     if model.config is None and not is_hub_id(model.id):
         for path in weight_files(folder, model.variant):
-            require_plain_weights(tensor_names(path, model.id), f"{model.id}: {path.parent.name}")
+            subject = f"{model.id}: {path.parent.name}"
+            require_plain_weights(tensor_names(path, subject), subject)
     return pipeline, index
 
 

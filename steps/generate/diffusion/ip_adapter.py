@@ -122,13 +122,17 @@ def load_ip_adapter(
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
     _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
-    pipe.load_ip_adapter(
-        str(folder),
-        subfolder=settings.subfolder,
-        weight_name=settings.weight_name,
-        local_files_only=True,
-    )
     denoiser = denoiser_network(pipe)
+    try:
+        pipe.load_ip_adapter(
+            str(folder),
+            subfolder=settings.subfolder,
+            weight_name=settings.weight_name,
+            local_files_only=True,
+        )
+    except NotImplementedError:  # what is not in the file cannot be moved to the device
+        require_loaded(denoiser)
+        raise
     require_loaded(denoiser)
     projection = getattr(denoiser, "image_proj", None) or denoiser.encoder_hid_proj
     file = folder / settings.weight_patterns[0]

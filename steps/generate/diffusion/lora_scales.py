@@ -76,21 +76,22 @@ def require_all_converted(tensors: Tensors, converted: Tensors) -> None:
     """
     before = _layer_energies(tensors)
     after = _layer_energies(converted)
-    total = sum(before.values())
-    if math.isclose(total, sum(after.values()), rel_tol=ENERGY_TOLERANCE, abs_tol=1e-30):
+    totals = [sum(energy for _, energy in layers.values()) for layers in (before, after)]
+    if math.isclose(*totals, rel_tol=ENERGY_TOLERANCE, abs_tol=1e-30):
         return
-    lost = [
-        module
-        for module, energy in before.items()
-        if not any(
-            math.isclose(energy, other, rel_tol=ENERGY_TOLERANCE) for other in after.values()
-        )
-    ]
-    raise ValueError(f"the model has no layer for {list_names(lost)}")
+    # A layer that is split keeps its first factor.
+    kept = [down for down, _ in after.values()]
+    lost = [module for module, (down, _) in before.items() if not _take(down, kept)]
+    raise ValueError(f"the model has no layer for {list_names(lost or [*before])}")
 
 
-def _is_among(energy: float, others: list[float]) -> bool:
-    return any(math.isclose(energy, other, rel_tol=ENERGY_TOLERANCE) for other in others)
+def _take(energy: float, others: list[float]) -> bool:
+    """Remove an equal energy from the others; whether there was one."""
+    for place, other in enumerate(others):
+        if math.isclose(energy, other, rel_tol=ENERGY_TOLERANCE):
+            del others[place]
+            return True
+    return False
 
 
 def list_names(names: list[str]) -> str:
@@ -144,12 +145,13 @@ def _require_no_lone_alpha(tensors: Tensors) -> None:
         raise ValueError(f"it has no layer for {list_names(alone)}")
 
 
-def _layer_energies(tensors: Tensors) -> dict[str, float]:
-    """The sum of the squares of what each layer adds to its weights."""
+def _layer_energies(tensors: Tensors) -> dict[str, tuple[float, float]]:
+    """The sums of squares of each layer's first factor, and of what it adds to its weights."""
     energies = {}
     for layer in _lora_layers(tensors):
         down = tensors[layer.down].float().flatten(1)
         up = tensors[layer.up].float().flatten(1)
-        products = (up.T @ up).double() * (down @ down.T)
-        energies[layer.module] = float(products.sum())
+        grams = (up.T @ up).double(), (down @ down.T).double()
+        products = grams[0] * grams[1]
+        energies[layer.module] = (float(grams[1].trace()), float(products.sum()))
     return energies
