@@ -68,10 +68,10 @@ def _lies_in_any(tensor: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> boo
 
 def _is_copied(tensor: torch.Tensor, copies: Sequence[torch.Tensor]) -> bool:
     """Whether a copy has the tensor's numbers in another order, or begins with its first ones."""
-    first = tensor.flatten()[:SAMPLE]
+    first = tensor.flatten()[:SAMPLE].double()
     total = tensor.double().sum()
     return any(
-        torch.equal(copy.flatten()[:SAMPLE], first)
+        torch.equal(copy.flatten()[:SAMPLE].double(), first)
         or (copy.numel() == tensor.numel() and bool(torch.isclose(copy.double().sum(), total)))
         for copy in copies
     )

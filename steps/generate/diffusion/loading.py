@@ -21,15 +21,20 @@ from imagekiln.steps.models.component_files import Config
 from imagekiln.steps.models.facts import loaded_weights
 
 # Buffers that libraries have saved and compute themselves, copies that training keeps, and the
-# other half of a CLIP or SigLIP of which one half is loaded.
+# projection of a CLIP that is read before it. A network that needs it lacks it otherwise.
 HARMLESS = re.compile(
     r"(?:^|\.)(?:position_ids|num_batches_tracked|logit_scale|logit_bias|inv_freq|masked_bias"
-    r"|relative_position_index|relative_coords_table|attn_mask)$"
+    r"|relative_position_index|relative_coords_table|attn_mask|text_projection(?:\.weight)?"
+    r"|v_pred|ztsnr)$"
     r"|(?:^|\.)(?:model_ema|ema|ema_model)\.|^first_stage_model\.loss\."
     # Stable Diffusion 2 reads the layer before the last of its text encoder.
-    r"|^cond_stage_model\.model\.(?:text_projection$|transformer\.resblocks\.23\.)"
+    r"|^cond_stage_model\.model\.transformer\.resblocks\.23\."
 )
-HALVES = ("text_model", "vision_model", "text_projection", "visual_projection")
+# Heads, and halves of models that see and read, of which a class takes what it is for.
+OTHER_PARTS = {
+    *("text_model", "vision_model", "visual_projection", "decoder", "lm_head", "pooler", "score"),
+    *("vision_tower", "visual", "audio_tower", "multi_modal_projector", "mtp"),
+}
 
 
 def load_network(network_class: Untyped, folder: Path, **options: object) -> Untyped:
@@ -42,11 +47,12 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
     require_present(info["missing_keys"])
-    parts = {name for name, _ in network.named_children()}
+    parts = {name.rpartition(".")[2] for name, _ in network.named_modules()}
+    absent = OTHER_PARTS - parts
     require_placed(
         name
         for name in info["unexpected_keys"]
-        if name.partition(".")[0] not in HALVES or name.partition(".")[0] in parts
+        if name.removeprefix("model.").partition(".")[0] not in absent
     )
     return network
 
