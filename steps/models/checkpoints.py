@@ -78,9 +78,9 @@ class Prediction:
     source: str = ""
 
     @property
-    def scheduler_config(self) -> dict[str, str | bool]:
+    def scheduler_config(self) -> Config:
         """The configuration of a scheduler that draws as the file says."""
-        config: dict[str, str | bool] = {}
+        config: Config = {}
         if self.kind is not None:
             config["prediction_type"] = self.kind
         if self.zero_snr:

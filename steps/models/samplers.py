@@ -52,19 +52,11 @@ NOT_FOR_SAMPLE_PREDICTION = frozenset({"euler_a", "pndm"})
 
 
 # Classes that do not read rescale_betas_zero_snr, and would draw as if nothing were said.
-WITHOUT_ZERO_SNR = frozenset(
-    {
-        "DEISMultistepScheduler",
-        "DPMSolverSDEScheduler",
-        "DPMSolverSinglestepScheduler",
-        "HeunDiscreteScheduler",
-        "KDPM2AncestralDiscreteScheduler",
-        "KDPM2DiscreteScheduler",
-        "LMSDiscreteScheduler",
-        "PNDMScheduler",
-        "SASolverScheduler",
-    }
-)
+WITHOUT_ZERO_SNR = {
+    *("DEISMultistepScheduler", "DPMSolverSDEScheduler", "DPMSolverSinglestepScheduler"),
+    *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
+    *("LMSDiscreteScheduler", "PNDMScheduler", "SASolverScheduler"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import diffusers
 import torch
 
-from imagekiln.steps.generate.diffusion.loading import require_placed
+from imagekiln.steps.generate.diffusion.loading import require_loaded, require_placed
 from imagekiln.steps.generate.diffusion.patches import Conversion, recorded_conversion
 
 # The parts of a file that components are made of, by the start of the names of tensors. A file
@@ -26,13 +26,18 @@ def load_checkpoint(
 ) -> diffusers.DiffusionPipeline:
     """The pipeline of a model in one file, with the configuration in a folder.
 
-    Raises ValueError if the file has a tensor that became a part of no network, and whatever
-    loading raises.
+    Raises ValueError if the file lacks a tensor, or has one that became a part of no network, and
+    whatever loading raises.
     """
     with recorded_conversion() as conversion:
-        pipe = getattr(diffusers, pipeline).from_single_file(
-            str(file), config=str(folder), dtype=dtype, local_files_only=True
-        )
+        try:
+            pipe = getattr(diffusers, pipeline).from_single_file(
+                str(file), config=str(folder), dtype=dtype, local_files_only=True
+            )
+        except NotImplementedError:  # what is not in the file cannot be cast
+            for network in conversion.networks:
+                require_loaded(network)
+            raise
         require_placed(_unused_names(conversion))
     return pipe
 

@@ -294,10 +294,11 @@ def _embeds_as_tensor(
 
 @dataclass(slots=True)
 class Conversion:
-    """The tensors of a file by name, and those that networks got, whatever their names."""
+    """The tensors of a file by name, and the networks with what each got, whatever its name."""
 
     read: dict[str, torch.Tensor] = field(default_factory=dict)
     loaded: list[torch.Tensor] = field(default_factory=list)
+    networks: list[torch.nn.Module] = field(default_factory=list)
 
 
 @contextmanager
@@ -320,6 +321,7 @@ def recorded_conversion() -> Iterator[Conversion]:
         network: Untyped, tensors: Untyped, *args: object, **kwargs: object
     ) -> Untyped:
         names = network.state_dict().keys()
+        conversion.networks.append(network)
         conversion.loaded += [tensor for name, tensor in tensors.items() if name in names]
         return load(network, tensors, *args, **kwargs)
 

@@ -115,7 +115,7 @@ def _make(case: str, state: str, file: Path, pipe: Untyped) -> dict[str, torch.T
             assert isinstance(patterns, dict)
             patterns[inner] = alpha
         scale = 1.0 if state == "none" else alpha / rank
-        parts = (scale * (up @ down)).split([layer.out_features for layer in layers])
+        parts = torch.split(scale * (up @ down), [layer.out_features for layer in layers])
         added |= dict(zip(targets, parts, strict=True))
     metadata = {"format": "pt", "lora_adapter_metadata": json.dumps(config)} if config else None
     save_file(tensors, file, metadata)

@@ -48,9 +48,9 @@ def test_a_file_is_drawn_by_what_it_says_that_it_predicts(
         tmp_path / "stated", prediction_type="v_prediction", rescale_betas_zero_snr=True
     )
     drawn = _pixels(tmp_path / "v", {"id": str(file), "config": folder, "dtype": "float32"})
-    as_folder = {"id": str(plain), "config": stated, "dtype": "float32"}
+    as_folder: dict[str, object] = {"id": str(plain), "config": stated, "dtype": "float32"}
     assert drawn == _pixels(tmp_path / "folder", as_folder)
-    as_epsilon = {"id": str(plain), "config": str(models.folder("sd")), "dtype": "float32"}
+    as_epsilon: dict[str, object] = {**as_folder, "config": str(models.folder("sd"))}
     assert drawn != _pixels(tmp_path / "epsilon", as_epsilon)
 
 
