@@ -47,11 +47,11 @@ def _unused_names(conversion: Conversion) -> list[str]:
     read = conversion.read
     starts = sorted(each.data_ptr() for each in conversion.loaded)
     unused = [name for name, each in read.items() if not _holds_any(each, starts)]
+    parts = {_part_of(name) for name in read.keys() - unused}
+    unused = [name for name in unused if _part_of(name) in parts]
     ranges = sorted((each.data_ptr(), each.nbytes) for each in read.values())
     copies = [each for each in conversion.loaded if not _lies_in_any(each, ranges)]
-    unused = [name for name in unused if not _is_copied(read[name], copies)]
-    parts = {_part_of(name) for name in read.keys() - unused}
-    return [name for name in unused if _part_of(name) in parts]
+    return [name for name in unused if not _is_copied(read[name], copies)]
 
 
 def _part_of(name: str) -> str:
