@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, cut_name
-from imagekiln.steps.models.component_files import Config, quantized_error, read_json
-from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
+from imagekiln.steps.models.component_files import (
+    SCHEDULER_CONFIG,
+    Config,
+    quantized_error,
+    read_json,
+)
 from imagekiln.steps.models.weights import WeightsHeader
 
 # What changes the layers of another model, the more special first.
@@ -77,15 +81,15 @@ class Prediction:
     zero_snr: bool = False
     source: str = ""
 
-    @property
-    def scheduler_config(self) -> Config:
-        """The configuration of a scheduler that draws as the file says."""
-        config: Config = {}
-        if self.kind is not None:
-            config["prediction_type"] = self.kind
-        if self.zero_snr:
-            config["rescale_betas_zero_snr"] = True
-        return config
+    def changes(self, scheduler: Config) -> Config:
+        """What the configuration of a scheduler lacks to draw as the file says.
+
+        Nothing of one for flow matching, of which trainers write epsilon, their default.
+        """
+        if _is_flow(scheduler):
+            return {}
+        kind: Config = {} if self.kind is None else {"prediction_type": self.kind}
+        return {**kind, "rescale_betas_zero_snr": True} if self.zero_snr else kind
 
 
 def adapter_kind(names: Collection[str]) -> str | None:
@@ -168,21 +172,27 @@ def require_fitting_scheduler(header: WeightsHeader, subject: str, configuration
     prediction = read_prediction(header, subject)
     path = configuration / SCHEDULER_CONFIG
     config = read_json(path, subject) if path.is_file() else {}
-    scheduler = str(config.get("_class_name"))
-    is_flow = scheduler.startswith("FlowM") or config.get("prediction_type") == "flow_prediction"
     edm = min((name for name in header.names if EDM.search(name)), default=None)
+    own = "flow_prediction" if _is_flow(config) else config.get("prediction_type", "epsilon")
     says = f"predicts {prediction.kind} ({cut_name(prediction.source)})"
     if edm is not None:
-        fits = scheduler.startswith("EDM")
         says = f"is for the noise levels of EDM ({cut_name(edm)})"
+        fits = str(config.get("_class_name")).startswith("EDM")
+    elif prediction.kind == "epsilon":
+        fits = own != "v_prediction"
     else:
-        fits = prediction.kind is None or is_flow == (prediction.kind == "flow_prediction")
+        fits = prediction.kind in (None, own) or "flow_prediction" not in (own, prediction.kind)
     if not fits:
         raise BadInput(
             f"{subject}: {says}, and {SCHEDULER_CONFIG} of model.config is a "
-            f"{cut_name(scheduler)}, which does not. Set model.config to the pipeline that it was "
-            "made from."
+            f"{cut_name(str(config.get('_class_name')))} of prediction_type {cut_name(str(own))}. "
+            "Set model.config to the pipeline that it was made from."
         )
+
+
+def _is_flow(scheduler: Config) -> bool:
+    class_name = str(scheduler.get("_class_name"))
+    return class_name.startswith("FlowM") or scheduler.get("prediction_type") == "flow_prediction"
 
 
 def _first_kind(kinds: Mapping[str, str], names: Collection[str]) -> str | None:

@@ -17,6 +17,7 @@ from imagekiln.steps.storage.local import open_file
 from imagekiln.steps.storage.store import is_plain_name
 
 MODEL_INDEX_FILE = "model_index.json"
+SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
 SAFETENSORS_SUFFIX = ".safetensors"
 # With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
 WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"

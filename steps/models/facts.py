@@ -13,6 +13,7 @@ from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.checkpoints import require_known_prediction, require_plain_weights
 from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
+    SCHEDULER_CONFIG,
     Config,
     list_files,
     read_json,
@@ -21,7 +22,6 @@ from imagekiln.steps.models.component_files import (
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
-from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
     checkpoint_file,

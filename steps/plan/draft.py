@@ -195,7 +195,7 @@ def _make_images(
 
 
 def _fitting_samplers(job: Job, configuration: Path) -> SamplerFit:
-    return fitting_samplers(configuration, stated_prediction(job.model).scheduler_config)
+    return fitting_samplers(configuration, stated_prediction(job.model))
 
 
 def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:

@@ -72,7 +72,10 @@ def _lies_in_any(tensor: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> boo
 
 
 def _is_copied(tensor: torch.Tensor, copies: Sequence[torch.Tensor]) -> bool:
-    """Whether a copy has the tensor's numbers in another order, or begins with its first ones."""
+    """Whether a copy begins with the tensor's first numbers, or has its numbers in another order.
+
+    So it is for layers that are split, transposed or swapped.
+    """
     first = tensor.flatten()[:SAMPLE].double()
     total = tensor.double().sum()
     return any(

@@ -92,12 +92,11 @@ def require_applied(file: Path, parts: Iterable[object]) -> None:
     tensors = load_file(file)
     if sum(map(torch.numel, tensors.values())) <= sum(map(torch.numel, loaded)):
         return
-    require_placed(
-        [name for name, tensor in tensors.items() if not _is_copied(tensor, loaded)] or [*tensors]
-    )
+    lost = [name for name, tensor in tensors.items() if not _is_copied(tensor, loaded)]
+    require_placed(lost or tensors)
 
 
-def _is_copied(tensor: torch.Tensor, loaded: Collection[torch.Tensor]) -> bool:
+def _is_copied(tensor: torch.Tensor, loaded: Iterable[torch.Tensor]) -> bool:
     return any(tensor.shape == each.shape and torch.equal(tensor.to(each), each) for each in loaded)
 
 
@@ -132,7 +131,7 @@ def load_networks(
 
 def _network_class(value: object) -> Untyped:
     """The class that an index names for a component; None if it is no network."""
-    if not isinstance(value, list) or len(value) != 2 or not all(map(str, value)):
+    if not isinstance(value, list) or len(value) != 2:
         return None
     library, name = map(str, value)
     libraries = {"diffusers": diffusers, "transformers": transformers}

@@ -138,8 +138,10 @@ def _load_networks(
     file = checkpoint_file(model)
     if file is not None:
         pipe = load_checkpoint(file, folder, pipeline, dtype)
-        stated = stated_prediction(model).scheduler_config
-        pipe.scheduler = pipe.scheduler.from_config(pipe.scheduler.config, **stated)
+        config = pipe.scheduler.config
+        own = {**config, "_class_name": type(pipe.scheduler).__name__}
+        changes = stated_prediction(model).changes(own)
+        pipe.scheduler = pipe.scheduler.from_config(config, **changes)
         return pipe
     index = read_model_index(folder, model.id)
     return diffusers.DiffusionPipeline.from_pretrained(

@@ -130,8 +130,9 @@ def test_a_file_says_what_its_network_predicts(
     names: tuple[str, ...], metadata: dict[str, str], config: dict[str, object], tmp_path: Path
 ) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, *names, **metadata)
-    model = ModelSettings(id=str(file), config="bundled:shapes")
-    assert stated_prediction(model).scheduler_config == config
+    own = _config(tmp_path / "config", prediction_type="epsilon")
+    model = ModelSettings(id=str(file), config=own)
+    assert stated_prediction(model).changes({}) == config
     load_model_facts(model)
 
 
@@ -174,6 +175,21 @@ def test_a_configuration_that_cannot_draw_as_the_file_says_is_refused(
 ) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, *names, **metadata)
     assert _refusal(file, _config(tmp_path / "config", scheduler)).startswith(sentence)
+
+
+def test_a_file_of_epsilon_is_not_drawn_by_a_configuration_of_v(tmp_path: Path) -> None:
+    file = _save(tmp_path / "a.safetensors", UNET, modelspec__prediction_type="epsilon")
+    config = _config(tmp_path / "v", prediction_type="v_prediction")
+    assert "of prediction_type v_prediction" in _refusal(file, config)
+
+
+def test_a_flow_model_is_one_although_its_trainer_wrote_epsilon(tmp_path: Path) -> None:
+    file = _save(tmp_path / "a.safetensors", UNET, modelspec__prediction_type="epsilon")
+    config = _config(tmp_path / "flow", "FlowMatchEulerDiscreteScheduler")
+    model = ModelSettings(id=str(file), config=config)
+    load_model_facts(model)
+    flow = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
+    assert stated_prediction(model).changes(flow) == {}
 
 
 @pytest.mark.parametrize("architecture", ["stable-diffusion-xl-v1-base", "flux-1-dev"])
