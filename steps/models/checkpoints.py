@@ -202,12 +202,17 @@ def _first_kind(kinds: Mapping[str, str], names: Collection[str]) -> str | None:
     return None
 
 
-def require_known_prediction(config: Config, subject: str) -> None:
-    """Raise BadInput if a scheduler's configuration predicts what no scheduler knows."""
-    known = {*PREDICTIONS.values(), "trigflow"}
-    prediction = config.get("prediction_type")
-    if prediction is not None and prediction not in known:
-        raise BadInput(
-            f"{subject}: {SCHEDULER_CONFIG}: prediction_type is {cut_name(str(prediction))}, and "
-            f"{', '.join(sorted(known))} are known. Correct it."
-        )
+def require_known_scheduler(config: Config, index: Config, subject: str) -> None:
+    """Raise BadInput if a scheduler's configuration has values that its class does not read."""
+    known = sorted({*PREDICTIONS.values(), "trigflow"})
+    prediction = str(config.get("prediction_type") or "epsilon")
+    reference = index.get("scheduler")
+    loaded = str(reference[1]) if isinstance(reference, list) and len(reference) == 2 else ""
+    written = str(config.get("_class_name") or loaded)
+    problem = None
+    if prediction not in known:
+        problem = f"prediction_type is {cut_name(prediction)}, not one of {', '.join(known)}"
+    elif loaded.startswith("FlowM") != written.startswith("FlowM"):
+        problem = f"it is of a {cut_name(written)}, and model_index.json loads a {cut_name(loaded)}"
+    if problem is not None:
+        raise BadInput(f"{subject}: {SCHEDULER_CONFIG}: {problem}. Correct it.")

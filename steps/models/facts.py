@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.models.checkpoints import require_known_prediction, require_plain_weights
+from imagekiln.steps.models.checkpoints import require_known_scheduler, require_plain_weights
 from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
     SCHEDULER_CONFIG,
@@ -74,7 +74,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
     pipeline, index = _read_model_index(model, folder)
     require_fitting_configuration(model, folder, pipeline)
-    require_known_prediction(_read_config(folder / SCHEDULER_CONFIG), model.id)
+    require_known_scheduler(_read_config(folder / SCHEDULER_CONFIG), index, model.id)
     draws_over = from_images and variants_of(pipeline).image_to_image is not None
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:

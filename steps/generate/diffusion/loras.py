@@ -5,7 +5,7 @@ So a LoRA that is not active costs memory but no time, and no image depends on t
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapter
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.lora_scales import (
+    list_names,
     read_scaled_tensors,
     require_all_converted,
 )
@@ -135,17 +136,20 @@ class LoraLayers:
         for component in lora_components(self._pipe).values():
             set_own_scales(component, adapter)
 
-    def _require_all_layers(self, tensors: Collection[str], adapter: str) -> None:
+    def _require_all_layers(self, tensors: Iterable[str], adapter: str) -> None:
         """Raise ValueError if the model has no layer for some tensors: diffusers skips these."""
-        expected = sum(_changes_layer(name) for name in tensors)
+        components = lora_components(self._pipe)
+        expected = [name for name in tensors if _changes_layer(name)]
         loaded = sum(
             f".{adapter}." in f"{name}."
-            for component in lora_components(self._pipe).values()
+            for component in components.values()
             for name, _ in component.named_parameters()
         )
-        if loaded < expected:
+        if loaded < len(expected):
+            strange = [name for name in expected if name.partition(".")[0] not in components]
+            lost = f"{len(expected) - loaded} of its {len(expected)} tensors"
             raise ValueError(
-                f"the model has no layer for {expected - loaded} of its {expected} tensors"
+                f"the model has no layer for {list_names(strange) if strange else lost}"
             )
 
 

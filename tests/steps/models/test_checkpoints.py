@@ -26,6 +26,15 @@ def _save(file: Path, *names: str, **metadata: str) -> Path:
     return file
 
 
+def _pipeline(folder: Path, scheduler: str) -> str:
+    """The bundled model with another scheduler."""
+    config = _config(folder, scheduler)
+    index = json.loads((folder / "model_index.json").read_bytes())
+    index["scheduler"] = ["diffusers", scheduler]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return config
+
+
 def _config(folder: Path, scheduler: str = "DDIMScheduler", **values: object) -> str:
     """The bundled model with another configuration of its scheduler."""
     shutil.copytree(SHAPES, folder)
@@ -139,8 +148,14 @@ def test_a_file_says_what_its_network_predicts(
 def test_a_prediction_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, modelspec__prediction_type="magic")
     assert _refusal(file).startswith("says modelspec.prediction_type: magic, which Imagekiln does")
-    with pytest.raises(BadInput, match="prediction_type is magic, and epsilon, flow_prediction"):
+    with pytest.raises(BadInput, match="prediction_type is magic, not one of epsilon, flow_pred"):
         load_model_facts(ModelSettings(id=_config(tmp_path / "own", prediction_type="magic")))
+
+
+def test_a_scheduler_of_flow_is_not_made_of_another_configuration(tmp_path: Path) -> None:
+    folder = _config(tmp_path / "model", "FlowMatchEulerDiscreteScheduler")
+    with pytest.raises(BadInput, match=r"of a FlowMatch.+, and model_index\.json loads a"):
+        load_model_facts(ModelSettings(id=folder))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +189,7 @@ def test_a_configuration_that_cannot_draw_as_the_file_says_is_refused(
     tmp_path: Path,
 ) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, *names, **metadata)
-    assert _refusal(file, _config(tmp_path / "config", scheduler)).startswith(sentence)
+    assert _refusal(file, _pipeline(tmp_path / "config", scheduler)).startswith(sentence)
 
 
 def test_a_file_of_epsilon_is_not_drawn_by_a_configuration_of_v(tmp_path: Path) -> None:
@@ -185,7 +200,7 @@ def test_a_file_of_epsilon_is_not_drawn_by_a_configuration_of_v(tmp_path: Path) 
 
 def test_a_flow_model_is_one_although_its_trainer_wrote_epsilon(tmp_path: Path) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, modelspec__prediction_type="epsilon")
-    config = _config(tmp_path / "flow", "FlowMatchEulerDiscreteScheduler")
+    config = _pipeline(tmp_path / "flow", "FlowMatchEulerDiscreteScheduler")
     model = ModelSettings(id=str(file), config=config)
     load_model_facts(model)
     flow = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
