@@ -9,8 +9,14 @@ from pathlib import Path
 import diffusers
 import torch
 
-from imagekiln.steps.generate.diffusion.loading import require_loaded, require_placed
-from imagekiln.steps.generate.diffusion.patches import Conversion, recorded_conversion
+from imagekiln.steps.generate.diffusion.loading import (
+    load_networks,
+    require_loaded,
+    require_placed,
+)
+from imagekiln.steps.generate.diffusion.patches import Conversion, Untyped, recorded_conversion
+from imagekiln.steps.models.component_files import read_model_index
+from imagekiln.steps.models.weights import tensor_names
 
 # The parts of a file that components are made of, by the start of the names of tensors. A file
 # of a transformer alone has none.
@@ -18,6 +24,11 @@ FILE_PART = re.compile(
     r"(?:model\.diffusion_model|first_stage_model|vae|cond_stage_model"
     r"|(?:conditioner\.embedders|text_encoders)\.\w+)\.|"
 )
+# Of components, and of all tensors that may be theirs.
+STARTS = {
+    "text_encoder": ("cond_stage_model.", "conditioner.", "text_encoders."),
+    "vae": ("first_stage_model.", "vae."),
+}
 SAMPLE = 8  # first numbers of a tensor, by which a copy of a part of it is known
 
 
@@ -29,10 +40,11 @@ def load_checkpoint(
     Raises ValueError if the file lacks a tensor, or has one that became a part of no network, and
     whatever loading raises.
     """
+    beside = _networks_beside(file, folder, pipeline, dtype)
     with recorded_conversion() as conversion:
         try:
             pipe = getattr(diffusers, pipeline).from_single_file(
-                str(file), config=str(folder), dtype=dtype, local_files_only=True
+                str(file), config=str(folder), dtype=dtype, local_files_only=True, **beside
             )
         except NotImplementedError:  # what is not in the file cannot be cast
             for network in conversion.networks:
@@ -40,6 +52,24 @@ def load_checkpoint(
             raise
         require_placed(_unused_names(conversion))
     return pipe
+
+
+def _networks_beside(
+    file: Path, folder: Path, pipeline: str, dtype: torch.dtype
+) -> dict[str, Untyped]:
+    """The networks that the file lacks and the folder of the configuration has."""
+    names = tensor_names(file, str(file))
+    absent = tuple(
+        component
+        for component, starts in STARTS.items()
+        if not any(name.startswith(starts) for name in names)
+    )
+    index = {
+        name: value
+        for name, value in read_model_index(folder, str(folder)).items()
+        if name.startswith(absent) and any((folder / name).glob("*.safetensors"))
+    }
+    return load_networks(folder, index, pipeline, None, dtype)
 
 
 def _unused_names(conversion: Conversion) -> list[str]:
