@@ -1,4 +1,4 @@
-"""What a safetensors file says of itself: its kind, quantization, and what its network predicts.
+"""The words of a safetensors file on itself: its kind, quantization, and its network's prediction.
 
 Read from the names of its tensors and the texts in its header, as trainers and other programs write
 them: https://github.com/Stability-AI/ModelSpec, kohya's scripts, ComfyUI and LyCORIS.
@@ -72,7 +72,7 @@ PREDICTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a file says that its network predicts, and which of its words say so.
+    """The prediction that a file states of its network, and the words that state it.
 
     With `zero_snr` the noisiest step is pure noise. None and False: it does not say.
     """
@@ -82,9 +82,9 @@ class Prediction:
     source: str = ""
 
     def changes(self, scheduler: Config) -> Config:
-        """What the configuration of a scheduler lacks to draw as the file says.
+        """The changes of a scheduler's configuration that make it draw as the file says.
 
-        Nothing of one for flow matching, of which trainers write epsilon, their default.
+        None of one for flow matching, of which trainers write epsilon, their default.
         """
         if _is_flow(scheduler):
             return {}
@@ -147,7 +147,7 @@ def require_same_family(header: WeightsHeader, subject: str, pipeline: str) -> N
 
 
 def read_prediction(header: WeightsHeader, subject: str) -> Prediction:
-    """What a file says that its network predicts. Raises BadInput if it is not known."""
+    """Return the prediction that a file states. Raises BadInput if it is not known."""
     metadata = header.metadata
     last = {name.rpartition(".")[2]: name for name in header.names}
     kind, source = None, ""

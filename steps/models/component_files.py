@@ -149,7 +149,7 @@ def _check_config(config: Config, name: str, class_name: str) -> None:
 
 
 def _quantization_method(config: Config) -> str | None:
-    """How a network, or one within it, is quantized; None if it is not."""
+    """The method by which a network, or one within it, is quantized; None if it is not."""
     for key, value in config.items():
         if not isinstance(value, dict) or not value:
             continue

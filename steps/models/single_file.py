@@ -108,7 +108,7 @@ def require_fitting_configuration(model: ModelSettings, folder: Path, pipeline: 
 
 
 def stated_prediction(model: ModelSettings) -> Prediction:
-    """What the file of a model in one file says that its network predicts; nothing for a folder.
+    """Return the prediction that a model in one file states; nothing for a folder.
 
     Raises as `checkpoint_file`.
     """

@@ -47,12 +47,13 @@ class LoraLayer:
 
 
 def read_scaled_tensors(path: Path) -> Tensors:
-    """The tensors of a LoRA's file for which the scale of each layer is 1.
+    """The tensors of a LoRA's file in float32, for which the scale of each layer is 1.
 
     Raises ValueError if a scale or a factor belongs to no layer.
     """
     with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+        names = file.keys()
+        tensors = {name: file.get_tensor(name).float() for name in names}
         configs = json.loads((file.metadata() or {}).get(CONFIG_METADATA, "{}"))
     for layer in _lora_layers(tensors):
         rank = tensors[layer.down].shape[0]
@@ -63,7 +64,7 @@ def read_scaled_tensors(path: Path) -> Tensors:
         if layer.module.startswith(NEEDS_ALPHA):
             tensors[layer.module + ALPHA_SUFFIX] = torch.tensor(float(rank))
         for name in filter(None, (layer.up, layer.bias)):
-            tensors[name] = tensors[name].float() * scale
+            tensors[name] *= scale
     _require_no_lone_alpha(tensors)
     return tensors
 
@@ -149,8 +150,8 @@ def _layer_energies(tensors: Tensors) -> dict[str, tuple[float, float]]:
     """The sums of squares of each layer's first factor, and of what it adds to its weights."""
     energies = {}
     for layer in _lora_layers(tensors):
-        down = tensors[layer.down].float().flatten(1)
-        up = tensors[layer.up].float().flatten(1)
+        down = tensors[layer.down].flatten(1)
+        up = tensors[layer.up].flatten(1)
         grams = (up.T @ up).double(), (down @ down.T).double()
         products = grams[0] * grams[1]
         energies[layer.module] = (float(grams[1].trace()), float(products.sum()))
