@@ -203,7 +203,7 @@ def test_a_flow_model_is_one_although_its_trainer_wrote_epsilon(tmp_path: Path) 
     config = _pipeline(tmp_path / "flow", "FlowMatchEulerDiscreteScheduler")
     model = ModelSettings(id=str(file), config=config)
     load_model_facts(model)
-    flow = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
+    flow: dict[str, object] = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
     assert stated_prediction(model).changes(flow) == {}
 
 
