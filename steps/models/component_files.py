@@ -17,12 +17,15 @@ from imagekiln.steps.storage.local import open_file
 from imagekiln.steps.storage.store import is_plain_name
 
 MODEL_INDEX_FILE = "model_index.json"
+SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
 SAFETENSORS_SUFFIX = ".safetensors"
 # With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
 WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
 CONFIG_PATTERN = "*config.json"
+QUANTIZATION_KEYS = ("quantization_config", "quantization", "compression_config")
+METHOD_KEYS = ("quant_method", "quant_algo", "method", "quant_type")
 ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # diffusers imports whatever a model names. The folders of its pipelines have classes of text
@@ -105,15 +108,24 @@ def require_data_only(folder: Path, name: str) -> None:
         require_data_component(files, f"{name}: {component}", class_name)
 
 
-def require_data_component(folder: Path, name: str, class_name: str = "") -> None:
-    """The same of the folder of one network, tokenizer or scheduler."""
+def require_data_component(
+    folder: Path, name: str, class_name: str = "", *, may_be_quantized: bool = False
+) -> None:
+    """The same of the folder of one network, tokenizer or scheduler.
+
+    Raises BadInput too where the network is quantized, unless it may be.
+    """
     with translate_errors(name):
         configs = sorted(folder.glob(CONFIG_PATTERN))
         indexes = sorted(folder.glob(WEIGHTS_INDEX_PATTERN))
     if folder / ADAPTER_CONFIG_FILE in configs:
         raise _unusual(name, f"{ADAPTER_CONFIG_FILE} names another model to load with it")
     for path in configs:
-        _check_config(read_json(path, name), f"{name}: {path.name}", class_name)
+        config = read_json(path, name)
+        _check_config(config, f"{name}: {path.name}", class_name)
+        method = _quantization_method(config)
+        if method is not None and not may_be_quantized:
+            raise quantized_error(f"{name}: {path.name}", method)
     for path in indexes:
         _check_weights_index(read_json(path, name), f"{name}: {path.name}")
 
@@ -134,6 +146,27 @@ def _check_config(config: Config, name: str, class_name: str) -> None:
     for key, implementation in _iter_attention(config):
         if re.search("[/:]", implementation):
             raise _unusual(name, f"{key} names code on a hub")
+
+
+def _quantization_method(config: Config) -> str | None:
+    """The method by which a network, or one within it, is quantized; None if it is not."""
+    for key, value in config.items():
+        if not isinstance(value, dict) or not value:
+            continue
+        if key in QUANTIZATION_KEYS:
+            known = (value.get(name) for name in METHOD_KEYS)
+            return cut_name(str(next(filter(None, known), key)))
+        if (method := _quantization_method(value)) is not None:
+            return method
+    return None
+
+
+def quantized_error(subject: str, method: str) -> BadInput:
+    """The error for weights that are quantized, by a method or by what shows it."""
+    return BadInput(
+        f"{subject}: is quantized ({method}), and Imagekiln loads float32, float16 and bfloat16. "
+        "Choose the model before quantization; speed.quantization makes it fp8."
+    )
 
 
 def _iter_attention(config: Config) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,16 @@
 """The files of a job's LoRAs: located, checked, and identified by their bytes."""
 
 import hashlib
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.checkpoints import adapter_kind, is_whole_model, part_kind
+from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_file
 from imagekiln.steps.models.hub_cache import loading_from_cache
@@ -17,8 +20,13 @@ from imagekiln.steps.storage.uri import resolve_path
 
 SAFETENSORS_SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # a safetensors file begins with its header's length, 64 bits, little-endian
-LORA_TENSOR_MARKERS = ("lora", "lokr")  # one is in the name of each tensor that changes a layer
-DORA_TENSOR_MARKER = "dora_scale"
+PEFT_FILE = "adapter_model.safetensors"
+# The end of the name of a tensor of a layer.
+APPLIED_TENSOR = re.compile(
+    r"[._]lora_(?:A|B|down|up)(?:\.default)?\.(?:weight|bias)$"
+    r"|[._]lora(?:_linear_layer)?\d?\.(?:down|up)\.weight$"
+    r"|\.lora_magnitude_vector(?:\.weight)?$|\.lokr_\w+$|\.alpha$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +136,26 @@ def _tensors_sha256(path: Path) -> str:
 
 
 def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> None:
-    if not any(marker in name for name in names for marker in LORA_TENSOR_MARKERS):
-        raise BadInput(f"{setting}: {path.name} holds no LoRA. Choose another file.")
-    # diffusers ignores these scales, and would draw something else.
-    if any(DORA_TENSOR_MARKER in name for name in names):
+    """Raise BadInput if a file has tensors that would not be applied, as they are for each layer.
+
+    diffusers drops some of them in silence.
+    """
+    subject = f"{setting}: {path.name}"
+    kind = adapter_kind(names)
+    if kind is None:
+        other = part_kind(names) or ("a whole model" if is_whole_model(names) else None)
+        problem = f"is {other}, not a LoRA" if other else "holds no LoRA"
+        raise BadInput(f"{subject} {problem}. Choose another file.")
+    if kind not in ("a LoRA", "a LoKr"):
+        raise BadInput(f"{subject} is {kind}, which diffusers does not apply. Choose a plain LoRA.")
+    if path.name == PEFT_FILE:
         raise BadInput(
-            f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. "
-            "Choose a plain LoRA."
+            f"{subject} is peft's own file, whose scale is in {ADAPTER_CONFIG_FILE} and not read. "
+            "Save it by the pipeline's save_lora_weights."
+        )
+    unknown = sorted(name for name in names if APPLIED_TENSOR.search(name) is None)
+    if unknown:
+        raise BadInput(
+            f"{subject} has {cut_name(unknown[0])}, one of {len(unknown)} tensors that no layer of "
+            "a LoRA takes. Choose a plain LoRA."
         )

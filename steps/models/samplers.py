@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
-from imagekiln.steps.models.component_files import Config, read_json
+from imagekiln.steps.models.checkpoints import Prediction
+from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_json
 
-SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
 # Schedulers that each take over the configuration of any other one.
 EXCHANGEABLE_SCHEDULERS = frozenset(
     {
@@ -46,9 +46,18 @@ SOLITARY_SCHEDULERS = frozenset(
         "TCDScheduler",
     }
 )
+UNSTATED = Prediction()
 # With Karras' noise levels, the equations of flow matching end in infinities.
 FLOW_SAMPLERS = frozenset({"default", "deis", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp_sde", "unipc"})
 NOT_FOR_SAMPLE_PREDICTION = frozenset({"euler_a", "pndm"})
+
+
+# Classes that do not read rescale_betas_zero_snr, and would draw as if nothing were said.
+WITHOUT_ZERO_SNR = {
+    *("DEISMultistepScheduler", "DPMSolverSDEScheduler", "DPMSolverSinglestepScheduler"),
+    *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
+    *("LMSDiscreteScheduler", "PNDMScheduler", "SASolverScheduler"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +68,17 @@ class SamplerFit:
     scheduler: str | None = None
 
 
-def fitting_samplers(configuration: Path) -> SamplerFit:
+def fitting_samplers(configuration: Path, stated: Prediction = UNSTATED) -> SamplerFit:
     """The samplers for the model with this folder of configurations.
 
-    All of them fit where its scheduler is unknown: only drawing tells. Raises BadInput, TryAgain.
+    `stated` is what the model's own file says of its prediction. All samplers fit where its
+    scheduler is unknown: only drawing tells. Raises BadInput, TryAgain.
     """
     path = configuration / SCHEDULER_CONFIG
     if not path.is_file():
         return SamplerFit()
     config = read_json(path, str(path))
+    config |= stated.changes(config)
     scheduler = str(config.get("_class_name"))
     if scheduler in SOLITARY_SCHEDULERS:
         fitting = {"default", *_samplers_of(scheduler)}
@@ -91,6 +102,10 @@ def _unfit_samplers(config: Config) -> set[str]:
         unfit |= set(SAMPLERS) - FLOW_SAMPLERS
     if prediction == "sample":
         unfit |= NOT_FOR_SAMPLE_PREDICTION
+    if config.get("rescale_betas_zero_snr"):
+        classes = {name: spec.class_name for name, spec in SCHEDULERS.items()}
+        classes["default"] = str(config.get("_class_name"))
+        unfit |= {name for name, each in classes.items() if each in WITHOUT_ZERO_SNR}
     # A class takes one kind of noise levels only.
     if config.get("use_exponential_sigmas") or config.get("use_beta_sigmas"):
         unfit.add("dpmpp_2m_karras")

@@ -10,11 +10,20 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.weights import tensor_names
+from imagekiln.steps.models.checkpoints import (
+    Prediction,
+    read_prediction,
+    require_fitting_scheduler,
+    require_same_family,
+    require_whole_model,
+)
+from imagekiln.steps.models.component_files import quantized_error
+from imagekiln.steps.models.weights import read_header
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 SAFETENSORS_SUFFIX = ".safetensors"
+GGUF_SUFFIX = ".gguf"
 PICKLE_SUFFIXES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 # By a part of the names of a checkpoint's tensors, the more special ones first.
 USUAL_CONFIGS: Mapping[str, str] = {
@@ -30,7 +39,7 @@ USUAL_CONFIGS: Mapping[str, str] = {
 
 def is_weights_file(name: str) -> bool:
     """Whether a model's name is that of a file with weights, by its suffix."""
-    return Path(name).suffix.lower() in {SAFETENSORS_SUFFIX, *PICKLE_SUFFIXES}
+    return Path(name).suffix.lower() in {SAFETENSORS_SUFFIX, GGUF_SUFFIX, *PICKLE_SUFFIXES}
 
 
 def configuration_reference(model: ModelSettings) -> HubReference:
@@ -70,6 +79,8 @@ def checkpoint_file(model: ModelSettings) -> Path | None:
 def _require_usable(model: ModelSettings, file: Path) -> None:
     if not file.is_file():
         raise Missing(f"{model.id}: no such model file. Check the name.")
+    if file.suffix.lower() == GGUF_SUFFIX:
+        raise quantized_error(model.id, "GGUF")
     if file.suffix.lower() != SAFETENSORS_SUFFIX:
         raise BadInput(
             f"{model.id}: is a pickle, which can run code. Choose the model's safetensors file, or "
@@ -77,9 +88,35 @@ def _require_usable(model: ModelSettings, file: Path) -> None:
         )
     if model.variant is not None:
         raise BadInput(f"{model.id}: is one file, which has no variants. Remove model.variant.")
+    header = read_header(file, model.id)
+    require_whole_model(header, model.id)
     if model.config is None:
-        names = tensor_names(file, model.id)
-        raise BadInput(f"{model.id}: is one file with weights alone. {_suggest_config(names)}")
+        suggestion = _suggest_config(header.names)
+        raise BadInput(f"{model.id}: is one file with weights alone. {suggestion}")
+
+
+def require_fitting_configuration(model: ModelSettings, folder: Path, pipeline: str) -> None:
+    """Raise BadInput if a model in one file says that its configuration is of something else.
+
+    Raises Missing, TryAgain too.
+    """
+    if (file := checkpoint_file(model)) is not None:
+        with translate_errors(model.id):
+            header = read_header(file, model.id)
+        require_same_family(header, model.id, pipeline)
+        require_fitting_scheduler(header, model.id, folder)
+
+
+def stated_prediction(model: ModelSettings) -> Prediction:
+    """Return the prediction that a model in one file states; nothing for a folder.
+
+    Raises as `checkpoint_file`.
+    """
+    file = checkpoint_file(model)
+    if file is None:
+        return Prediction()
+    with translate_errors(model.id):
+        return read_prediction(read_header(file, model.id), model.id)
 
 
 def _suggest_config(names: Collection[str]) -> str:

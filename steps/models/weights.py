@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,16 +62,29 @@ def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
             before_piece()
 
 
-def tensor_names(path: Path, setting: str) -> Collection[str]:
-    """The names of the tensors in the safetensors file at `path`, read from its header.
+@dataclass(frozen=True, slots=True)
+class WeightsHeader:
+    """The names of the tensors in a safetensors file, and the texts beside them."""
+
+    names: frozenset[str]
+    metadata: Mapping[str, str]
+
+
+def read_header(path: Path, setting: str) -> WeightsHeader:
+    """The header of the safetensors file at `path`.
 
     Raises BadInput where it is not a complete safetensors file, OSError where it cannot be opened.
     """
     try:
         # Opened here first: the library reports any file that it cannot open as a missing one.
         with open_file(path), safe_open(path, framework="np") as file:
-            return frozenset(file.keys())
+            return WeightsHeader(frozenset(file.keys()), dict(file.metadata() or {}))
     except SafetensorError as error:
         raise BadInput(
             f"{setting}: {path.name} is not a complete safetensors file. Fetch it again."
         ) from error
+
+
+def tensor_names(path: Path, setting: str) -> Collection[str]:
+    """The names of the tensors in a safetensors file. Raises as `read_header`."""
+    return read_header(path, setting).names

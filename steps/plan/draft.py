@@ -12,10 +12,12 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
-from imagekiln.steps.models.samplers import fitting_samplers
+from imagekiln.steps.models.samplers import SamplerFit, fitting_samplers
+from imagekiln.steps.models.single_file import stated_prediction
 from imagekiln.steps.plan.batch_sizes import (
     TuningEntries,
     choose_batch_sizes,
@@ -172,10 +174,10 @@ def _make_images(
     """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
     model = inputs.model
-    fit = fitting_samplers(model.configuration)
+    fit = _fitting_samplers(job, model.configuration)
     pass_fits = {
-        name: fitting_samplers(configuration)
-        for name, configuration in model.pass_configurations.items()
+        name: _fitting_samplers(pass_job, model.pass_configurations[name])
+        for name, pass_job in iter_pass_jobs(job)
     }
     rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
     passthrough = passthrough_names(len(job.carried_columns))
@@ -190,6 +192,10 @@ def _make_images(
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
     return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
+
+
+def _fitting_samplers(job: Job, configuration: Path) -> SamplerFit:
+    return fitting_samplers(configuration, stated_prediction(job.model))
 
 
 def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:

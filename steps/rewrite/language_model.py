@@ -24,6 +24,7 @@ from imagekiln.steps.generate.diffusion.device import (
     free_memory,
     is_out_of_memory,
 )
+from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture
@@ -70,7 +71,7 @@ def _load(settings: RewriteSettings, folder: Path, device: torch.device) -> "Lan
         side = "right" if is_sequence else "left"
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side=side, **options)
         dtype = getattr(torch, reference.dtype)
-        model = auto_class.from_pretrained(folder, use_safetensors=True, dtype=dtype, **options)
+        model = load_network(auto_class, folder, dtype=dtype, trust_remote_code=False)
         model = model.to(device).eval()
     return LanguageModel(model, tokenizer, settings)
 

@@ -44,7 +44,7 @@ def require_language_model(reference: LanguageModelSettings, setting: str) -> No
             f"{reference.id}: has no config.json, so it is not a model of transformers. "
             f"Set {setting}.id to another."
         )
-    require_data_component(folder, reference.id)
+    require_data_component(folder, reference.id, may_be_quantized=True)
 
 
 def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
@@ -54,7 +54,7 @@ def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS, WEIGHT_PATTERN])
     with loading_from_cache(reference.id, folder):
-        require_data_component(folder, reference.id)
+        require_data_component(folder, reference.id, may_be_quantized=True)
     if any(folder.glob(WEIGHT_PATTERN)):
         return folder
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)

@@ -10,6 +10,7 @@ from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.ip_adapter import load_ip_adapter, preprocess_reference
+from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.job.adapters import ControlNetSettings
 from imagekiln.steps.models.adapters import controlnet_mismatch, fetch_planned_adapter
@@ -69,9 +70,7 @@ def load_controlnet(
     if name is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_data_component(folder, settings.setting_path)
-    network = getattr(diffusers, name).from_pretrained(
-        folder, torch_dtype=pipe.dtype, use_safetensors=True, local_files_only=True
-    )
+    network = load_network(getattr(diffusers, name), folder, dtype=pipe.dtype)
     mismatch = controlnet_mismatch(name, network.config, denoiser_network(pipe).config)
     if mismatch:
         raise ValueError(f"it {mismatch}")

@@ -19,6 +19,11 @@ from imagekiln.steps.generate.diffusion.image_prefetch import (
     Preprocessed,
     image_request,
 )
+from imagekiln.steps.generate.diffusion.loading import (
+    load_network,
+    require_applied,
+    require_loaded,
+)
 from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
@@ -117,16 +122,22 @@ def load_ip_adapter(
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
     _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
-    pipe.load_ip_adapter(
-        str(folder),
-        subfolder=settings.subfolder,
-        weight_name=settings.weight_name,
-        local_files_only=True,
-    )
-    for name, parameter in denoiser_network(pipe).named_parameters():
-        if parameter.is_meta:
-            raise ValueError(f"it has no {name}")
-    denoiser_network(pipe).eval()
+    denoiser = denoiser_network(pipe)
+    try:
+        pipe.load_ip_adapter(
+            str(folder),
+            subfolder=settings.subfolder,
+            weight_name=settings.weight_name,
+            local_files_only=True,
+        )
+    except NotImplementedError:  # what is not in the file cannot be moved to the device
+        require_loaded(denoiser)
+        raise
+    require_loaded(denoiser)
+    projection = getattr(denoiser, "image_proj", None) or denoiser.encoder_hid_proj
+    file = folder / settings.weight_patterns[0]
+    require_applied(file, [projection, *denoiser.attn_processors.values()])
+    denoiser.eval()
     check_ip_adapter(pipe)
 
 
@@ -137,15 +148,7 @@ def _load_image_encoder(
 
     The pipeline itself would take pickles, and fill in missing weights at random.
     """
-    encoder, info = getattr(transformers, encoder_class).from_pretrained(
-        folder,
-        dtype=pipe.dtype,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    if info["missing_keys"]:
-        raise ValueError(f"its image encoder has no {min(info['missing_keys'])}")
+    encoder = load_network(getattr(transformers, encoder_class), folder, dtype=pipe.dtype)
     pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
     if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself
         extractor = transformers.SiglipImageProcessor.from_pretrained(folder, local_files_only=True)

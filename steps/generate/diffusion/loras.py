@@ -15,13 +15,25 @@ from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapter
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
-from imagekiln.steps.generate.diffusion.patches import lora_components, lora_scales_to_tensors
+from imagekiln.steps.generate.diffusion.lora_scales import (
+    list_names,
+    read_scaled_tensors,
+    require_all_converted,
+)
+from imagekiln.steps.generate.diffusion.patches import (
+    lora_components,
+    lora_scales_to_tensors,
+    set_own_scales,
+)
 from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.models.checkpoints import adapter_kind
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
 from imagekiln.steps.models.loras import format_loras, lora_weights
+from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
 
+LOKR = "a LoKr"  # as `adapter_kind` calls it
 # In the names of loaded tensors that change layers.
 LAYER_TENSOR_MARKERS = ("lora", "lokr")
 
@@ -104,7 +116,8 @@ class LoraLayers:
             )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
-        explain = partial(_explain_misfit, f"model.loras.{name}")
+        setting, pipeline = f"model.loras.{name}", type(self._pipe).__name__
+        explain = partial(_explain_misfit, setting, path, pipeline)
         with loading_from_cache(self._settings[name].id, path), explained_by(explain):
             self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
@@ -113,31 +126,30 @@ class LoraLayers:
         self._active.clear()  # loading a LoRA activates it
 
     def _load_layers(self, path: Path, adapter: str) -> None:
+        tensors = read_scaled_tensors(path)
+        state = self._pipe.lora_state_dict(dict(tensors))
+        converted = state[0] if isinstance(state, tuple) else state
+        require_all_converted(tensors, converted)
         with warnings.catch_warnings(action="ignore"):  # peft warns of a model's second adapter
-            self._pipe.load_lora_weights(
-                str(path.parent),
-                weight_name=path.name,
-                adapter_name=adapter,
-                use_safetensors=True,
-                local_files_only=True,
-            )
-        self._require_all_layers(path, adapter)
+            self._pipe.load_lora_weights(tensors, adapter_name=adapter)
+        self._require_all_layers(converted, adapter)
+        for component in lora_components(self._pipe).values():
+            set_own_scales(component, adapter)
 
-    def _require_all_layers(self, path: Path, adapter: str) -> None:
-        """Raise ValueError where the model has no layer for some tensors: diffusers skips these."""
-        state = self._pipe.lora_state_dict(
-            str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True
-        )
-        tensors = state[0] if isinstance(state, tuple) else state
-        expected = sum(_changes_layer(name) for name in tensors)
+    def _require_all_layers(self, tensors: Iterable[str], adapter: str) -> None:
+        """Raise ValueError if the model has no layer for some tensors: diffusers skips these."""
+        components = lora_components(self._pipe)
+        expected = [name for name in tensors if _changes_layer(name)]
         loaded = sum(
             f".{adapter}." in f"{name}."
-            for component in lora_components(self._pipe).values()
+            for component in components.values()
             for name, _ in component.named_parameters()
         )
-        if loaded < expected:
+        if loaded < len(expected):
+            strange = [name for name in expected if name.partition(".")[0] not in components]
+            lost = f"{len(expected) - loaded} of its {len(expected)} tensors"
             raise ValueError(
-                f"the model has no layer for {expected - loaded} of its {expected} tensors"
+                f"the model has no layer for {list_names(strange) if strange else lost}"
             )
 
 
@@ -145,11 +157,13 @@ def _changes_layer(tensor: str) -> bool:
     return "alpha" not in tensor and any(marker in tensor for marker in LAYER_TENSOR_MARKERS)
 
 
-def _explain_misfit(setting: str, error: Exception) -> KilnError:
+def _explain_misfit(setting: str, path: Path, pipeline: str, error: Exception) -> KilnError:
     """What a user's file makes of the libraries' errors, which may be any."""
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
+    reason = error_reason(error)
+    if adapter_kind(tensor_names(path, setting)) == LOKR:
+        reason = f"it is {LOKR}, which {pipeline} may not take: {reason}"
     return explain_device(setting, error) or BadInput(
-        f"{setting}: does not fit the model ({error_reason(error)}). "
-        "Choose another LoRA, or another model."
+        f"{setting}: does not fit the model ({reason}). Choose another LoRA, or another model."
     )

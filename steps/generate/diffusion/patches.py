@@ -8,6 +8,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -16,7 +17,8 @@ from weakref import WeakValueDictionary
 import diffusers
 import torch
 import torch._dynamo.config
-from diffusers.loaders import SD3IPAdapterMixin
+from diffusers.loaders import SD3IPAdapterMixin, single_file, single_file_model, single_file_utils
+from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
@@ -276,6 +278,50 @@ def _embeds_as_tensor(
     return torch.cat([negative, positive]) if guided else positive
 
 
+# --- Models in one file ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Conversion:
+    """The tensors of a file by name, and the networks with what each got, whatever its name."""
+
+    read: dict[str, torch.Tensor] = field(default_factory=dict)
+    loaded: list[torch.Tensor] = field(default_factory=list)
+    networks: list[torch.nn.Module] = field(default_factory=list)
+
+
+@contextmanager
+def recorded_conversion() -> Iterator[Conversion]:
+    """Record what `from_single_file` reads and what of it networks get while the block runs.
+
+    It drops what has no place, some of it before the comparison that it logs. Source:
+    diffusers/loaders/single_file.py, `load_single_file_checkpoint`, and single_file_model.py and
+    single_file_utils.py, `load_model_dict_into_meta`.
+    """
+    conversion = Conversion()
+    read: AnyFunction = single_file.load_single_file_checkpoint
+    load: AnyFunction = single_file_model.load_model_dict_into_meta
+
+    def record_file(*args: object, **kwargs: object) -> Untyped:
+        conversion.read = read(*args, **kwargs)
+        return conversion.read
+
+    def record_network(
+        network: Untyped, tensors: Untyped, *args: object, **kwargs: object
+    ) -> Untyped:
+        names = network.state_dict().keys()
+        conversion.networks.append(network)
+        conversion.loaded += [tensor for name, tensor in tensors.items() if name in names]
+        return load(network, tensors, *args, **kwargs)
+
+    with (
+        replaced_method(single_file, "load_single_file_checkpoint", record_file),
+        replaced_method(single_file_model, "load_model_dict_into_meta", record_network),
+        replaced_method(single_file_utils, "load_model_dict_into_meta", record_network),
+    ):
+        yield conversion
+
+
 # --- LoRAs ----------------------------------------------------------------------------------------
 
 
@@ -304,6 +350,18 @@ def lora_scales_to_tensors(component: torch.nn.Module) -> None:
             scales: dict[str, float | torch.Tensor] = vars(layer)["scaling"]
             for name, scale in scales.items():
                 scales[name] = torch.as_tensor(scale, dtype=torch.float32)
+
+
+def set_own_scales(component: torch.nn.Module, adapter: str) -> None:
+    """Give each layer of a LoRA whose weights hold its scale the scale 1, before any weight.
+
+    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`, which reads the three dictionaries.
+    """
+    for layer in component.modules():
+        if isinstance(layer, LoraLayer) and adapter in layer.scaling:
+            layer.lora_alpha[adapter] = layer.r[adapter]
+            layer.use_rslora[adapter] = False
+            layer.set_scale(adapter, 1.0)
 
 
 # --- Memory of a lost device ----------------------------------------------------------------------

@@ -13,6 +13,8 @@ import transformers
 from safetensors.torch import load_file
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.loading import load_network
+from imagekiln.steps.generate.diffusion.lora_scales import list_names
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transformers_models import (
     LOAD_OPTIONS,
@@ -116,7 +118,7 @@ def _load(
     else:
         model_class = transformers.CLIPModel
         del options["trust_remote_code"]
-    model = model_class.from_pretrained(folder, **options).to(device).eval()
+    model = load_network(model_class, folder, **options).to(device).eval()
     if isinstance(score, ClassifierScore):
         compute = _label_probability(model, score.label)
     elif head is not None:
@@ -196,6 +198,12 @@ def _load_head(setting: str, location: str, plan: Plan, device: torch.device) ->
         (name.removesuffix(WEIGHT_SUFFIX) for name in tensors if name.endswith(WEIGHT_SUFFIX)),
         key=_natural_order,
     )
+    known = {f"{name}{suffix}" for name in names for suffix in (WEIGHT_SUFFIX, BIAS_SUFFIX)}
+    if others := tensors.keys() - known:
+        raise BadInput(
+            f"{setting}: {location} has {list_names([*others])}, of no linear layer. "
+            "Choose another file."
+        )
     layers = []
     for name in names:
         weight = tensors[f"{name}{WEIGHT_SUFFIX}"]

@@ -10,6 +10,7 @@ import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
+from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.imaging.codecs import RGB
@@ -21,11 +22,7 @@ from imagekiln.steps.storage.failures import error_reason
 MAX_CAPTION_CHARS = 4000
 LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
 # Of models that score or change images: their results are compared and stored.
-MODEL_OPTIONS: dict[str, Untyped] = {
-    **LOAD_OPTIONS,
-    "use_safetensors": True,
-    "dtype": torch.float32,
-}
+MODEL_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "dtype": torch.float32}
 
 
 def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContextManager[None]:
@@ -91,7 +88,7 @@ def load_upscaler(
     """
     with _loading_pass(setting, settings, digest) as folder:
         model_class: Untyped = transformers.AutoModelForImageToImage
-        model = model_class.from_pretrained(folder, **MODEL_OPTIONS).to(device).eval()
+        model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
         return Upscaler(model, device)
 
 
@@ -148,5 +145,5 @@ def load_captioner(
         processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
         model_class: Untyped = transformers.AutoModelForImageTextToText
-        model = model_class.from_pretrained(folder, **MODEL_OPTIONS).to(device).eval()
+        model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
         return Captioner(model, processor, tokenizer, settings.max_tokens, device)

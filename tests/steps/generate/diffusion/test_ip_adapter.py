@@ -221,8 +221,12 @@ def test_an_adapter_of_another_family_is_refused_at_planning(
     ("kind", "lacks", "told"),
     [
         ("flux", "v_proj.bias", "it has no '0.to_v_ip.bias'"),
-        ("flux", "norm.weight", "it has no encoder_hid_proj.image_projection_layers.0.norm.weight"),
-        ("sd3", "to_v_ip", "it has no transformer_blocks.0.attn.processor.to_v_ip.weight"),
+        (
+            "flux",
+            "norm.weight",
+            "its files lack encoder_hid_proj.image_projection_layers.0.norm.weight",
+        ),
+        ("sd3", "to_v_ip", "its files lack transformer_blocks.0.attn.processor.to_v_ip.weight"),
     ],
 )
 def test_an_adapter_that_lacks_a_tensor_ends_the_shard(

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import diffusers
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file
 from torch._inductor.runtime import cache_dir_utils
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -25,6 +27,7 @@ from imagekiln.steps.models.lora_files import load_lora_facts
 from tests import adapters, loras, models
 from tests.drawing import bytes_of
 from tests.runs import image_row
+from tests.single_file import write_checkpoint
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -191,9 +194,39 @@ def test_the_weights_of_loras_become_tensors() -> None:
     assert all(torch.is_tensor(scale) and scale.shape == () for scale in scales)
 
 
+def test_each_layer_of_a_lora_has_the_scale_one_before_any_weight() -> None:
+    pipe = models.pipe("sd")
+    loras.load(pipe, loras.folder("sd", 1), "a")
+    layers = [layer for layer in pipe.unet.modules() if isinstance(layer, LoraLayer)]
+    assert {layer.scaling["a"] for layer in layers} == {1.5}
+    patches.set_own_scales(pipe.unet, "a")
+    pipe.set_adapters(["a"], [0.25])
+    assert {layer.scaling["a"] for layer in layers} == {0.25}
+
+
+def test_what_networks_get_of_a_model_in_one_file_is_recorded(tmp_path: Path) -> None:
+    file = write_checkpoint(tmp_path / "model.safetensors")
+    with patches.recorded_conversion() as conversion:
+        diffusers.StableDiffusionPipeline.from_single_file(
+            str(file), config=str(models.folder("sd")), local_files_only=True
+        )
+    assert conversion.read.keys() == load_file(file).keys()
+    assert len(conversion.networks) == 3
+    sizes = [
+        sum(each.numel() for each in of) for of in (conversion.read.values(), conversion.loaded)
+    ]
+    assert sizes[0] == sizes[1]
+
+
 def test_private_names_of_libraries_appear_in_this_module_alone() -> None:
     folder = Path(inspect.getfile(patches)).parent
-    private = ("_compiled_call_impl", "_repeated_blocks", "_pack_latents", "_lora_loadable_modules")
+    private = (
+        "_compiled_call_impl",
+        "_repeated_blocks",
+        "_pack_latents",
+        "_lora_loadable_modules",
+        "load_model_dict_into_meta",
+    )
     modules = {
         path.name for path in folder.glob("*.py") if any(n in path.read_text() for n in private)
     }

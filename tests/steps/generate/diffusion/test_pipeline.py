@@ -172,7 +172,7 @@ def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
     weights = model / "vae" / "diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(
-        BadInput, match=r"model: does not load as a diffusers pipeline \(.+\)\. Choose another"
+        BadInput, match=r"model: vae: .+ is not a complete safetensors file\. Fetch it again"
     ) as caught:
         load_pipeline(_plan(tmp_path, model))
     assert len(str(caught.value).splitlines()) == 1

@@ -38,6 +38,10 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {
     "karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "sana": ("DPMSolverMultistepScheduler", FLOW),
     "flow-unipc": ("UniPCMultistepScheduler", FLOW),
+    "zero-snr": (
+        "EulerDiscreteScheduler",
+        {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction"},
+    ),
     "flux": ("FlowMatchEulerDiscreteScheduler", {}),
     "flow-heun": ("FlowMatchHeunDiscreteScheduler", {}),
     "lcm": ("LCMScheduler", {}),
