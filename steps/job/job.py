@@ -92,8 +92,12 @@ class ModelSettings(PipelineSettings):
 class RowDefaults(Settings):
     """The values for the columns that a prompt row leaves empty."""
 
-    steps: StepCount = 30
-    guidance: Number = Field(default=5.0, ge=GUIDANCE.lowest, le=GUIDANCE.highest)
+    steps: StepCount | None = Field(
+        default=None, description="Where absent, the model's own number."
+    )
+    guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
+        default=None, description="Where absent, the model's own number."
+    )
     width: PositiveInteger | None = Field(
         default=None, description="Pixels; where absent, the model's own size."
     )

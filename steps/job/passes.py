@@ -55,7 +55,9 @@ class RefinePass(Settings):
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
         default=0.3, description="How far the image is drawn anew; 1 leaves nothing of it."
     )
-    steps: StepCount | None = Field(default=None, description="Where absent, the row's.")
+    steps: StepCount | None = Field(
+        default=None, description="Where absent, the row's, or those of the pass's own model."
+    )
     guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
         default=None, description="Where absent, the row's."
     )

@@ -20,6 +20,7 @@ from imagekiln.steps.models.component_files import (
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
+from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
     checkpoint_file,
@@ -50,6 +51,7 @@ class ModelFacts:
     width: int
     height: int
     size_multiple: int
+    own: OwnSettings
 
 
 def load_model_facts(model: ModelSettings) -> ModelFacts:
@@ -75,8 +77,9 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
     if reason and not draws_over:
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
     denoiser = next((name for name in DENOISER_COMPONENTS if name in index), None)
+    denoiser_config = _read_component_config(folder, denoiser)
     side, multiple = _default_side_and_multiple(
-        _read_component_config(folder, denoiser),
+        denoiser_config,
         _read_component_config(folder, "vae" if "vae" in index else None),
     )
     family = family_of(pipeline)
@@ -92,6 +95,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
         width=side,
         height=side,
         size_multiple=multiple,
+        own=read_own_settings(model, folder, index, denoiser_config),
     )
 
 

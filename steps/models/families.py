@@ -20,8 +20,7 @@ class Family:
 
     `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
     `encode_prompt` returns; without the former, prompts are passed as text.
-    `guidance_argument` names the argument for a row's guidance; up to `guidance_threshold`, the
-    pipeline ignores the negative prompt.
+    Up to a guidance of `guidance_threshold`, the pipeline ignores the negative prompt.
     `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, where
     the family would pad to the longest of them. Where no mask hides the padding, or nothing is
     known, images are drawn `one_at_a_time`.
@@ -33,7 +32,6 @@ class Family:
     positive_embeds: EmbeddingIndices = field(default_factory=dict)
     negative_embeds: EmbeddingIndices = field(default_factory=dict)
     latent_layout: LatentLayout = "whole"
-    guidance_argument: str = "guidance_scale"
     pad_to_tokens: int | None = None
     one_at_a_time: bool = False
     embeds_as_list: bool = False
@@ -44,9 +42,9 @@ class Family:
     compile_mode: Literal["regional", "whole", "none"] = "none"
     supports_loras: bool = True
 
-    def uses_guidance(self, guidance: float) -> bool:
+    def uses_guidance(self, guidance: float | None) -> bool:
         """Whether the denoiser runs twice a step, the second time for the negative prompt."""
-        return bool(self.negative_embeds) and guidance > self.guidance_threshold
+        return bool(self.negative_embeds) and (guidance or 0.0) > self.guidance_threshold
 
 
 PLAIN_FAMILY = Family(one_at_a_time=True)
@@ -104,7 +102,6 @@ FAMILIES: Mapping[str, Family] = {
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
         {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
         "packed",
-        "true_cfg_scale",
         pad_to_tokens=513,
         compile_mode="regional",
     ),
@@ -128,7 +125,6 @@ FAMILIES: Mapping[str, Family] = {
     "HunyuanImagePipeline": Family(
         {name: index for index, name in enumerate(_HUNYUAN_EMBEDS)},
         {f"negative_{name}": index for index, name in enumerate(_HUNYUAN_EMBEDS)},
-        guidance_argument="distilled_guidance_scale",
         one_at_a_time=True,
         default_size=2048,
         size_multiple=64,
@@ -140,7 +136,7 @@ FAMILIES: Mapping[str, Family] = {
 
 def family_of(pipeline: str) -> Family:
     """The family of a pipeline, by the name of its class."""
-    return FAMILIES.get(_text_to_image_class(pipeline), PLAIN_FAMILY)
+    return FAMILIES.get(text_to_image_class(pipeline), PLAIN_FAMILY)
 
 
 CHOOSE_TEXT_TO_IMAGE = "Choose a text-to-image model"
@@ -158,7 +154,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
     r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline|^IFPipeline": (
         "is one stage of a model that draws in several. Choose a single-stage model"
     ),
-    r"^Kandinsky(V22)?CombinedPipeline": (
+    r"^Kandinsky(V22)?CombinedPipeline|^UnCLIPPipeline": (
         "draws in several stages, to which a row's sampler cannot be passed. "
         "Choose a single-stage model"
     ),
@@ -236,10 +232,10 @@ FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
 
 def variants_of(pipeline: str) -> FamilyVariants:
     """The variants of a pipeline, by the name of its class."""
-    return FAMILY_VARIANTS.get(_text_to_image_class(pipeline), NO_VARIANTS)
+    return FAMILY_VARIANTS.get(text_to_image_class(pipeline), NO_VARIANTS)
 
 
-def _text_to_image_class(pipeline: str) -> str:
+def text_to_image_class(pipeline: str) -> str:
     """The class of a family that draws from text, for that of a model which draws over images.
 
     SDXL's refiner is such a model.

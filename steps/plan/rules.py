@@ -24,11 +24,13 @@ from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
+LEAVE_OUT = "the model reads none; leave the column unread, with columns: {{{}: null}}"
 NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
@@ -79,6 +81,7 @@ def rejection_rules(
     """
     fit = fit or SamplerFit()
     _check_defaults(job, model)
+    _check_default_guidance(job, model)
     _check_default_sampler(job, fit)
     _check_pass_samplers(job, fit, pass_fits)
     return (
@@ -86,6 +89,7 @@ def rejection_rules(
         *_text_rules(),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
+        *_guidance_rules(model),
         *_pass_rules(job, sizes),
         *_pass_sampler_rules(job, pass_fits),
         *_input_image_rules(job, model),
@@ -112,6 +116,20 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
         raise BadInput(
             f"defaults.negative_prompt has {len(defaults.negative_prompt)} characters, and "
             f"{MAX_PROMPT_CHARS} are allowed. Shorten it."
+        )
+
+
+def _check_default_guidance(job: Job, model: ModelFacts) -> None:
+    own = model.own
+    guidance = job.defaults.guidance
+    if not own.reads_guidance and guidance is not None and guidance > NO_GUIDANCE:
+        raise BadInput(
+            f"defaults.guidance is {guidance:g} and has no effect: {job.model.id} reads none. "
+            "Remove it."
+        )
+    if job.defaults.negative_prompt.strip() and not own.reads_negative_prompt:
+        raise BadInput(
+            f"defaults.negative_prompt has no effect: {job.model.id} reads none. Remove it."
         )
 
 
@@ -194,6 +212,30 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
     if fit.samplers != SAMPLERS:
         reason = f"does not fit the model: {_describe_fit(fit)}"
         yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
+
+
+def _guidance_rules(model: ModelFacts) -> Iterator[RejectionRule]:
+    """Rules for what the model would not read, though the image would say so."""
+    own = model.own
+    if not own.reads_guidance:
+        reason = f"has no effect: {LEAVE_OUT.format('guidance')}"
+        yield RejectionRule("guidance", "guidance IS NOT NULL", reason)
+    has_negative_prompt = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
+    reason = LEAVE_OUT.format("negative_prompt")
+    if not own.reads_negative_prompt:
+        reason = f"has no effect: {reason}"
+        yield RejectionRule("negative_prompt", has_negative_prompt, reason)
+    elif own.guided_above is not None:
+        condition = f"{has_negative_prompt} AND guidance <= {own.guided_above}"
+        reason = (
+            f"has no effect with guidance up to {own.guided_above:g}; raise that, or leave the "
+            "column unread, with columns: {negative_prompt: null}"
+        )
+        yield RejectionRule("negative_prompt", condition, reason)
+    if own.schedule_steps is not None:
+        condition = f"guidance IS NULL AND steps <> {own.schedule_steps}"
+        reason = f"is not {own.schedule_steps}, which the model's guidance is for; set guidance"
+        yield RejectionRule("steps", condition, reason)
 
 
 def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:

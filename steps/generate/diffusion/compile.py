@@ -202,7 +202,7 @@ class CompiledPipeline:
 
 def code_shape(family: Family, shape: BatchShape, images: int) -> str:
     """What of a batch decides its code: its size and shape, its LoRAs, whether it is guided."""
-    guided = shape.guidance > family.guidance_threshold
+    guided = (shape.guidance or 0.0) > family.guidance_threshold
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
         shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None

@@ -45,6 +45,7 @@ from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Varian
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.runs.image import (
     BatchShape,
@@ -297,7 +298,7 @@ class Denoiser:
         variant.pipe.scheduler = variant.schedulers.new(row.parameters.sampler)
         for name in GUIDER_NAMES:
             if guider := getattr(variant.pipe, name, None):
-                guider.guidance_scale = row.parameters.guidance
+                guider.guidance_scale = row.parameters.guidance or 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,5 +393,10 @@ def _default_shape(plan: Plan) -> BatchShape:
     defaults = plan.job.defaults
     loras = parse_loras(defaults.loras, plan.job.model.loras).canonical
     return BatchShape(
-        plan.width, plan.height, defaults.steps, defaults.guidance, defaults.sampler, loras
+        plan.width,
+        plan.height,
+        default_steps(plan.job, plan.model),
+        default_guidance(plan.job, plan.model),
+        defaults.sampler,
+        loras,
     )
