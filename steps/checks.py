@@ -8,8 +8,7 @@ class ImageSpec:
     """What the image was to be. `id` is the input's, if it has one; `seed` is the image's own.
 
     Sizes are in pixels. `guidance` is None where the model reads none. `loras` is text such as
-    "detail:0.5,style:0.8". Each input image is the
-    SHA-256 of its bytes.
+    "detail:0.5,style:0.8". Each input image is the SHA-256 of its bytes.
     """
 
     image_id: str
