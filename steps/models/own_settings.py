@@ -96,10 +96,15 @@ def read_own_settings(
     if numbers is not None:
         (steps, guidance), source = numbers
         own = replace(own, steps=steps, guidance=guidance, source=source)
-    elif call.steps > FEW_STEPS and DISTILLED_NAME.search(_last_part(model.id)):
+    elif call.steps > FEW_STEPS and names_distilled_model(model.id):
         source = "its name says that it is distilled, and not with how many steps"
         own = replace(own, steps=None, source=source)
     return own if own.reads_guidance else replace(own, guidance=None)
+
+
+def names_distilled_model(name: str) -> bool:
+    """Whether a file or model is called as those are that draw in few steps."""
+    return DISTILLED_NAME.search(_last_part(name)) is not None
 
 
 def _with_files(

@@ -20,11 +20,12 @@ from imagekiln.steps.job.columns import (
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import MAX_SIDES, Encoding
 from imagekiln.steps.job.passes import RefinePass
+from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.models.own_settings import NO_GUIDANCE
+from imagekiln.steps.models.own_settings import NO_GUIDANCE, names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
@@ -81,7 +82,8 @@ def rejection_rules(
     """
     fit = fit or SamplerFit()
     _check_defaults(job, model)
-    _check_default_guidance(job, model)
+    _check_default_guidance(job, model, sizes)
+    _check_few_step_loras(job)
     _check_default_sampler(job, fit)
     _check_pass_samplers(job, fit, pass_fits)
     return (
@@ -89,7 +91,7 @@ def rejection_rules(
         *_text_rules(),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
-        *_guidance_rules(model),
+        *_guidance_rules(model, sizes),
         *_pass_rules(job, sizes),
         *_pass_sampler_rules(job, pass_fits),
         *_input_image_rules(job, model),
@@ -119,18 +121,39 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
         )
 
 
-def _check_default_guidance(job: Job, model: ModelFacts) -> None:
-    own = model.own
-    guidance = job.defaults.guidance
-    if not own.reads_guidance and guidance is not None and guidance > NO_GUIDANCE:
-        raise BadInput(
-            f"defaults.guidance is {guidance:g} and has no effect: {job.model.id} reads none. "
-            "Remove it."
-        )
-    if job.defaults.negative_prompt.strip() and not own.reads_negative_prompt:
+def _check_default_guidance(job: Job, model: ModelFacts, sizes: PassSizes | None) -> None:
+    values = {"defaults.guidance": [job.defaults.guidance or 0.0]}
+    if isinstance(job.prompts, PromptTemplate):
+        values["prompts.sweep.guidance"] = list(job.prompts.sweep.guidance)
+    for setting, numbers in values.items():
+        number = max(numbers, default=0.0)
+        if number > NO_GUIDANCE and not model.own.reads_guidance:
+            raise BadInput(
+                f"{setting} is {number:g} and has no effect: {job.model.id} reads none. Remove it."
+            )
+    reads_none = not (model.own.reads_negative_prompt or _is_read_by_passes(sizes))
+    if job.defaults.negative_prompt.strip() and reads_none:
         raise BadInput(
             f"defaults.negative_prompt has no effect: {job.model.id} reads none. Remove it."
         )
+
+
+def _is_read_by_passes(sizes: PassSizes | None) -> bool:
+    """Whether a pass draws with a model of its own that reads negative prompts."""
+    facts = () if sizes is None else sizes.facts.values()
+    return any(each.model is not None and each.model.own.reads_negative_prompt for each in facts)
+
+
+def _check_few_step_loras(job: Job) -> None:
+    """Raise BadInput where a LoRA is made for a number of steps that only its user knows."""
+    if job.defaults.steps is not None and job.defaults.guidance is not None:
+        return
+    for name, lora in job.model.loras.items():
+        if names_distilled_model(lora.weight_name or lora.id) or names_distilled_model(lora.id):
+            raise BadInput(
+                f"model.loras.{name}: its name says that it is for few steps, and not for how "
+                "many. Set defaults.steps and defaults.guidance as its authors say."
+            )
 
 
 def _check_default_sampler(job: Job, fit: SamplerFit) -> None:
@@ -214,12 +237,18 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
         yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
 
 
-def _guidance_rules(model: ModelFacts) -> Iterator[RejectionRule]:
+def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[RejectionRule]:
     """Rules for what the model would not read, though the image would say so."""
     own = model.own
     if not own.reads_guidance:
         reason = f"has no effect: {LEAVE_OUT.format('guidance')}"
         yield RejectionRule("guidance", "guidance IS NOT NULL", reason)
+    if own.schedule_steps is not None:
+        condition = f"guidance IS NULL AND steps <> {own.schedule_steps}"
+        reason = f"is not {own.schedule_steps}, which the model's guidance is for; set guidance"
+        yield RejectionRule("steps", condition, reason)
+    if _is_read_by_passes(sizes):
+        return
     has_negative_prompt = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
     reason = LEAVE_OUT.format("negative_prompt")
     if not own.reads_negative_prompt:
@@ -232,10 +261,6 @@ def _guidance_rules(model: ModelFacts) -> Iterator[RejectionRule]:
             "column unread, with columns: {negative_prompt: null}"
         )
         yield RejectionRule("negative_prompt", condition, reason)
-    if own.schedule_steps is not None:
-        condition = f"guidance IS NULL AND steps <> {own.schedule_steps}"
-        reason = f"is not {own.schedule_steps}, which the model's guidance is for; set guidance"
-        yield RejectionRule("steps", condition, reason)
 
 
 def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
