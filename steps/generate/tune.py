@@ -77,7 +77,7 @@ class TuningTarget:
     @property
     def guided(self) -> bool:
         """Whether the denoiser runs twice a step, as the job's defaults have it."""
-        return self.facts.own.is_guided(default_guidance(self.job, self.facts))
+        return self.facts.own.call.is_guided(default_guidance(self.job, self.facts))
 
     def entry_key(self, size: ImageSize) -> TuningKey:
         """The key of the file's entry for a size in pixels."""

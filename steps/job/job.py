@@ -10,7 +10,7 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
+from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -21,6 +21,7 @@ from imagekiln.steps.job.execution import (
 )
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
+    Guidance,
     ImageReference,
     Integer,
     Location,
@@ -95,7 +96,7 @@ class RowDefaults(Settings):
     steps: StepCount | None = Field(
         default=None, description="Where absent, the model's own number."
     )
-    guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
+    guidance: Guidance | None = Field(
         default=None, description="Where absent, the model's own number."
     )
     width: PositiveInteger | None = Field(

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.columns import GUIDANCE, MAX_SIDE
+from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.fields import (
+    Guidance,
     HubReference,
     Integer,
     Number,
@@ -58,8 +59,8 @@ class RefinePass(Settings):
     steps: StepCount | None = Field(
         default=None, description="Where absent, the row's, or those of the pass's own model."
     )
-    guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
-        default=None, description="Where absent, the row's."
+    guidance: Guidance | None = Field(
+        default=None, description="Where absent, the row's, or that of the pass's own model."
     )
     # Left out of what is written where they are not set, so that run ids are those of before.
     sampler: Sampler | None = Field(

@@ -20,7 +20,6 @@ class Family:
 
     `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
     `encode_prompt` returns; without the former, prompts are passed as text.
-    Up to a guidance of `guidance_threshold`, the pipeline ignores the negative prompt.
     `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, where
     the family would pad to the longest of them. Where no mask hides the padding, or nothing is
     known, images are drawn `one_at_a_time`.
@@ -35,16 +34,11 @@ class Family:
     pad_to_tokens: int | None = None
     one_at_a_time: bool = False
     embeds_as_list: bool = False
-    guidance_threshold: float = 1.0
     float32_latents: bool = False
     default_size: int | None = None
     size_multiple: int | None = None
     compile_mode: Literal["regional", "whole", "none"] = "none"
     supports_loras: bool = True
-
-    def uses_guidance(self, guidance: float | None) -> bool:
-        """Whether the denoiser runs twice a step, the second time for the negative prompt."""
-        return bool(self.negative_embeds) and (guidance or 0.0) > self.guidance_threshold
 
 
 PLAIN_FAMILY = Family(one_at_a_time=True)
@@ -110,7 +104,6 @@ FAMILIES: Mapping[str, Family] = {
         {"negative_prompt_embeds": 1},
         one_at_a_time=True,
         embeds_as_list=True,
-        guidance_threshold=0.0,
         float32_latents=True,
         compile_mode="regional",
     ),

@@ -3,6 +3,7 @@
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import ModelFacts
+from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.runtime.figures import pluralize
 
 
@@ -19,26 +20,20 @@ def default_steps(job: Job, facts: ModelFacts) -> int:
 def default_guidance(job: Job, facts: ModelFacts) -> float | None:
     """The guidance of an image whose row states none; None where the model reads no number."""
     guidance = job.defaults.guidance
-    if guidance is None or not facts.own.reads_guidance:
+    if guidance is None or (guidance <= NO_GUIDANCE and not facts.own.reads_guidance):
         return facts.own.guidance
     return guidance + 0.0  # never -0.0
 
 
 def describe_defaults(job: Job, facts: ModelFacts) -> str:
     """What a row that states nothing is drawn with, and where that is from."""
-    steps_text = pluralize(default_steps(job, facts), "step")
-    guidance_text = _describe_guidance(job, facts)
-    steps_source = facts.own.source if job.defaults.steps is None else "the job"
-    guidance_source = steps_source
-    if default_guidance(job, facts) is not None:
-        guidance_source = facts.own.source if job.defaults.guidance is None else "the job"
-    if steps_source == guidance_source:
-        return f"{steps_text}, {guidance_text} ({steps_source})"
-    return f"{steps_text} ({steps_source}), {guidance_text} ({guidance_source})"
-
-
-def _describe_guidance(job: Job, facts: ModelFacts) -> str:
-    guidance = default_guidance(job, facts)
-    if guidance is not None:
-        return f"guidance {guidance:g}"
-    return "no guidance" if facts.own.schedule_steps is None else "its own schedule of guidance"
+    steps = pluralize(default_steps(job, facts), "step")
+    number = default_guidance(job, facts)
+    guidance = "no guidance" if number is None else f"guidance {number:g}"
+    if number is None and facts.own.call.schedule_steps is not None:
+        guidance = "its own schedule of guidance"
+    is_set = job.defaults.steps is not None, job.defaults.guidance is not None
+    sources = ["the job" if by_job else facts.own.source for by_job in is_set]
+    if sources[0] == sources[1] or number is None:
+        return f"{steps}, {guidance} ({sources[0]})"
+    return f"{steps} ({sources[0]}), {guidance} ({sources[1]})"

@@ -11,17 +11,25 @@ from pathlib import Path
 
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.models.component_files import Config, read_json
-from imagekiln.steps.models.pipeline_calls import PipelineCall, call_of
+from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, PipelineCall, known_call_of
 from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
 
 GUIDER_CONFIG = "guider/guider_config.json"
 GUIDER_DEFAULT = 3.5  # of diffusers' AdaptiveProjectedMixGuidance
 WEIGHTS_SUFFIX = re.compile(r"(\.safetensors|-(bf16|fp16|fp8|diffusers))$")
 FEW_STEPS = 12  # a call that has no more by default is made for distilled models
-DISTILLED_NAME = re.compile(r"turbo|lightning|schnell|distill|lcm|(^|-)(hyper|flash)(-|$)")
+DISTILLED_NAME = re.compile(
+    r"turbo|lightning|schnell|distill|(^|-)(lcm|hyper|flash|dmd2?|pcm|tcd|\d+-?steps?)(-|$)"
+)
 NO_GUIDANCE = 1.0  # up to here, a number means none for models that read none
 Numbers = tuple[int, float]
 
+# Of models that say in model_index.json that they are distilled.
+DISTILLED: Mapping[str, Numbers] = {
+    "Flux2KleinPipeline": (4, 1.0),
+    "Flux2KleinKVPipeline": (4, 1.0),
+    "Krea2Pipeline": (8, 0.0),
+}
 # Steps and guidance of models that need other ones than their pipeline's call has by default, by
 # the last part of their names: as their model cards say, or what is said beside them.
 WELL_KNOWN: Mapping[str, Numbers] = {
@@ -50,56 +58,57 @@ WELL_KNOWN: Mapping[str, Numbers] = {
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """The steps and guidance of a model, where they are from, and what it reads of a job's.
+    """The steps and guidance of a model, where they are from, and how its pipeline is called.
 
     `steps` is None where nothing says them, as `source` explains. `guidance` is None where the
-    model reads none, or follows a schedule of its own, which is for `schedule_steps` steps. Above
-    `guided_above` the denoiser runs twice a step; None: it never does, and no negative prompt has
-    an effect.
+    model reads none, or follows a schedule of its own.
     """
 
     steps: int | None
     guidance: float | None
     source: str
-    reads_guidance: bool = True
-    reads_negative_prompt: bool = True
-    guided_above: float | None = None
-    schedule_steps: int | None = None
+    call: PipelineCall = UNKNOWN_CALL
 
-    def is_guided(self, guidance: float | None) -> bool:
-        """Whether the denoiser runs twice a step at this guidance."""
-        if guidance is None:
-            return self.schedule_steps is not None
-        return self.guided_above is not None and guidance > self.guided_above
+    @property
+    def reads_guidance(self) -> bool:
+        """Whether a guidance of the job has an effect."""
+        return self.call.guidance_argument is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The configurations of a model from which its settings are read."""
+
+    index: Config
+    denoiser: Config
+    scheduler: Config
+    guider: Config
+
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline's class."""
+        return str(self.index["_class_name"])
 
 
 def read_own_settings(
     model: PipelineSettings, folder: Path, index: Config, denoiser: Config
 ) -> OwnSettings:
     """The settings of a model with these configurations in `folder`. Raises BadInput, TryAgain."""
-    pipeline = str(index["_class_name"])
-    call = call_of(pipeline)
-    if call is None:
-        source = f"{pipeline} is not known to this version"
-        return OwnSettings(None, None, source, reads_negative_prompt=True)
-    call = _with_files(call, pipeline, folder, index, denoiser)
-    numbers = _find_numbers(model, folder, index, denoiser)
-    own = OwnSettings(
-        call.steps,
-        call.guidance,
-        f"defaults of {pipeline}",
-        call.guidance_argument is not None,
-        call.takes_negative_prompt,
-        call.guided_above,
-        call.schedule_steps,
-    )
-    if numbers is not None:
-        (steps, guidance), source = numbers
-        own = replace(own, steps=steps, guidance=guidance, source=source)
-    elif call.steps > FEW_STEPS and names_distilled_model(model.id):
-        source = "its name says that it is distilled, and not with how many steps"
-        own = replace(own, steps=None, source=source)
-    return own if own.reads_guidance else replace(own, guidance=None)
+    scheduler = _read_config(folder, SCHEDULER_CONFIG)
+    files = ModelFiles(index, denoiser, scheduler, _read_config(folder, GUIDER_CONFIG))
+    call = _call_of(files)
+    own = OwnSettings(call.steps, call.guidance, f"defaults of {files.pipeline}", call)
+    if numbers := _find_numbers(model, files):
+        (steps, number), source = numbers
+        guidance = number if own.reads_guidance else None
+        return replace(own, steps=steps, guidance=guidance, source=source)
+    is_distilled = files.index.get("is_distilled") or names_distilled_model(model.id)
+    if is_distilled and call.steps > FEW_STEPS:
+        source = "it is distilled by its name or files, which do not say with how many steps"
+        return replace(own, steps=None, source=source)
+    if not call.steps:
+        return replace(own, steps=None, source=f"{files.pipeline} is not known to this version")
+    return own
 
 
 def names_distilled_model(name: str) -> bool:
@@ -107,60 +116,53 @@ def names_distilled_model(name: str) -> bool:
     return DISTILLED_NAME.search(_last_part(name)) is not None
 
 
-def _with_files(
-    call: PipelineCall, pipeline: str, folder: Path, index: Config, denoiser: Config
-) -> PipelineCall:
+def _call_of(files: ModelFiles) -> PipelineCall:
     """The call as this model takes it, which may have been trained to read no guidance."""
-    is_fixed = index.get("is_distilled") is True and pipeline.startswith("Flux2Klein")
-    if pipeline.startswith("Flux") and call.guided_above is None:
-        embeds_by_default = pipeline.startswith("Flux2")
-        is_fixed = bool(denoiser) and not denoiser.get("guidance_embeds", embeds_by_default)
-    if is_fixed:
+    call = known_call_of(files.pipeline)
+    embeds = files.denoiser.get("guidance_embeds")
+    is_flux = files.pipeline in ("FluxPipeline", "FluxKontextPipeline")
+    if (is_flux and files.denoiser and not embeds) or (
+        files.pipeline.startswith("Flux2Klein") and files.index.get("is_distilled")
+    ):
         return PipelineCall(call.steps)
-    if pipeline == "HunyuanImagePipeline" and not denoiser.get("guidance_embeds"):
-        guider = _read_config(folder, GUIDER_CONFIG).get("guidance_scale")
-        return replace(call, guidance=guider if isinstance(guider, float) else GUIDER_DEFAULT)
-    if pipeline == "HunyuanImagePipeline" or denoiser.get("time_cond_proj_dim") is not None:
+    is_hunyuan = files.pipeline == "HunyuanImagePipeline"
+    if is_hunyuan and not embeds:
+        guidance = files.guider.get("guidance_scale", GUIDER_DEFAULT)
+        return replace(call, guidance=guidance if isinstance(guidance, float) else GUIDER_DEFAULT)
+    if is_hunyuan or files.denoiser.get("time_cond_proj_dim") is not None:
         return replace(call, guided_above=None, takes_negative_prompt=False)
     return call
 
 
-def _find_numbers(
-    model: PipelineSettings, folder: Path, index: Config, denoiser: Config
-) -> tuple[Numbers, str] | None:
+def _find_numbers(model: PipelineSettings, files: ModelFiles) -> tuple[Numbers, str] | None:
     """Steps and guidance by name or by files, and where they are from."""
     if (name := _last_part(model.id)) in WELL_KNOWN:
         return WELL_KNOWN[name], f"model card of {name}"
-    scheduler = _read_config(folder, SCHEDULER_CONFIG)
-    for numbers, source in _iter_signs(index, denoiser, scheduler):
-        return numbers, source
-    for origin in (model.config, index.get("_name_or_path")):
+    for sign in _iter_signs(files):
+        return sign
+    for origin in (model.config, files.index.get("_name_or_path")):
         if (name := _last_part(str(origin))) in WELL_KNOWN:
             return WELL_KNOWN[name], f"model card of {name}, which it was made from"
     return None
 
 
-def _iter_signs(
-    index: Config, denoiser: Config, scheduler: Config
-) -> Iterator[tuple[Numbers, str]]:
+def _iter_signs(files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
     """What the files of distilled models have, the surest first."""
-    pipeline = str(index["_class_name"])
-    if index.get("is_distilled") is True:
-        numbers = (4, 1.0) if pipeline.startswith("Flux2Klein") else (8, 0.0)
-        yield numbers, "is_distilled in model_index.json"
-    if pipeline == "HunyuanImagePipeline" and denoiser.get("guidance_embeds"):
+    pipeline = files.pipeline
+    embeds = files.denoiser.get("guidance_embeds")
+    if files.index.get("is_distilled") and pipeline in DISTILLED:
+        yield DISTILLED[pipeline], "is_distilled in model_index.json"
+    if pipeline == "HunyuanImagePipeline" and embeds:
         yield (8, 3.25), "guidance_embeds in transformer/config.json"
-    if pipeline == "FluxPipeline" and denoiser and not denoiser.get("guidance_embeds"):
+    if pipeline == "FluxPipeline" and files.denoiser and not embeds:
         yield (4, 0.0), "transformer/config.json, without guidance_embeds"
-    kind = scheduler.get("_class_name")
+    kind = files.scheduler.get("_class_name")
     if kind == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
-        embeds = denoiser.get("time_cond_proj_dim") is not None
-        yield (4, 8.0 if embeds else 1.0), "its LCMScheduler"
+        reads_guidance = files.denoiser.get("time_cond_proj_dim") is not None
+        yield (4, 8.0 if reads_guidance else 1.0), "its LCMScheduler"
     if kind == "TCDScheduler":
         yield (4, 0.0), "its TCDScheduler"
-    if pipeline in ("StableDiffusionPipeline", "StableDiffusionXLPipeline") and _is_few_step(
-        scheduler
-    ):
+    if pipeline.startswith("StableDiffusion") and _is_few_step(files.scheduler):
         yield (4, 0.0), f"its {kind} with trailing steps"
 
 

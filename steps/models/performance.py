@@ -93,7 +93,7 @@ def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) ->
     cost = FORWARD_COSTS.get(job.model.id)
     if cost is None:
         return None
-    passes = 2 * steps if facts.own.is_guided(default_guidance(job, facts)) else steps
+    passes = 2 * steps if facts.own.call.is_guided(default_guidance(job, facts)) else steps
     seconds = _image_tflop(passes, width * height, cost) / H100_TFLOPS
     return TimeFigure(seconds / work, COMPUTED_SOURCE, is_measured=False)
 

@@ -16,27 +16,34 @@ TABLE = Path(__file__).with_name("pipeline_calls.json")
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
-    """The defaults of a pipeline's call, and how it takes guidance.
+    """The defaults of a pipeline's call, and what it reads of guidance and negative prompts.
 
-    `guidance_argument` is None where it takes none. Without a default for it, the pipeline has a
-    schedule of its own for `schedule_steps` steps. Above `guided_above` the denoiser runs twice a
-    step; None: it never does, and no negative prompt has an effect.
+    `guidance_argument` is None where it reads no guidance. Without a default for it, the pipeline
+    has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
+    twice a step; None: it never does. Up to there, a negative prompt has no effect.
     """
 
-    steps: int
+    steps: int = 0
     guidance_argument: str | None = None
     guidance: float | None = None
     schedule_steps: int | None = None
     guided_above: float | None = None
     takes_negative_prompt: bool = False
 
+    def is_guided(self, guidance: float | None) -> bool:
+        """Whether the denoiser runs twice a step at this guidance."""
+        if guidance is None:
+            return self.schedule_steps is not None
+        return self.guided_above is not None and guidance > self.guided_above
 
-UNKNOWN_CALL = PipelineCall(0, "guidance_scale")
+
+# Of a class that the table lacks: what it reads turns out when it draws.
+UNKNOWN_CALL = PipelineCall(guidance_argument="guidance_scale", takes_negative_prompt=True)
 
 
-def call_of(pipeline: str) -> PipelineCall | None:
-    """The call of a pipeline, by the name of its class; None where the table has no such class."""
-    return _read_table().get(text_to_image_class(pipeline))
+def known_call_of(pipeline: str) -> PipelineCall:
+    """The call of a pipeline, by the name of its class."""
+    return _read_table().get(text_to_image_class(pipeline), UNKNOWN_CALL)
 
 
 @cache

@@ -156,7 +156,7 @@ def tuning_source(entry: TuningEntry) -> str:
 
 
 def _is_guided(job: Job, model: ModelFacts) -> bool:
-    return model.own.is_guided(default_guidance(job, model))
+    return model.own.call.is_guided(default_guidance(job, model))
 
 
 def choose_batch_sizes(
@@ -171,7 +171,7 @@ def choose_batch_sizes(
     guided: dict[tuple[int, int], bool] = {}
     for group in groups:  # images of one size have one batch size: that of the most work among them
         size = (group.width, group.height)
-        is_guided = model.own.is_guided(group.guidance)
+        is_guided = model.own.call.is_guided(group.guidance)
         guided[size] = is_guided or guided.get(size, False)
     sizes = []
     for (width, height), is_guided in guided.items():

@@ -164,11 +164,12 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:
     """The guidance of a row; null where the model reads none or follows a schedule of its own."""
+    default = default_guidance(job, facts)
+    guidance = f"coalesce(guidance, CAST({'NULL' if default is None else default} AS DOUBLE))"
     if not facts.own.reads_guidance:
         # Up to 1 it means none, as people write for such models. A rule rejects what is left.
-        return f"CASE WHEN guidance > {NO_GUIDANCE} THEN guidance END"
-    default = default_guidance(job, facts)
-    return f"coalesce(guidance, CAST({'NULL' if default is None else default} AS DOUBLE))"
+        guidance = f"CASE WHEN {guidance} > {NO_GUIDANCE} THEN {guidance} END"
+    return guidance
 
 
 def _input_sql(empty_columns: tuple[str, ...]) -> str:

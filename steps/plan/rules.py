@@ -20,18 +20,21 @@ from imagekiln.steps.job.columns import (
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import MAX_SIDES, Encoding
 from imagekiln.steps.job.passes import RefinePass
-from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.models.own_settings import NO_GUIDANCE, names_distilled_model
+from imagekiln.steps.models.own_settings import names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
+from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
-LEAVE_OUT = "the model reads none; leave the column unread, with columns: {{{}: null}}"
+NO_EFFECT = (
+    "has no effect: the model does not read it; remove it from the job, or leave the column "
+    "unread, with columns: {{{}: null}}"
+)
 NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
@@ -82,7 +85,6 @@ def rejection_rules(
     """
     fit = fit or SamplerFit()
     _check_defaults(job, model)
-    _check_default_guidance(job, model, sizes)
     _check_few_step_loras(job)
     _check_default_sampler(job, fit)
     _check_pass_samplers(job, fit, pass_fits)
@@ -121,38 +123,15 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
         )
 
 
-def _check_default_guidance(job: Job, model: ModelFacts, sizes: PassSizes | None) -> None:
-    values = {"defaults.guidance": [job.defaults.guidance or 0.0]}
-    if isinstance(job.prompts, PromptTemplate):
-        values["prompts.sweep.guidance"] = list(job.prompts.sweep.guidance)
-    for setting, numbers in values.items():
-        number = max(numbers, default=0.0)
-        if number > NO_GUIDANCE and not model.own.reads_guidance:
-            raise BadInput(
-                f"{setting} is {number:g} and has no effect: {job.model.id} reads none. Remove it."
-            )
-    reads_none = not (model.own.reads_negative_prompt or _is_read_by_passes(sizes))
-    if job.defaults.negative_prompt.strip() and reads_none:
-        raise BadInput(
-            f"defaults.negative_prompt has no effect: {job.model.id} reads none. Remove it."
-        )
-
-
-def _is_read_by_passes(sizes: PassSizes | None) -> bool:
-    """Whether a pass draws with a model of its own that reads negative prompts."""
-    facts = () if sizes is None else sizes.facts.values()
-    return any(each.model is not None and each.model.own.reads_negative_prompt for each in facts)
-
-
 def _check_few_step_loras(job: Job) -> None:
     """Raise BadInput where a LoRA is made for a number of steps that only its user knows."""
     if job.defaults.steps is not None and job.defaults.guidance is not None:
         return
     for name, lora in job.model.loras.items():
-        if names_distilled_model(lora.weight_name or lora.id) or names_distilled_model(lora.id):
+        if any(map(names_distilled_model, filter(None, (lora.id, lora.weight_name)))):
             raise BadInput(
-                f"model.loras.{name}: its name says that it is for few steps, and not for how "
-                "many. Set defaults.steps and defaults.guidance as its authors say."
+                f"model.loras.{name}: is called as LoRAs for few steps are. Set defaults.steps and "
+                "defaults.guidance, as its authors say."
             )
 
 
@@ -238,28 +217,23 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
 
 
 def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[RejectionRule]:
-    """Rules for what the model would not read, though the image would say so."""
-    own = model.own
-    if not own.reads_guidance:
-        reason = f"has no effect: {LEAVE_OUT.format('guidance')}"
-        yield RejectionRule("guidance", "guidance IS NOT NULL", reason)
-    if own.schedule_steps is not None:
-        condition = f"guidance IS NULL AND steps <> {own.schedule_steps}"
-        reason = f"is not {own.schedule_steps}, which the model's guidance is for; set guidance"
+    """Rules for what would have no effect, though the image would say so."""
+    call = model.own.call
+    if not model.own.reads_guidance:
+        yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT.format("guidance"))
+    if call.schedule_steps is not None:
+        condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
+        reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
         yield RejectionRule("steps", condition, reason)
-    if _is_read_by_passes(sizes):
-        return
-    has_negative_prompt = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
-    reason = LEAVE_OUT.format("negative_prompt")
-    if not own.reads_negative_prompt:
-        reason = f"has no effect: {reason}"
-        yield RejectionRule("negative_prompt", has_negative_prompt, reason)
-    elif own.guided_above is not None:
-        condition = f"{has_negative_prompt} AND guidance <= {own.guided_above}"
-        reason = (
-            f"has no effect with guidance up to {own.guided_above:g}; raise that, or leave the "
-            "column unread, with columns: {negative_prompt: null}"
-        )
+    facts = () if sizes is None else sizes.facts.values()
+    if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
+        return  # the model of a pass reads them
+    condition = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
+    reason = NO_EFFECT.format("negative_prompt")
+    if call.takes_negative_prompt and call.guided_above is not None:
+        condition += f" AND guidance <= {call.guided_above}"
+        reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)
+    if call is not UNKNOWN_CALL:
         yield RejectionRule("negative_prompt", condition, reason)
 
 

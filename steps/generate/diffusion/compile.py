@@ -31,8 +31,9 @@ from imagekiln.steps.generate.diffusion.patches import (
     with_float_timesteps,
 )
 from imagekiln.steps.job.execution import SpeedSettings
-from imagekiln.steps.models.families import Family, family_of
+from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import lora_weights
+from imagekiln.steps.models.pipeline_calls import PipelineCall, known_call_of
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
@@ -109,10 +110,10 @@ class CompiledPipeline:
         """
         self.clock = CompileClock()
         self.compiling_now = False
-        self._family = family_of(type(pipe).__name__)
+        self._call = known_call_of(type(pipe).__name__)
         mode: CompileMode = "none"
         if _should_compile(speed, pipe.device):
-            mode = self._family.compile_mode
+            mode = family_of(type(pipe).__name__).compile_mode
         self._start_clock = start_clock or StartClock()
         with self._start_clock.phase("imports"):  # PyTorch imports its compiler when it is used
             self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices(), cache)
@@ -132,7 +133,7 @@ class CompiledPipeline:
         """
         if self.mode == "none":
             return call()
-        shape = code_shape(self._family, batch_shape(batch[0]), len(batch))
+        shape = code_shape(self._call, batch_shape(batch[0]), len(batch))
         if shape not in self._begun and len(self._begun) >= MAX_COMPILED_SHAPES:
             with self._networks.disabled():
                 return call()
@@ -200,9 +201,9 @@ class CompiledPipeline:
             self.compiling_now = False
 
 
-def code_shape(family: Family, shape: BatchShape, images: int) -> str:
+def code_shape(call: PipelineCall, shape: BatchShape, images: int) -> str:
     """What of a batch decides its code: its size and shape, its LoRAs, whether it is guided."""
-    guided = (shape.guidance or 0.0) > family.guidance_threshold
+    guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
         shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None

@@ -384,7 +384,7 @@ def _open_compile_cache(plan: Plan, device: torch.device) -> CompileCache | None
     cache = open_compile_cache(plan, device)
     if cache is not None:
         images = 1 if family.one_at_a_time else plan.batch_size(plan.width, plan.height)
-        cache.prefetch(code_shape(family, _default_shape(plan), images))
+        cache.prefetch(code_shape(plan.model.own.call, _default_shape(plan), images))
     return cache
 
 

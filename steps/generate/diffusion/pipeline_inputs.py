@@ -20,7 +20,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     stack_embeds,
 )
 from imagekiln.steps.models.families import EmbeddingIndices, family_of
-from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, call_of
+from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
@@ -36,7 +36,7 @@ class PipelineInputs:
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
-        self._call = call_of(type(pipe).__name__) or UNKNOWN_CALL
+        self._call = known_call_of(type(pipe).__name__)
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
             self._prompts = TextCache(encoder.encode_prompt)
@@ -220,7 +220,7 @@ class PipelineInputs:
         return self._loras.activate(row.parameters.loras, texts=True)
 
     def _uses_negative_prompt(self, row: ImageRow) -> bool:
-        return self._family.uses_guidance(row.parameters.guidance)
+        return self._call.is_guided(row.parameters.guidance)
 
     def _embeds_kwargs(
         self, names: EmbeddingIndices, embeds: Iterable[PromptEmbeds], length: int | None

@@ -27,7 +27,7 @@ def _field_names(kind: type) -> list[str]:
 
 def _bounds(setting: str) -> Bounds:
     schema = RowDefaults.model_json_schema()["properties"][setting]
-    number = schema.get("anyOf", [schema])[0]
+    number = schema["anyOf"][0] if "anyOf" in schema else schema
     return Bounds(int(number["minimum"]), int(number["maximum"]))
 
 

@@ -21,7 +21,7 @@ from imagekiln.steps.models.families import (
     unsupported_reason,
     variants_of,
 )
-from imagekiln.steps.models.pipeline_calls import call_of
+from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -73,8 +73,7 @@ def _ours(pipe: models.Untyped, rows: Sequence[ImageRow], size: int) -> list[RGB
 def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
     """The image by diffusers' own call, in a batch of copies: the text is encoded by itself."""
     pixels, family = row.parameters, family_of(type(pipe).__name__)
-    call = call_of(type(pipe).__name__)
-    assert call is not None
+    call = known_call_of(type(pipe).__name__)
     assert call.guidance_argument is not None
     for name in GUIDER_NAMES:
         if hasattr(pipe, name):

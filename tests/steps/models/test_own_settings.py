@@ -10,14 +10,17 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.models.component_files import Config
+from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
-from imagekiln.steps.models.pipeline_calls import call_of
+from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.rules import rejection_rules
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from tests import families, jobs, models, own_settings, pipeline_calls, runs
+from tests import families, jobs, models, own_settings, pipeline_calls, runs, safetensors
 from tests.own_settings import KNOWN, TURBO_SCHEDULER
 
 pytestmark = [
@@ -146,12 +149,12 @@ def test_what_runs_twice_a_step_is_known(
     pipeline: str, guidance: float | None, guided: bool, tmp_path: Path
 ) -> None:
     own = _own(tmp_path, "mine", {"_class_name": pipeline}, {"guidance_embeds": True})
-    assert own.is_guided(guidance) is guided
+    assert own.call.is_guided(guidance) is guided
 
 
 def test_a_distilled_unet_reads_its_guidance_and_no_negative_prompt(tmp_path: Path) -> None:
     own = _own(tmp_path, "mine", {"_class_name": SDXL}, {"time_cond_proj_dim": 256})
-    assert (own.reads_guidance, own.reads_negative_prompt, own.is_guided(8.0)) == (
+    assert (own.reads_guidance, own.call.takes_negative_prompt, own.call.is_guided(8.0)) == (
         True,
         False,
         False,
@@ -160,7 +163,7 @@ def test_a_distilled_unet_reads_its_guidance_and_no_negative_prompt(tmp_path: Pa
 
 def test_the_argument_for_guidance_is_the_one_that_decides() -> None:
     names = {
-        name: getattr(call_of(f"{name}Pipeline"), "guidance_argument", "")
+        name: known_call_of(f"{name}Pipeline").guidance_argument
         for name in ("QwenImage21", "HunyuanImage", "Flux", "Ideogram4", "DreamLiteMobile")
     }
     assert names == {
@@ -200,7 +203,7 @@ def test_a_guidance_that_the_model_does_not_read_is_refused(tmp_path: Path) -> N
     assert "2 of 2 rows were rejected" in message
     assert "columns: {guidance: null}" in message
     message = _refused(tmp_path / "job", "FLUX.2-klein-4B", {"prompt": ["a"]}, guidance=4)
-    assert message.startswith("defaults.guidance is 4 and has no effect")
+    assert "guidance has no effect: the model does not read it; remove it from the job" in message
 
 
 def test_a_guidance_of_zero_means_none_to_a_model_that_reads_none(tmp_path: Path) -> None:
@@ -231,3 +234,42 @@ def test_a_pass_with_a_model_of_its_own_draws_with_that_models_settings(tmp_path
     planned = jobs.plan(tmp_path, {"prompt": ["a"], "steps": [3]}, passes={"polish": settings})
     polish = planned.plan.job.passes["polish"].model_dump()
     assert (polish["steps"], polish["guidance"]) == (50, 7.5)
+
+
+def test_a_lora_for_few_steps_needs_numbers(tmp_path: Path) -> None:
+    lora = {"id": str(safetensors.write(tmp_path / "sdxl_lightning_4step_lora.safetensors"))}
+    model = {**jobs.SHAPES, "loras": {"fast": lora}}
+    columns = {"prompt": ["a"]}
+    with pytest.raises(BadInput, match=r"model\.loras\.fast: is called as LoRAs for few steps are"):
+        jobs.plan(tmp_path, columns, model=model)
+    numbers = {"steps": 4, "guidance": 0}
+    assert jobs.plan(tmp_path, columns, model=model, defaults=numbers).plan.counts.images == 1
+
+
+def test_a_sweep_over_guidance_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    model = {"id": str(own_settings.write("FLUX.1-schnell", tmp_path)), "dtype": "float32"}
+    prompts = {"template": "a red circle", "sweep": {"guidance": [2.0, 4.0]}}
+    job = jobs.job(tmp_path, model=model, prompts=prompts)
+    with pytest.raises(BadInput, match="2 of 2 rows were rejected: guidance has no effect"):
+        make_plan(job)
+
+
+def test_a_negative_prompt_that_only_a_pass_reads_is_taken(tmp_path: Path) -> None:
+    refiner = str(own_settings.write("stable-diffusion-v1-5", tmp_path))
+    planned = jobs.plan(
+        tmp_path,
+        {"prompt": ["a"], "negative_prompt": ["blurry"]},
+        model={"id": str(own_settings.write("FLUX.1-dev", tmp_path)), "dtype": "float32"},
+        passes={"polish": {"kind": "refine", "model": {"id": refiner, "dtype": "float32"}}},
+    )
+    assert planned.plan.counts.images == 1
+
+
+def test_a_schedule_of_guidance_is_for_its_own_number_of_steps(tmp_path: Path) -> None:
+    own = _own(tmp_path, "mine", {"_class_name": "Ideogram4Pipeline"})
+    assert (_numbers(own), own.call.schedule_steps) == ((48, None), 48)
+    facts = ModelFacts("digest", "Ideogram4Pipeline", 64, 64, 8, own)
+    rules = rejection_rules(jobs.job(tmp_path), facts)
+    assert ("steps", "guidance IS NULL AND steps <> 48") in {
+        (rule.column, rule.condition) for rule in rules
+    }
