@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.models.component_files import Config, read_json
-from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, PipelineCall, known_call_of
+from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, CallSignature, known_call_of
 from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
 
 GUIDER_CONFIG = "guider/guider_config.json"
@@ -67,7 +67,7 @@ class OwnSettings:
     steps: int | None
     guidance: float | None
     source: str
-    call: PipelineCall = UNKNOWN_CALL
+    call: CallSignature = UNKNOWN_CALL
 
     @property
     def reads_guidance(self) -> bool:
@@ -116,7 +116,7 @@ def names_distilled_model(name: str) -> bool:
     return DISTILLED_NAME.search(_last_part(name)) is not None
 
 
-def _call_of(files: ModelFiles) -> PipelineCall:
+def _call_of(files: ModelFiles) -> CallSignature:
     """The call as this model takes it, which may have been trained to read no guidance."""
     call = known_call_of(files.pipeline)
     embeds = files.denoiser.get("guidance_embeds")
@@ -124,7 +124,7 @@ def _call_of(files: ModelFiles) -> PipelineCall:
     if (is_flux and files.denoiser and not embeds) or (
         files.pipeline.startswith("Flux2Klein") and files.index.get("is_distilled")
     ):
-        return PipelineCall(call.steps)
+        return CallSignature(call.steps)
     is_hunyuan = files.pipeline == "HunyuanImagePipeline"
     if is_hunyuan and not embeds:
         guidance = files.guider.get("guidance_scale", GUIDER_DEFAULT)

@@ -15,7 +15,7 @@ TABLE = Path(__file__).with_name("pipeline_calls.json")
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineCall:
+class CallSignature:
     """The defaults of a pipeline's call, and what it reads of guidance and negative prompts.
 
     `guidance_argument` is None where it reads no guidance. Without a default for it, the pipeline
@@ -38,15 +38,15 @@ class PipelineCall:
 
 
 # Of a class that the table lacks: what it reads turns out when it draws.
-UNKNOWN_CALL = PipelineCall(guidance_argument="guidance_scale", takes_negative_prompt=True)
+UNKNOWN_CALL = CallSignature(guidance_argument="guidance_scale", takes_negative_prompt=True)
 
 
-def known_call_of(pipeline: str) -> PipelineCall:
+def known_call_of(pipeline: str) -> CallSignature:
     """The call of a pipeline, by the name of its class."""
     return _read_table().get(text_to_image_class(pipeline), UNKNOWN_CALL)
 
 
 @cache
-def _read_table() -> Mapping[str, PipelineCall]:
+def _read_table() -> Mapping[str, CallSignature]:
     table = json.loads(TABLE.read_text(encoding="utf-8"))
-    return {name: PipelineCall(**values) for name, values in table.items()}
+    return {name: CallSignature(**values) for name, values in table.items()}

@@ -33,7 +33,7 @@ from imagekiln.steps.generate.diffusion.patches import (
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import lora_weights
-from imagekiln.steps.models.pipeline_calls import PipelineCall, known_call_of
+from imagekiln.steps.models.pipeline_calls import CallSignature, known_call_of
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
@@ -201,7 +201,7 @@ class CompiledPipeline:
             self.compiling_now = False
 
 
-def code_shape(call: PipelineCall, shape: BatchShape, images: int) -> str:
+def code_shape(call: CallSignature, shape: BatchShape, images: int) -> str:
     """What of a batch decides its code: its size and shape, its LoRAs, whether it is guided."""
     guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None

@@ -12,7 +12,7 @@ from imagekiln.steps.models.performance import (
     limit_batch_pixels,
     time_figure,
 )
-from imagekiln.steps.models.pipeline_calls import PipelineCall
+from imagekiln.steps.models.pipeline_calls import CallSignature
 
 
 @pytest.mark.parametrize(("most", "power"), [(-3, 1), (1, 1), (1000, 512)])
@@ -40,7 +40,9 @@ def _job(model: str, **settings: object) -> Job:
 def _facts(model: str, side: int = 1024) -> ModelFacts:
     """A model of which the denoiser runs twice a step with guidance, unless it is a FLUX."""
     guided_above = None if "FLUX" in model else 1.0
-    own = OwnSettings(STEPS, 5.0, "a test", PipelineCall(guided_above=guided_above))
+    own = OwnSettings(
+        STEPS, 5.0, "a test", CallSignature(5, "guidance_scale", guided_above=guided_above)
+    )
     return ModelFacts("digest", "AnyPipeline", side, side, 8, own)
 
 
