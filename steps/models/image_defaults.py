@@ -7,12 +7,12 @@ from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.runtime.figures import pluralize
 
 
-def default_steps(job: Job, facts: ModelFacts) -> int:
+def default_steps(job: Job, facts: ModelFacts, setting: str = "defaults") -> int:
     """The steps of an image whose row states none. Raises BadInput where nothing says them."""
     steps = job.defaults.steps or facts.own.steps
     if steps is None:
         raise BadInput(
-            f"{job.model.id}: {facts.own.source}. Set defaults.steps and defaults.guidance."
+            f"{job.model.id}: {facts.own.source}. Set {setting}.steps and {setting}.guidance."
         )
     return steps
 

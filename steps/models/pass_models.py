@@ -93,11 +93,10 @@ def fill_pass_settings(job: Job, models: Mapping[str, PassModel]) -> Job:
     passes = dict(job.passes)
     for name, pass_job in iter_pass_jobs(job):
         facts = models[name].facts
-        with in_setting(f"{PASSES_PREFIX}{name}"):
-            update = {
-                "steps": default_steps(pass_job, facts),
-                "guidance": default_guidance(pass_job, facts),
-            }
+        update = {
+            "steps": default_steps(pass_job, facts, f"{PASSES_PREFIX}{name}"),
+            "guidance": default_guidance(pass_job, facts),
+        }
         passes[name] = passes[name].model_copy(update=update)
     return job.model_copy(update={"passes": passes})
 

@@ -62,7 +62,7 @@ class SamplerFit:
 def fitting_samplers(configuration: Path) -> SamplerFit:
     """The samplers for the model with this folder of configurations.
 
-    All of them fit where its scheduler is unknown: only drawing tells. Raises BadInput, TryAgain.
+    All of them fit where nothing names its scheduler. Raises BadInput, TryAgain.
     """
     path = configuration / SCHEDULER_CONFIG
     if not path.is_file():
@@ -74,7 +74,7 @@ def fitting_samplers(configuration: Path) -> SamplerFit:
     elif scheduler in EXCHANGEABLE_SCHEDULERS:
         fitting = set(SAMPLERS) - {"flow_euler"} - _unfit_samplers(config)
     else:
-        return SamplerFit()
+        fitting = {"default"}  # whether another one draws with its configuration is not known
     samplers = tuple(sampler for sampler in SAMPLERS if sampler in fitting)
     return SamplerFit(samplers, scheduler)
 
