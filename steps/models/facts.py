@@ -14,6 +14,7 @@ from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
     Config,
     list_files,
+    read_config,
     read_json,
     read_model_index,
     require_data_only,
@@ -76,12 +77,10 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
-    denoiser = next((name for name in DENOISER_COMPONENTS if name in index), None)
-    denoiser_config = _read_component_config(folder, denoiser)
-    side, multiple = _default_side_and_multiple(
-        denoiser_config,
-        _read_component_config(folder, "vae" if "vae" in index else None),
-    )
+    denoiser_name = next((name for name in DENOISER_COMPONENTS if name in index), None)
+    denoiser = read_config(folder, f"{denoiser_name}/config.json")
+    vae = read_config(folder, "vae/config.json") if "vae" in index else {}
+    side, multiple = _default_side_and_multiple(denoiser, vae)
     family = family_of(pipeline)
     side = family.default_size or side
     multiple = family.size_multiple or multiple
@@ -95,7 +94,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
         width=side,
         height=side,
         size_multiple=multiple,
-        own=read_own_settings(model, folder, index, denoiser_config),
+        own=read_own_settings(model, folder, index, denoiser),
     )
 
 
@@ -313,12 +312,6 @@ def _vae_scale_factor(vae: Config) -> int:
     if not isinstance(blocks, list) or not 0 < len(blocks) <= MAX_VAE_BLOCKS:
         return DEFAULT_VAE_SCALE_FACTOR
     return 1 << (len(blocks) - 1)
-
-
-def _read_component_config(folder: Path, component: str | None) -> Config:
-    """A component's configuration; empty where the model has no such component or no such file."""
-    path = folder / str(component) / "config.json"
-    return read_json(path, str(path)) if path.is_file() else {}
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:

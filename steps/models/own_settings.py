@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagekiln.steps.job.fields import PipelineSettings
-from imagekiln.steps.models.component_files import Config, read_json
+from imagekiln.steps.models.component_files import Config, read_config
 from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, CallSignature, known_call_of
 from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
 
@@ -94,8 +94,8 @@ def read_own_settings(
     model: PipelineSettings, folder: Path, index: Config, denoiser: Config
 ) -> OwnSettings:
     """The settings of a model with these configurations in `folder`. Raises BadInput, TryAgain."""
-    scheduler = _read_config(folder, SCHEDULER_CONFIG)
-    files = ModelFiles(index, denoiser, scheduler, _read_config(folder, GUIDER_CONFIG))
+    scheduler = read_config(folder, SCHEDULER_CONFIG)
+    files = ModelFiles(index, denoiser, scheduler, read_config(folder, GUIDER_CONFIG))
     call = _call_of(files)
     own = OwnSettings(call.steps, call.guidance, f"defaults of {files.pipeline}", call)
     if numbers := _find_numbers(model, files):
@@ -186,8 +186,3 @@ def _last_part(name: str) -> str:
     while (short := WEIGHTS_SUFFIX.sub("", last)) != last:
         last = short
     return last
-
-
-def _read_config(folder: Path, name: str) -> Config:
-    path = folder / name
-    return read_json(path, str(path)) if path.is_file() else {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
-from imagekiln.steps.models.component_files import Config, read_json
+from imagekiln.steps.models.component_files import Config, read_config
 
 SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
 # Schedulers that each take over the configuration of any other one.
@@ -64,10 +64,9 @@ def fitting_samplers(configuration: Path) -> SamplerFit:
 
     All of them fit where nothing names its scheduler. Raises BadInput, TryAgain.
     """
-    path = configuration / SCHEDULER_CONFIG
-    if not path.is_file():
+    config = read_config(configuration, SCHEDULER_CONFIG)
+    if not config:
         return SamplerFit()
-    config = read_json(path, str(path))
     scheduler = str(config.get("_class_name"))
     if scheduler in SOLITARY_SCHEDULERS:
         fitting = {"default", *_samplers_of(scheduler)}
