@@ -81,9 +81,9 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
     notes = [
         _format_rejections(result),
         _format_duplicates(counts.duplicate_images, counts.images),
-        _format_defaults(plan),
         _format_revisions(result),
         _format_columns(result),
+        _format_defaults(plan),
         _format_batches(plan),
         format_scores(plan.job),
         format_passes(plan.job, plan.pass_sizes.final((plan.width, plan.height))),
