@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
+.PHONY: help demo check test test-slow test-cluster test-cluster-scale compare golden pipeline-calls bench bench-run bench-hidden bench-gpu \
 	bench-plan bench-aggregate bench-index bench-scores bench-scale bench-tail lint types docs format install lock upgrade licenses audit wheel \
 	sbom release clean FORCE
 
@@ -73,6 +73,9 @@ compare: $(VENV)/dev build/linked ## Run the checkout in BASE=... and this one o
 
 golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
 	@$(BIN)/python -m tests.workflows.goldens
+
+pipeline-calls: $(VENV)/dev build/linked ## Write what planning knows of diffusers' pipelines, after an update of diffusers
+	@$(BIN)/python -m tests.pipeline_calls
 
 bench: ## List the benchmarks
 	@awk -F ':.*## ' '/^bench-[a-z]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class ImageSpec:
     """What the image was to be. `id` is the input's, if it has one; `seed` is the image's own.
 
-    Sizes are in pixels. `loras` is text such as "detail:0.5,style:0.8". Each input image is the
-    SHA-256 of its bytes.
+    Sizes are in pixels. `guidance` is None where the model reads none. `loras` is text such as
+    "detail:0.5,style:0.8". Each input image is the SHA-256 of its bytes.
     """
 
     image_id: str
@@ -20,7 +20,7 @@ class ImageSpec:
     width: int
     height: int
     steps: int
-    guidance: float
+    guidance: float | None
     sampler: str
     loras: str | None = None
     strength: float | None = None

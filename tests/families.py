@@ -353,6 +353,19 @@ def _lumina2() -> Untyped:
     )
 
 
+def tiny_qwen_vae() -> Untyped:
+    """The autoencoder of Qwen-Image."""
+    return diffusers.AutoencoderKLQwenImage(
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 2, 2, 2],
+        num_res_blocks=1,
+        temperal_downsample=[False, True, True],
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )
+
+
 def _qwen() -> Untyped:
     return diffusers.QwenImagePipeline(
         transformer=diffusers.QwenImageTransformer2DModel(
@@ -365,15 +378,7 @@ def _qwen() -> Untyped:
             joint_attention_dim=WIDE,
             axes_dims_rope=(8, 4, 4),
         ),
-        vae=diffusers.AutoencoderKLQwenImage(
-            base_dim=8,
-            z_dim=4,
-            dim_mult=[1, 2, 2, 2],
-            num_res_blocks=1,
-            temperal_downsample=[False, True, True],
-            latents_mean=[0.0] * 4,
-            latents_std=[1.0] * 4,
-        ),
+        vae=tiny_qwen_vae(),
         text_encoder=qwen_vl(),
         tokenizer=words(),
         scheduler=flow(),

@@ -153,6 +153,7 @@ def _flux() -> Untyped:
         joint_attention_dim=2 * WIDE,
         pooled_projection_dim=WIDE,
         axes_dims_rope=[4, 4, 8],
+        guidance_embeds=True,
     )
     return diffusers.FluxPipeline(
         transformer=transformer,

@@ -8,7 +8,7 @@ import diffusers
 import torch
 import transformers
 
-from tests.families import decoder, flow, words
+from tests.families import VOCABULARY, decoder, flow, tiny_qwen_vae, words
 from tests.models import (
     SIDE,
     WIDE,
@@ -151,10 +151,51 @@ def _amused() -> Untyped:
     )
 
 
+def _krea2() -> Untyped:
+    text = {
+        "hidden_size": WIDE,
+        "intermediate_size": WIDE,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": WIDE // 2,
+        "rope_parameters": {"mrope_section": [2, 3, 3], "rope_type": "default", "rope_theta": 1e6},
+        "vocab_size": VOCABULARY,
+    }
+    sight = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+    sight["out_hidden_size"] = WIDE
+    config = transformers.Qwen3VLConfig(text_config=text, vision_config=sight)
+    return diffusers.Krea2Pipeline(
+        transformer=diffusers.Krea2Transformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            attention_head_dim=8,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=32,
+            timestep_embed_dim=8,
+            text_hidden_dim=WIDE,
+            num_text_layers=2,
+            text_num_attention_heads=2,
+            text_num_key_value_heads=1,
+            text_intermediate_size=16,
+            num_layerwise_text_blocks=1,
+            num_refiner_text_blocks=1,
+            axes_dims_rope=(4, 2, 2),
+        ),
+        vae=tiny_qwen_vae(),
+        text_encoder=transformers.Qwen3VLModel(config),
+        tokenizer=words(),
+        scheduler=flow(use_dynamic_shifting=True, base_image_seq_len=256, max_image_seq_len=6400),
+        text_encoder_select_layers=(0, 1),
+    )
+
+
 MAKE: dict[str, Callable[[], Untyped]] = {
     "cogview3": _cogview3,
     "lumina": _lumina,
     "ovis": _ovis,
     "bria": _bria,
     "amused": _amused,
+    "krea2": _krea2,
 }

@@ -17,6 +17,7 @@ from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.models.image_defaults import default_steps
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
@@ -168,14 +169,15 @@ def write_rate(
     job: Job, run_id: str, *, images: int, seconds_per_image: float, device: str = "cpu"
 ) -> None:
     """Leave a finished run under the job's output that took so long, as its images do."""
+    facts = resolve_model(job).facts
     rate = RunRate(
         run_id=run_id,
-        digest=resolve_model(job).facts.digest,
+        digest=facts.digest,
         dtype=job.model.dtype,
         speed=job.speed,
         device=device,
         images=images,
-        work=float(images * SIDE * SIDE * job.defaults.steps),
+        work=float(images * SIDE * SIDE * default_steps(job, facts)),
         shards=1,
         working_seconds=images * seconds_per_image,
         loading_seconds=0.0,

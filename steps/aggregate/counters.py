@@ -294,7 +294,7 @@ class DistributionBuilder:
         self._prompt.add(prompt_lengths.to_numpy())
 
         steps = manifest["steps"].to_numpy()
-        guidance = manifest["guidance"].to_numpy()
+        guidance = pc.drop_null(manifest["guidance"]).to_numpy()
         self._steps.add_column(steps)
         self._guidance.add_column(guidance)
 

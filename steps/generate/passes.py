@@ -245,12 +245,14 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
     if settings.model is not None:
         parameters = _without_adapters(parameters)
     steps = parameters.steps if settings.steps is None else settings.steps
-    guidance = parameters.guidance if settings.guidance is None else settings.guidance
+    guidance = settings.guidance
+    if guidance is None and settings.model is None:
+        guidance = parameters.guidance
     return replace(
         parameters,
         seed=pass_seed(parameters.seed, position),
         steps=steps,
-        guidance=guidance + 0.0,  # never -0.0
+        guidance=None if guidance is None else guidance + 0.0,  # never -0.0
         sampler=settings.sampler or parameters.sampler,
         strength=settings.strength,
         source_image=OWN_IMAGE,

@@ -40,6 +40,7 @@ from imagekiln.steps.job.tuning_file import (
 from imagekiln.steps.models.compatibility import require_compatibility
 from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_model_facts
 from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.revisions import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import (
@@ -61,14 +62,10 @@ OnMeasurement = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TuningTarget:
-    """A job's model on a GPU with `memory` bytes; None where it shares the machine's memory.
-
-    `digest` is that of all the model's files.
-    """
+    """A job's model on a GPU with `memory` bytes; None where it shares the machine's memory."""
 
     job: Job
-    digest: str
-    guided: bool
+    facts: ModelFacts
     gpu: str
     memory: int | None
 
@@ -77,10 +74,15 @@ class TuningTarget:
         """The settings that affect throughput."""
         return self.job.speed
 
+    @property
+    def guided(self) -> bool:
+        """Whether the denoiser runs twice a step, as the job's defaults have it."""
+        return self.facts.own.call.is_guided(default_guidance(self.job, self.facts))
+
     def entry_key(self, size: ImageSize) -> TuningKey:
         """The key of the file's entry for a size in pixels."""
         return tuning_entry_key(
-            self.digest,
+            self.facts.digest,
             self.job.model.dtype,
             self.speed,
             self.gpu,
@@ -95,7 +97,7 @@ class TuningTarget:
         """The file's entry for a size, from a search that has just ended."""
         return TuningEntry(
             model=self.job.model.id,
-            digest=self.digest,
+            digest=self.facts.digest,
             dtype=self.job.model.dtype,
             speed=self.speed,
             gpu=self.gpu,
@@ -104,7 +106,7 @@ class TuningTarget:
             height=size[1],
             guided=self.guided,
             batch=result.best.batch_size,
-            steps=self.job.defaults.steps,
+            steps=default_steps(self.job, self.facts),
             seconds_per_image=_round_significant(1 / result.best.images_per_second),
             stopped=result.stop_reason,
             measured=tuple(_to_rate(measurement) for measurement in result.measurements),
@@ -179,8 +181,7 @@ class _TuningBench:
         family = family_of(self.facts.pipeline)
         self.target = TuningTarget(
             job,
-            self.facts.digest,
-            family.uses_guidance(job.defaults.guidance),
+            self.facts,
             describe_device(device),
             device_memory(device),
         )
@@ -221,8 +222,8 @@ class _TuningBench:
             defaults.negative_prompt,
             0,
             *size,
-            defaults.steps,
-            defaults.guidance,
+            default_steps(self._job, self.facts),
+            default_guidance(self._job, self.facts),
             defaults.sampler,
         )
 

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from imagekiln.steps.job.columns import STEPS
+from imagekiln.steps.job.columns import GUIDANCE, STEPS
 from imagekiln.steps.runtime.sanitize import holds_credentials
 
 T = TypeVar("T")
@@ -57,6 +57,9 @@ Number = Annotated[float, BeforeValidator(_reject_bool)]
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_reject_bool)]
 PositiveInteger = Annotated[int, Field(ge=1), BeforeValidator(_reject_bool)]
 StepCount = Annotated[int, Field(ge=STEPS.lowest, le=STEPS.highest), BeforeValidator(_reject_bool)]
+Guidance = Annotated[
+    float, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest), BeforeValidator(_reject_bool)
+]
 NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 # A path or URI, or the name of a repository.
 Location = Annotated[NonEmptyText, AfterValidator(_reject_credentials)]

@@ -10,7 +10,7 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
+from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -21,6 +21,7 @@ from imagekiln.steps.job.execution import (
 )
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
+    Guidance,
     ImageReference,
     Integer,
     Location,
@@ -92,8 +93,12 @@ class ModelSettings(PipelineSettings):
 class RowDefaults(Settings):
     """The values for the columns that a prompt row leaves empty."""
 
-    steps: StepCount = 30
-    guidance: Number = Field(default=5.0, ge=GUIDANCE.lowest, le=GUIDANCE.highest)
+    steps: StepCount | None = Field(
+        default=None, description="Where absent, the model's own number."
+    )
+    guidance: Guidance | None = Field(
+        default=None, description="Where absent, the model's own number."
+    )
     width: PositiveInteger | None = Field(
         default=None, description="Pixels; where absent, the model's own size."
     )

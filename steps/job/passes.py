@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.columns import GUIDANCE, MAX_SIDE
+from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.fields import (
+    Guidance,
     HubReference,
     Integer,
     Number,
@@ -55,9 +56,11 @@ class RefinePass(Settings):
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
         default=0.3, description="How far the image is drawn anew; 1 leaves nothing of it."
     )
-    steps: StepCount | None = Field(default=None, description="Where absent, the row's.")
-    guidance: Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)] | None = Field(
-        default=None, description="Where absent, the row's."
+    steps: StepCount | None = Field(
+        default=None, description="Where absent, the row's, or those of the pass's own model."
+    )
+    guidance: Guidance | None = Field(
+        default=None, description="Where absent, the row's, or that of the pass's own model."
     )
     # Left out of what is written where they are not set, so that run ids are those of before.
     sampler: Sampler | None = Field(

@@ -4,8 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.columns import GUIDANCE, SEED
-from imagekiln.steps.job.fields import Integer, Location, NonEmptyText, Number, Settings, StepCount
+from imagekiln.steps.job.columns import SEED
+from imagekiln.steps.job.fields import (
+    Guidance,
+    Integer,
+    Location,
+    NonEmptyText,
+    Settings,
+    StepCount,
+)
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.template import TemplateMistake
@@ -21,14 +28,13 @@ CHOICES_COLUMN = "prompt_choices"
 RECIPE_COLUMNS = (TEMPLATE_COLUMN, CHOICES_COLUMN)
 
 SweepSeed = Annotated[Integer, Field(ge=SEED.lowest, le=SEED.highest)]
-SweepGuidance = Annotated[Number, Field(ge=GUIDANCE.lowest, le=GUIDANCE.highest)]
 
 
 class PromptSweep(Settings):
     """Values with each of which every prompt is made, in every combination."""
 
     seed: tuple[SweepSeed, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
-    guidance: tuple[SweepGuidance, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
+    guidance: tuple[Guidance, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
     steps: tuple[StepCount, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
     sampler: tuple[Sampler, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
     loras: tuple[str, ...] = Field(

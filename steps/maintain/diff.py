@@ -17,6 +17,7 @@ from imagekiln.steps.maintain.pairing import (
     pair_images,
     read_manifest_rows,
 )
+from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
@@ -217,7 +218,12 @@ def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifferenc
 
 def _plan_settings(plan: Plan) -> dict[str, str]:
     job = plan.job.model_dump(mode="json", exclude={"output", "cluster"})
-    return {**dict(_flatten(job)), "model files": plan.model.digest}
+    resolved = {
+        "defaults.steps": default_steps(plan.job, plan.model),
+        "defaults.guidance": default_guidance(plan.job, plan.model),
+        "model files": plan.model.digest,
+    }
+    return dict(_flatten({**job, **resolved}))
 
 
 def _flatten(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -67,6 +67,12 @@ def read_json(path: Path, name: str) -> Config:
     return values
 
 
+def read_config(folder: Path, name: str) -> Config:
+    """A configuration in a model's folder; empty where there is none. Raises BadInput, TryAgain."""
+    path = folder / name
+    return read_json(path, str(path)) if path.is_file() else {}
+
+
 def read_model_index(folder: Path, name: str) -> Config:
     """The index of the pipeline that errors call `name`: its class and its components.
 

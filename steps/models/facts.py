@@ -16,12 +16,14 @@ from imagekiln.steps.models.component_files import (
     SCHEDULER_CONFIG,
     Config,
     list_files,
+    read_config,
     read_json,
     read_model_index,
     require_data_only,
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
+from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
     checkpoint_file,
@@ -53,6 +55,7 @@ class ModelFacts:
     width: int
     height: int
     size_multiple: int
+    own: OwnSettings
 
 
 def load_model_facts(model: ModelSettings) -> ModelFacts:
@@ -74,16 +77,15 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
     pipeline, index = _read_model_index(model, folder)
     require_fitting_configuration(model, folder, pipeline)
-    require_known_scheduler(_read_config(folder / SCHEDULER_CONFIG), index, model.id)
+    require_known_scheduler(read_config(folder, SCHEDULER_CONFIG), index, model.id)
     draws_over = from_images and variants_of(pipeline).image_to_image is not None
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
-    denoiser = next((name for name in DENOISER_COMPONENTS if name in index), None)
-    side, multiple = _default_side_and_multiple(
-        _read_component_config(folder, denoiser),
-        _read_component_config(folder, "vae" if "vae" in index else None),
-    )
+    denoiser_name = next((name for name in DENOISER_COMPONENTS if name in index), None)
+    denoiser = read_config(folder, f"{denoiser_name}/config.json")
+    vae = read_config(folder, "vae/config.json") if "vae" in index else {}
+    side, multiple = _default_side_and_multiple(denoiser, vae)
     family = family_of(pipeline)
     side = family.default_size or side
     multiple = family.size_multiple or multiple
@@ -97,6 +99,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
         width=side,
         height=side,
         size_multiple=multiple,
+        own=read_own_settings(model, folder, index, denoiser),
     )
 
 
@@ -318,15 +321,6 @@ def _vae_scale_factor(vae: Config) -> int:
     if not isinstance(blocks, list) or not 0 < len(blocks) <= MAX_VAE_BLOCKS:
         return DEFAULT_VAE_SCALE_FACTOR
     return 1 << (len(blocks) - 1)
-
-
-def _read_component_config(folder: Path, component: str | None) -> Config:
-    """A component's configuration; empty where the model has no such component or no such file."""
-    return _read_config(folder / str(component) / "config.json")
-
-
-def _read_config(path: Path) -> Config:
-    return read_json(path, str(path)) if path.is_file() else {}
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:

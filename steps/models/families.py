@@ -20,8 +20,6 @@ class Family:
 
     `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
     `encode_prompt` returns; without the former, prompts are passed as text.
-    `guidance_argument` names the argument for a row's guidance; up to `guidance_threshold`, the
-    pipeline ignores the negative prompt.
     `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, where
     the family would pad to the longest of them; a single text is padded to the next 64 tokens.
     Where no mask hides the padding, or nothing is known, images are drawn `one_at_a_time`.
@@ -34,20 +32,14 @@ class Family:
     positive_embeds: EmbeddingIndices = field(default_factory=dict)
     negative_embeds: EmbeddingIndices = field(default_factory=dict)
     latent_layout: LatentLayout = "whole"
-    guidance_argument: str = "guidance_scale"
     pad_to_tokens: int | None = None
     one_at_a_time: bool = False
     embeds_as_list: bool = False
-    guidance_threshold: float = 1.0
     float32_latents: bool = False
     default_size: int | None = None
     size_multiple: int | None = None
     compiles: bool = True
     supports_loras: bool = True
-
-    def uses_guidance(self, guidance: float) -> bool:
-        """Whether the denoiser runs twice a step, the second time for the negative prompt."""
-        return bool(self.negative_embeds) and guidance > self.guidance_threshold
 
 
 PLAIN_FAMILY = Family(one_at_a_time=True, compiles=False)
@@ -97,7 +89,6 @@ FAMILIES: Mapping[str, Family] = {
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
         {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
         "packed",
-        "true_cfg_scale",
         pad_to_tokens=513,
     ),
     "ZImagePipeline": Family(
@@ -105,7 +96,6 @@ FAMILIES: Mapping[str, Family] = {
         {"negative_prompt_embeds": 1},
         one_at_a_time=True,
         embeds_as_list=True,
-        guidance_threshold=0.0,
         float32_latents=True,
     ),
     "CogView4Pipeline": Family(
@@ -118,7 +108,6 @@ FAMILIES: Mapping[str, Family] = {
     "HunyuanImagePipeline": Family(
         {name: index for index, name in enumerate(_HUNYUAN_EMBEDS)},
         {f"negative_{name}": index for index, name in enumerate(_HUNYUAN_EMBEDS)},
-        guidance_argument="distilled_guidance_scale",
         one_at_a_time=True,
         default_size=2048,
         size_multiple=64,
@@ -129,7 +118,7 @@ FAMILIES: Mapping[str, Family] = {
 
 def family_of(pipeline: str) -> Family:
     """The family of a pipeline, by the name of its class."""
-    return FAMILIES.get(_text_to_image_class(pipeline), PLAIN_FAMILY)
+    return FAMILIES.get(text_to_image_class(pipeline), PLAIN_FAMILY)
 
 
 CHOOSE_TEXT_TO_IMAGE = "Choose a text-to-image model"
@@ -147,7 +136,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
     r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline|^IFPipeline": (
         "is one stage of a model that draws in several. Choose a single-stage model"
     ),
-    r"^Kandinsky(V22)?CombinedPipeline": (
+    r"^Kandinsky(V22)?CombinedPipeline|^UnCLIPPipeline": (
         "draws in several stages, to which a row's sampler cannot be passed. "
         "Choose a single-stage model"
     ),
@@ -225,10 +214,10 @@ FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
 
 def variants_of(pipeline: str) -> FamilyVariants:
     """The variants of a pipeline, by the name of its class."""
-    return FAMILY_VARIANTS.get(_text_to_image_class(pipeline), NO_VARIANTS)
+    return FAMILY_VARIANTS.get(text_to_image_class(pipeline), NO_VARIANTS)
 
 
-def _text_to_image_class(pipeline: str) -> str:
+def text_to_image_class(pipeline: str) -> str:
     """The class of a family that draws from text, for that of a model which draws over images.
 
     SDXL's refiner is such a model.

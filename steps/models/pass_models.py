@@ -14,6 +14,7 @@ from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
 from imagekiln.steps.job.passes import AnyPass, RefinePass
 from imagekiln.steps.models.compatibility import require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
+from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.passes import PASSES_PREFIX
 from imagekiln.steps.models.single_file import configuration_reference
 
@@ -87,12 +88,25 @@ def load_pass_models(job: Job) -> dict[str, PassModel]:
     return models
 
 
+def fill_pass_settings(job: Job, models: Mapping[str, PassModel]) -> Job:
+    """The job with the steps and guidance of passes' own models, where their passes set none."""
+    passes = dict(job.passes)
+    for name, pass_job in iter_pass_jobs(job):
+        facts = models[name].facts
+        update = {
+            "steps": default_steps(pass_job, facts, f"{PASSES_PREFIX}{name}"),
+            "guidance": default_guidance(pass_job, facts),
+        }
+        passes[name] = passes[name].model_copy(update=update)
+    return job.model_copy(update={"passes": passes})
+
+
 def _pass_defaults(defaults: RowDefaults, settings: RefinePass) -> RowDefaults:
     """What the pass draws of a row that leaves all to the job's defaults."""
-    chosen = {
+    update = {
         "steps": settings.steps,
         "guidance": settings.guidance,
-        "sampler": settings.sampler,
+        "sampler": settings.sampler or defaults.sampler,
+        "loras": "",
     }
-    update = {name: value for name, value in chosen.items() if value is not None}
-    return defaults.model_copy(update={**update, "loras": ""})
+    return defaults.model_copy(update=update)

@@ -24,6 +24,7 @@ from imagekiln.steps.job.passes import (
 from imagekiln.steps.models.component_files import Config
 from imagekiln.steps.models.facts import ModelFacts, weights_digest
 from imagekiln.steps.models.families import variants_of
+from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.transformers_files import require_model
 
 PASSES_PREFIX = "passes."
@@ -183,6 +184,13 @@ def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> 
         raise BadInput(
             f"{setting}: {model.pipeline} has no image-to-image mode, which a pass of the kind "
             "refine needs. Remove the pass, or choose another model."
+        )
+    if (settings.guidance or 0.0) > NO_GUIDANCE and not model.own.reads_guidance:
+        raise BadInput(f"{setting}.guidance has no effect: this model reads none. Remove it.")
+    if settings.steps is not None and int(settings.steps * settings.strength) < 1:
+        raise BadInput(
+            f"{setting}.strength is {settings.strength:g}, of {settings.steps} steps, which leaves "
+            "nothing to draw. Raise one of them."
         )
     multiple = model.size_multiple
     for axis in ("width", "height"):

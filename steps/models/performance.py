@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.facts import ModelFacts, default_image_size
+from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 
 
 def floor_power_of_two(limit: float) -> int:
@@ -55,11 +57,10 @@ class TimeFigure:
 
 @dataclass(frozen=True, slots=True)
 class ForwardCost:
-    """One forward pass of a denoiser at its own size, and whether guidance doubles it."""
+    """One forward pass of a denoiser at its own size."""
 
     tflop: float
     megapixels: float
-    doubled_by_guidance: bool = True
 
 
 # Counted with torch's FlopCounterMode on meta tensors.
@@ -68,24 +69,23 @@ FORWARD_COSTS = {
     "stable-diffusion-v1-5/stable-diffusion-v1-5": ForwardCost(0.80, 0.26),
     "stabilityai/stable-diffusion-3.5-medium": ForwardCost(11.3, 1.05),
     "stabilityai/stable-diffusion-3.5-large": ForwardCost(31.1, 1.05),
-    "black-forest-labs/FLUX.1-dev": ForwardCost(74.4, 1.05, doubled_by_guidance=False),
-    "black-forest-labs/FLUX.1-schnell": ForwardCost(74.4, 1.05, doubled_by_guidance=False),
+    "black-forest-labs/FLUX.1-dev": ForwardCost(74.4, 1.05),
+    "black-forest-labs/FLUX.1-schnell": ForwardCost(74.4, 1.05),
     "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": ForwardCost(6.6, 1.05),
     "Efficient-Large-Model/Sana_1600M_1024px_diffusers": ForwardCost(3.0, 1.05),
     "Qwen/Qwen-Image": ForwardCost(69.3, 1.05),
 }
 
 
-def time_figure(
-    job: Job, size: tuple[int, int], tuned: TimeFigure | None = None
-) -> TimeFigure | None:
-    """The time of an image of this size and the job's default steps, as a pixel and step takes it.
+def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) -> TimeFigure | None:
+    """The time of an image of the default size and steps, as a pixel and step takes it.
 
     The job's own figure goes first, then `tuned`, the tuning file's. None where there is neither
     and the table does not know the model.
     """
-    width, height = size
-    work = width * height * job.defaults.steps
+    width, height = default_image_size(job, facts)
+    steps = default_steps(job, facts)
+    work = width * height * steps
     if job.shard.seconds_per_image is not None:
         return TimeFigure(job.shard.seconds_per_image / work, JOB_SOURCE)
     if tuned is not None:
@@ -93,15 +93,13 @@ def time_figure(
     cost = FORWARD_COSTS.get(job.model.id)
     if cost is None:
         return None
-    seconds = _image_tflop(job, width * height, cost) / H100_TFLOPS
+    passes = 2 * steps if facts.own.call.is_guided(default_guidance(job, facts)) else steps
+    seconds = _image_tflop(passes, width * height, cost) / H100_TFLOPS
     return TimeFigure(seconds / work, COMPUTED_SOURCE, is_measured=False)
 
 
-def _image_tflop(job: Job, pixels: int, cost: ForwardCost) -> float:
+def _image_tflop(passes: int, pixels: int, cost: ForwardCost) -> float:
     megapixels = pixels / 1e6
-    passes = job.defaults.steps
-    if cost.doubled_by_guidance and job.defaults.guidance > 1:
-        passes *= 2
     denoising = passes * cost.tflop * megapixels / cost.megapixels
     decoding = VAE_TFLOP_PER_MEGAPIXEL * megapixels
     return denoising + decoding

@@ -9,7 +9,11 @@ from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
-from imagekiln.steps.models.pass_models import load_pass_models, pass_setting
+from imagekiln.steps.models.pass_models import (
+    fill_pass_settings,
+    load_pass_models,
+    pass_setting,
+)
 from imagekiln.steps.models.passes import (
     PASSES_PREFIX,
     PassFacts,
@@ -30,7 +34,8 @@ PARTIAL_PREFIXES = (LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX, PASSES_PREFIX)
 class ResolvedModel:
     """What the files of a job's model, adapters and LoRAs are at the moment.
 
-    `job` is the job with commits in place of the branches and tags that it names, `revisions`.
+    `job` is the job with commits in place of the branches and tags that it names, `revisions`, and
+    with the steps and guidance of models that are passes' own.
     `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
     the column of input images that each one reads, `loras` by the names that rows use, `scores`,
     which decide no pixel, by the path of the setting, `passes` by the names of passes, as are
@@ -108,6 +113,7 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
         name: PassFacts(model.facts.digest, model=model.facts)
         for name, model in pass_models.items()
     }
+    job = fill_pass_settings(job, pass_models)
     require_pass_support(job, facts, drawing)
     return ResolvedModel(
         job=job,

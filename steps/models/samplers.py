@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
 from imagekiln.steps.models.checkpoints import Prediction
-from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_json
+from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
 
 # Schedulers that each take over the configuration of any other one.
 EXCHANGEABLE_SCHEDULERS = frozenset(
@@ -71,13 +71,12 @@ class SamplerFit:
 def fitting_samplers(configuration: Path, stated: Prediction = UNSTATED) -> SamplerFit:
     """The samplers for the model with this folder of configurations.
 
-    `stated` is what the model's own file says of its prediction. All samplers fit where its
-    scheduler is unknown: only drawing tells. Raises BadInput, TryAgain.
+    `stated` is what the model's own file says of its prediction. All samplers fit if nothing names
+    its scheduler. Raises BadInput, TryAgain.
     """
-    path = configuration / SCHEDULER_CONFIG
-    if not path.is_file():
+    config = read_config(configuration, SCHEDULER_CONFIG)
+    if not config:
         return SamplerFit()
-    config = read_json(path, str(path))
     config |= stated.changes(config)
     scheduler = str(config.get("_class_name"))
     if scheduler in SOLITARY_SCHEDULERS:
@@ -85,7 +84,7 @@ def fitting_samplers(configuration: Path, stated: Prediction = UNSTATED) -> Samp
     elif scheduler in EXCHANGEABLE_SCHEDULERS:
         fitting = set(SAMPLERS) - {"flow_euler"} - _unfit_samplers(config)
     else:
-        return SamplerFit()
+        fitting = {"default"}  # whether another one draws with its configuration is not known
     samplers = tuple(sampler for sampler in SAMPLERS if sampler in fitting)
     return SamplerFit(samplers, scheduler)
 

@@ -13,7 +13,7 @@ from imagekiln.steps.job.tuning_file import (
     read_tuning_file,
 )
 from imagekiln.steps.models.facts import ModelFacts, default_image_size
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.image_defaults import default_guidance
 from imagekiln.steps.models.performance import TimeFigure, floor_power_of_two
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.input_files import InputFile
@@ -156,7 +156,7 @@ def tuning_source(entry: TuningEntry) -> str:
 
 
 def _is_guided(job: Job, model: ModelFacts) -> bool:
-    return family_of(model.pipeline).uses_guidance(job.defaults.guidance)
+    return model.own.call.is_guided(default_guidance(job, model))
 
 
 def choose_batch_sizes(
@@ -168,11 +168,10 @@ def choose_batch_sizes(
     """
     if job.batch.images is not None:
         return ()
-    family = family_of(model.pipeline)
     guided: dict[tuple[int, int], bool] = {}
     for group in groups:  # images of one size have one batch size: that of the most work among them
         size = (group.width, group.height)
-        is_guided = family.uses_guidance(group.guidance)
+        is_guided = model.own.call.is_guided(group.guidance)
         guided[size] = is_guided or guided.get(size, False)
     sizes = []
     for (width, height), is_guided in guided.items():

@@ -115,7 +115,7 @@ class ImageGroup:
     width: int
     height: int
     steps: int
-    guidance: float
+    guidance: float | None
     sampler: str
     images: int
     truncated: int = 0

@@ -159,14 +159,13 @@ def make_draft(
     """
     size = default_image_size(inputs.job, inputs.model.facts)
     with closing(Database(scratch)) as database:
-        catalog = _make_images(inputs, size, database, scratch, store_image)
+        catalog = _make_images(inputs, database, scratch, store_image)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         yield _cut(inputs, size, catalog)
 
 
 def _make_images(
     inputs: PlanInputs,
-    size: tuple[int, int],
     database: Database,
     scratch: Path,
     store_image: ImageSink | None,
@@ -184,7 +183,7 @@ def _make_images(
     key = model_key(model.common_digest, job.model.dtype, *model.key_extras)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
-    sql = images_sql(job, size, key, violation, passthrough, empty)
+    sql = images_sql(job, model.facts, key, violation, passthrough, empty)
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
     with closing(InputImages(scratch, store_image)) as input_images:
@@ -268,7 +267,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     facts = inputs.model.facts
     catalog = _with_pass_work(catalog, inputs.model)
     batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
-    figure = time_figure(job, size, tuned_figure(job, facts, inputs.tuning))
+    figure = time_figure(job, facts, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
     sample = None
     if inputs.sample_images and catalog.groups:

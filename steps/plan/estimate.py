@@ -8,6 +8,7 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
+from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
@@ -50,7 +51,8 @@ class Estimate:
     `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
     a language model rewrites first, which is in no other figure, and `planned_run` that the run
     which the job or its date names is planned already. `stored_size`, in pixels, is that of an
-    image of the job's default size after its passes; None without passes.
+    image of the job's default size after its passes; None without passes. `defaults` says with how
+    many steps and which guidance a row is drawn that states none, and where that is from.
     """
 
     rows: int
@@ -81,6 +83,7 @@ class Estimate:
     prompts_to_rewrite: int = 0
     planned_run: str | None = None
     stored_size: tuple[int, int] | None = None
+    defaults: str = ""
 
 
 def estimate(
@@ -119,6 +122,7 @@ def estimate(
                 made_prompts=files[0].made_prompts,
                 prompts_to_rewrite=rewritten.missing,
                 rejection_causes=draft.rejection_causes,
+                defaults=describe_defaults(job, model.facts),
                 device="cpu" if job.device == "cpu" else None,
                 planned_run=_describe_named_plan(job),
             )

@@ -18,6 +18,9 @@ from imagekiln.steps.job.columns import (
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import shortcuts_label
+from imagekiln.steps.models.facts import ModelFacts, default_image_size
+from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+from imagekiln.steps.models.own_settings import NO_GUIDANCE
 
 INPUT_IMAGE_SET_COLUMN = "input_images"  # the names of those that a row has, joined by commas
 SHAPE_COLUMNS = (
@@ -81,7 +84,7 @@ def _identity_sql(seed: str) -> str:
 
 def images_sql(
     job: Job,
-    size: tuple[int, int],
+    facts: ModelFacts,
     model_key: str,
     violation_sql: str,
     passthrough: tuple[str, ...],
@@ -96,7 +99,7 @@ def images_sql(
     carried = "".join(f", {name}" for name in passthrough)
     shortcuts = shortcuts_label(job.speed)
     return f"""
-        WITH filled AS ({_filled_sql(job, size, carried, empty_columns)}),
+        WITH filled AS ({_filled_sql(job, facts, carried, empty_columns)}),
         judged AS (SELECT *, {violation_sql} AS rule FROM filled),
         expanded AS (
             SELECT *,
@@ -130,11 +133,10 @@ def _planned_columns() -> list[str]:
     return [*planned, INPUT_IMAGE_SET_COLUMN]
 
 
-def _filled_sql(
-    job: Job, size: tuple[int, int], carried: str, empty_columns: tuple[str, ...]
-) -> str:
+def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[str, ...]) -> str:
     """The rows with the job's defaults where they have nulls."""
     defaults = job.defaults
+    width, height = default_image_size(job, facts)
     candidates = "" if job.keep is None else f" * {job.candidates}"
     image_set = ", ".join(
         f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in INPUT_IMAGE_COLUMNS
@@ -145,11 +147,10 @@ def _filled_sql(
                        AS row_seed,
                    coalesce(negative_prompt, {quote_literal(defaults.negative_prompt)})
                        AS negative_prompt,
-                   coalesce(width, {size[0]}) AS width,
-                   coalesce(height, {size[1]}) AS height,
-                   coalesce(steps, {defaults.steps}) AS steps,
-                   coalesce(guidance, CAST({defaults.guidance} AS DOUBLE))
-                       + 0.0::DOUBLE AS guidance, -- never -0.0
+                   coalesce(width, {width}) AS width,
+                   coalesce(height, {height}) AS height,
+                   coalesce(steps, {default_steps(job, facts)}) AS steps,
+                   {_guidance_sql(job, facts)} + 0.0::DOUBLE AS guidance, -- never -0.0
                    coalesce(sampler, {quote_literal(defaults.sampler)}) AS sampler,
                    lora_key AS loras, lora_names, lora_fault,
                    nullif(concat_ws(',', {image_set}), '') AS {INPUT_IMAGE_SET_COLUMN},
@@ -159,6 +160,16 @@ def _filled_sql(
                        + 0.0::DOUBLE AS strength,
                    coalesce(images, {defaults.images_per_prompt}){candidates} AS images {carried}
             FROM {_input_sql(empty_columns)}"""
+
+
+def _guidance_sql(job: Job, facts: ModelFacts) -> str:
+    """The guidance of a row; null where the model reads none or follows a schedule of its own."""
+    default = default_guidance(job, facts)
+    guidance = f"coalesce(guidance, CAST({'NULL' if default is None else default} AS DOUBLE))"
+    if not facts.own.reads_guidance:
+        # Up to 1 it means none, as people write for such models. A rule rejects what is left.
+        guidance = f"CASE WHEN {guidance} > {NO_GUIDANCE} THEN {guidance} END"
+    return guidance
 
 
 def _input_sql(empty_columns: tuple[str, ...]) -> str:

@@ -24,11 +24,17 @@ from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.models.own_settings import names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
+from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
+NO_EFFECT = (
+    "has no effect: the model does not read it; remove it from the job, or leave the column "
+    "unread, with columns: {{{}: null}}"
+)
 NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
@@ -79,6 +85,7 @@ def rejection_rules(
     """
     fit = fit or SamplerFit()
     _check_defaults(job, model)
+    _check_few_step_loras(job)
     _check_default_sampler(job, fit)
     _check_pass_samplers(job, fit, pass_fits)
     return (
@@ -86,6 +93,7 @@ def rejection_rules(
         *_text_rules(),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
+        *_guidance_rules(model, sizes),
         *_pass_rules(job, sizes),
         *_pass_sampler_rules(job, pass_fits),
         *_input_image_rules(job, model),
@@ -113,6 +121,18 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
             f"defaults.negative_prompt has {len(defaults.negative_prompt)} characters, and "
             f"{MAX_PROMPT_CHARS} are allowed. Shorten it."
         )
+
+
+def _check_few_step_loras(job: Job) -> None:
+    """Raise BadInput where a LoRA is made for a number of steps that only its user knows."""
+    if job.defaults.steps is not None and job.defaults.guidance is not None:
+        return
+    for name, lora in job.model.loras.items():
+        if any(map(names_distilled_model, filter(None, (lora.id, lora.weight_name)))):
+            raise BadInput(
+                f"model.loras.{name}: is called as LoRAs for few steps are. Set defaults.steps and "
+                "defaults.guidance, as its authors say."
+            )
 
 
 def _check_default_sampler(job: Job, fit: SamplerFit) -> None:
@@ -194,6 +214,27 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
     if fit.samplers != SAMPLERS:
         reason = f"does not fit the model: {_describe_fit(fit)}"
         yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
+
+
+def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[RejectionRule]:
+    """Rules for what would have no effect, though the image would say so."""
+    call = model.own.call
+    if not model.own.reads_guidance:
+        yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT.format("guidance"))
+    if call.schedule_steps is not None:
+        condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
+        reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
+        yield RejectionRule("steps", condition, reason)
+    facts = () if sizes is None else sizes.facts.values()
+    if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
+        return  # the model of a pass reads them
+    condition = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
+    reason = NO_EFFECT.format("negative_prompt")
+    if call.takes_negative_prompt and call.guided_above is not None:
+        condition += f" AND guidance <= {call.guided_above}"
+        reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)
+    if call is not UNKNOWN_CALL:
+        yield RejectionRule("negative_prompt", condition, reason)
 
 
 def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:

@@ -25,6 +25,7 @@ STATUSES = (*get_args(ImageStatus), MISSING_STATUS)
 class ImageParameters:
     """Everything that decides the pixels of one image, apart from the model. Sizes are in pixels.
 
+    `guidance` is None where the model reads none, or follows a schedule of its own.
     `loras` is canonical text such as "style:0.8,detail:0.5". Input images are named by the SHA-256
     of their files.
     """
@@ -35,7 +36,7 @@ class ImageParameters:
     width: int
     height: int
     steps: int
-    guidance: float
+    guidance: float | None
     sampler: str
     loras: str | None = None
     strength: float | None = None
@@ -66,7 +67,7 @@ class BatchShape:
     width: int
     height: int
     steps: int
-    guidance: float
+    guidance: float | None
     sampler: str
     loras: str | None = None
     strength: float | None = None

@@ -110,12 +110,13 @@ def _lora_hashes(parameters: ImageParameters, model: ModelLabel) -> str | None:
 
 def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
     scheduler = SCHEDULERS.get(parameters.sampler)
+    guidance = parameters.guidance
     strength = parameters.strength
     values = {
         "Steps": str(parameters.steps),
         "Sampler": scheduler.webui_sampler if scheduler else None,
         "Schedule type": scheduler.webui_schedule if scheduler else None,
-        "CFG scale": str(parameters.guidance),
+        "CFG scale": None if guidance is None else str(guidance),
         "Seed": str(parameters.seed),
         "Size": f"{parameters.width}x{parameters.height}",
         "Denoising strength": None if strength is None else str(strength),

@@ -72,8 +72,8 @@ def job(**settings: object) -> Job:
     >>> import imagekiln
     >>> shapes = {"id": "bundled:shapes", "dtype": "float32"}
     >>> job = imagekiln.job(name="a", prompts="a.parquet", output="images", model=shapes)
-    >>> job.defaults.steps
-    30
+    >>> job.defaults.images_per_prompt
+    1
     """
     from imagekiln.steps.job.reader import validate_job
 

@@ -7,6 +7,7 @@ from imagekiln.steps.errors import cut_name
 from imagekiln.steps.job.passes import RefinePass, describe_pass
 from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
+from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.runs.keys import REJECTED_KEY
 from imagekiln.steps.runtime.figures import (
@@ -82,6 +83,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
         _format_duplicates(counts.duplicate_images, counts.images),
         _format_revisions(result),
         _format_columns(result),
+        _format_defaults(plan),
         _format_batches(plan),
         format_scores(plan.job),
         format_passes(plan.job, plan.pass_sizes.final((plan.width, plan.height))),
@@ -115,6 +117,14 @@ def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> s
     else:
         sentence = result.time.describe_both(cluster_gpus)
     return f"\n{sanitize_line(sentence)}"
+
+
+def _format_defaults(plan: "Plan") -> str:
+    """What of the model itself rows are drawn with, on a line; empty where the job sets it all."""
+    defaults = plan.job.defaults
+    if defaults.steps is not None and defaults.guidance is not None:
+        return ""
+    return f"\n{sanitize_line(f'Draws {describe_defaults(plan.job, plan.model)}.')}"
 
 
 def _format_revisions(result: "PlanResult") -> str:
@@ -214,6 +224,7 @@ def format_estimate(result: "Estimate") -> str:
         "images": f"{result.images:,} ({omitted} omitted)",
         "truncated": _format_truncated(result.truncated_prompts),
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
+        "drawn with": sanitize_line(result.defaults),
         "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
     }
     if result.prompts_to_rewrite:

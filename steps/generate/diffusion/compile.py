@@ -27,8 +27,9 @@ from imagekiln.steps.generate.diffusion.patches import (
     shared_code_folder,
 )
 from imagekiln.steps.job.execution import SpeedSettings
-from imagekiln.steps.models.families import Family, family_of
+from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import lora_weights
+from imagekiln.steps.models.pipeline_calls import CallSignature, known_call_of
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
@@ -103,8 +104,9 @@ class CompiledPipeline:
         """
         self.clock = CompileClock()
         self.compiling_now = False
-        self._family = family_of(type(pipe).__name__)
-        compiles = self._family.compiles and _should_compile(speed, pipe.device)
+        family = family_of(type(pipe).__name__)
+        self._call = known_call_of(type(pipe).__name__)
+        compiles = family.compiles and _should_compile(speed, pipe.device)
         with (start_clock or StartClock()).phase("imports"):  # PyTorch's compiler, when it is used
             self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
         self._begun: set[str] = set()
@@ -125,7 +127,7 @@ class CompiledPipeline:
         """
         if self.mode == "none":
             return call()
-        shape = code_shape(self._family, batch_shape(batch[0]), len(batch), tokens)
+        shape = code_shape(self._call, batch_shape(batch[0]), len(batch), tokens)
         if shape not in self._begun and len(self._begun) >= MAX_COMPILED_SHAPES:
             with self._blocks.disabled():
                 return call()
@@ -173,9 +175,11 @@ class CompiledPipeline:
             self.compiling_now = False
 
 
-def code_shape(family: Family, shape: BatchShape, images: int, tokens: int | None = None) -> str:
+def code_shape(
+    call: CallSignature, shape: BatchShape, images: int, tokens: int | None = None
+) -> str:
     """What of a batch decides its code: size and shape, length of texts, LoRAs, guidance or not."""
-    guided = shape.guidance > family.guidance_threshold
+    guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
         shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None

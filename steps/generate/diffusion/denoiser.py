@@ -292,7 +292,7 @@ class Denoiser:
         variant.pipe.scheduler = scheduler
         for name in GUIDER_NAMES:
             if guider := getattr(variant.pipe, name, None):
-                guider.guidance_scale = row.parameters.guidance
+                guider.guidance_scale = row.parameters.guidance or 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     stack_embeds,
 )
 from imagekiln.steps.models.families import EmbeddingIndices, family_of
+from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
@@ -35,6 +36,7 @@ class PipelineInputs:
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
+        self._call = known_call_of(type(pipe).__name__)
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
             self._prompts = TextCache(encoder.encode_prompt)
@@ -129,7 +131,9 @@ class PipelineInputs:
     def _plain_text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         kwargs: PipelineKwargs = {"prompt": [row.parameters.prompt for row in rows]}
         negative_prompts = [row.parameters.negative_prompt for row in rows]
-        if any(negative_prompts) and self.accepts("negative_prompt"):
+        # By such a scale, guidance needs one, if only an empty one.
+        needs_one = self._call.guidance_argument == "true_cfg_scale"
+        if (needs_one or any(negative_prompts)) and self.accepts("negative_prompt"):
             kwargs["negative_prompt"] = negative_prompts
         return kwargs
 
@@ -172,22 +176,31 @@ class PipelineInputs:
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
 
-        What the pipeline does not accept is dropped. A setting that changes what texts become is of
-        no effect here: the texts of known families are encoded before the call.
+        What the pipeline does not accept is dropped, but for a guidance: ValueError. A setting that
+        changes what texts become is of no effect here: the texts of known families are encoded
+        before the call.
         """
         parameters = row.parameters
         kwargs: PipelineKwargs = {
             "width": parameters.width,
             "height": parameters.height,
             "num_inference_steps": parameters.steps,
-            self._family.guidance_argument: parameters.guidance,
             # Binning draws another size and resizes it.
             "use_resolution_binning": False,
         }
         if parameters.steps != 2:
             # SanaSprint's default is a time between two steps, and is refused with other numbers.
             kwargs["intermediate_timesteps"] = None
+        if parameters.guidance is not None:
+            kwargs |= self._guidance_kwargs(parameters.guidance)
         return {name: value for name, value in kwargs.items() if self.accepts(name)}
+
+    def _guidance_kwargs(self, guidance: float) -> PipelineKwargs:
+        """The guidance by the pipeline's name for it, in place of a schedule of its own."""
+        name = self._call.guidance_argument
+        if name is None or not self.accepts(name):
+            raise ValueError(f"the pipeline takes no guidance, and the row has {guidance:g}")
+        return {name: guidance, "guidance_schedule": None}
 
     def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
         """The argument for the callback; none where the pipeline reports no steps."""
@@ -218,7 +231,7 @@ class PipelineInputs:
         return self._loras.activate(row.parameters.loras, texts=True)
 
     def _uses_negative_prompt(self, row: ImageRow) -> bool:
-        return self._family.uses_guidance(row.parameters.guidance)
+        return self._call.is_guided(row.parameters.guidance)
 
     def _embeds_kwargs(
         self, names: EmbeddingIndices, embeds: Iterable[PromptEmbeds], length: int | None

@@ -109,7 +109,13 @@ def test_a_pass_draws_as_its_model_does_alone(plan: PlanResult) -> None:
     store = open_store(plan.uri)
     (image,) = PICTURES[:1]
     assert image.rgb is not None
-    settings: dict[str, object] = {"strength": 0.5, "steps": 4, "source_image": "any"}
+    # The guidance is that of the pass's model, as its pipeline has it by default.
+    settings: dict[str, object] = {
+        "strength": 0.5,
+        "steps": 4,
+        "guidance": 5.0,
+        "source_image": "any",
+    }
     row = image_row("a red circle", 0, **settings, seed=pass_seed(0, 0))
     only_other = planned(
         Path(plan.uri).parents[1] / "only",

@@ -27,7 +27,8 @@ def _field_names(kind: type) -> list[str]:
 
 def _bounds(setting: str) -> Bounds:
     schema = RowDefaults.model_json_schema()["properties"][setting]
-    return Bounds(int(schema["minimum"]), int(schema["maximum"]))
+    number = schema["anyOf"][0] if "anyOf" in schema else schema
+    return Bounds(int(number["minimum"]), int(number["maximum"]))
 
 
 def test_every_column_may_have_another_name_in_the_input() -> None:

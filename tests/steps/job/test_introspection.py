@@ -65,5 +65,5 @@ def test_what_a_setting_takes_is_read_from_its_type() -> None:
 
 def test_description_is_what_the_setting_says_of_itself() -> None:
     assert setting_description(Job, ("output",)) == "The folder or URI that holds the runs."
-    assert setting_description(Job, ("defaults", "steps")) is None
+    assert setting_description(Job, ("defaults", "sampler")) is None
     assert setting_description(Job, ()) is None

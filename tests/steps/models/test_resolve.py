@@ -11,6 +11,7 @@ from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.own_settings import OwnSettings
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
@@ -18,7 +19,7 @@ from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests import jobs, safetensors
 from tests.tuned import entry, tuned_file
 
-FACTS = ModelFacts("digest", "AnyPipeline", 64, 64, 8)
+FACTS = ModelFacts("digest", "AnyPipeline", 64, 64, 8, OwnSettings(10, 3.0, "a test"))
 
 
 def _resolved(**changes: dict[str, str]) -> ResolvedModel:

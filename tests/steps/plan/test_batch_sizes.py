@@ -194,6 +194,7 @@ def test_minutes_and_hours_follow_from_what_was_measured(tmp_path: Path) -> None
         tmp_path,
         {"prompt": ["a"], "images": [300]},
         **tuned,
+        defaults={"steps": 30},
         shard={"minutes": 1},
         part={"images": 4},
     )

@@ -15,6 +15,7 @@ COLUMNS = {
     "steps": [30, 30, 30, 30, 30, 60],
 }
 SETTINGS: dict[str, object] = {
+    "defaults": {"steps": 30},
     "limits": {"rejected_share": 1},
     "batch": {"images": 4},
     "part": {"images": 8},

@@ -105,8 +105,8 @@ def test_numbers_written_by_pandas_with_gaps_are_taken(tmp_path: Path) -> None:
     frame.index = pandas.Index([5, 9], name="seed_of_index")
     frame.to_parquet(tmp_path / "prompts.parquet")
     rows = image_rows(plan(tmp_path)).sort_by("input_row").to_pylist()
-    assert [row["steps"] for row in rows] == [30, 3]
-    assert [row["guidance"] for row in rows] == [5.0, 0.5]
+    assert [row["steps"] for row in rows] == [10, 3]
+    assert [row["guidance"] for row in rows] == [3.0, 0.5]
     assert rows[0]["seed"] == 7
 
 

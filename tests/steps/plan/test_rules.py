@@ -18,7 +18,7 @@ GOOD = {
     "width": 64,
     "height": 64,
     "steps": 3,
-    "guidance": 1.0,
+    "guidance": 1.5,
     "sampler": "euler",
     "images": 1,
 }
@@ -86,7 +86,11 @@ def test_rule_refuses_its_row_with_column_and_reason(
     ids=lambda value: repr(value)[:20],
 )
 def test_value_at_its_bound_is_taken(tmp_path: Path, column: str, value: object) -> None:
-    planned = plan(tmp_path, pa.Table.from_pylist([{**GOOD, column: value}]), limits=LIMITS)
+    planned = plan(
+        tmp_path,
+        pa.Table.from_pylist([{**GOOD, "negative_prompt": "", column: value}]),
+        limits=LIMITS,
+    )
     assert planned.plan.counts.rejected_rows == 0
     if column != "images":
         assert image_rows(planned)[column].to_pylist() == [value]

@@ -187,7 +187,8 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
         adapters.model(model),
         adapters.new_controlnet("sd3" if model == "sd3" else "flux", **more),
     )
-    row = {**_rows(control_image=True)[0], "width": 48, "height": 32, "negative_prompt": "grey"}
+    negative = "grey" if model == "sd3" else None
+    row = {**_rows(control_image=True)[0], "width": 48, "height": 32, "negative_prompt": negative}
     asked = {"id": str(folder), "dtype": "float32"}
     control = {"id": str(adapters.saved_controlnet(network)), "scale": 0.7}
     denoiser, rows = _with(tmp_path, asked | {"controlnet": control}, [row])
@@ -205,7 +206,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
         )  # StableDiffusion3ControlNetPipeline encodes by it
         (theirs,) = pipe(
             PROMPTS[0],
-            negative_prompt="grey" if model == "sd3" else None,
+            negative_prompt=negative,
             control_image=ImageOps.fit(
                 open_input_image(noise(0)), (48, 32), Pillow.Resampling.LANCZOS
             ),

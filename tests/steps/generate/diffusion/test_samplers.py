@@ -76,3 +76,8 @@ def test_planning_accepts_the_samplers_that_run_with_a_models_scheduler(
     fit = fitting_samplers(tmp_path)
     assert fit.scheduler == name
     assert fit.samplers == tuple(sampler for sampler in SAMPLERS if _runs(own, sampler))
+
+
+def test_a_scheduler_that_nobody_knows_is_exchanged_for_no_other(tmp_path: Path) -> None:
+    diffusers.AmusedScheduler(mask_token_id=31).save_pretrained(tmp_path / "scheduler")
+    assert fitting_samplers(tmp_path).samplers == ("default",)

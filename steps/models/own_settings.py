@@ -1,0 +1,188 @@
+"""What a model draws with where a job sets nothing, and what it makes of guidance.
+
+In this order: by the name of a well-known model, by its files, by the name of the model that it
+was made from, by the defaults of its pipeline's call.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from imagekiln.steps.job.fields import PipelineSettings
+from imagekiln.steps.models.component_files import Config, read_config
+from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, CallSignature, known_call_of
+from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
+
+GUIDER_CONFIG = "guider/guider_config.json"
+GUIDER_DEFAULT = 3.5  # of diffusers' AdaptiveProjectedMixGuidance
+WEIGHTS_SUFFIX = re.compile(r"(\.safetensors|-(bf16|fp16|fp8|diffusers))$")
+FEW_STEPS = 12  # a call that has no more by default is made for distilled models
+DISTILLED_NAME = re.compile(
+    r"turbo|lightning|schnell|distill|(^|-)(lcm|hyper|flash|dmd2?|pcm|tcd|\d+-?steps?)(-|$)"
+)
+NO_GUIDANCE = 1.0  # up to here, a number means none for models that read none
+Numbers = tuple[int, float]
+
+# Of models that say in model_index.json that they are distilled.
+DISTILLED: Mapping[str, Numbers] = {
+    "Flux2KleinPipeline": (4, 1.0),
+    "Flux2KleinKVPipeline": (4, 1.0),
+    "Krea2Pipeline": (8, 0.0),
+}
+# Steps and guidance of models that need other ones than their pipeline's call has by default, by
+# the last part of their names: as their model cards say, or what is said beside them.
+WELL_KNOWN: Mapping[str, Numbers] = {
+    "bundled:shapes": (10, 3.0),
+    "chroma1-hd": (40, 3.0),
+    "cogview4-6b": (50, 3.5),
+    "ernie-image-turbo": (8, 1.0),
+    "flux.1-krea-dev": (28, 4.5),
+    "flux.1-schnell": (4, 0.0),
+    "flux1-schnell": (4, 0.0),  # the file's name
+    "hidream-i1-dev": (28, 0.0),
+    "hidream-i1-fast": (16, 0.0),
+    "krea-2-turbo": (8, 0.0),  # diffusers' page on Krea 2
+    "lumina-image-2.0": (50, 4.0),
+    "playground-v2.5-1024px-aesthetic": (50, 3.0),
+    "sd-turbo": (1, 0.0),
+    "sd-xl-turbo-1.0": (1, 0.0),  # the file's name
+    "sdxl-turbo": (1, 0.0),
+    "stable-diffusion-3.5-large": (28, 3.5),
+    "stable-diffusion-3.5-large-turbo": (4, 0.0),
+    "stable-diffusion-3.5-medium": (40, 4.5),
+    "z-image": (50, 4.0),
+    "z-image-turbo": (8, 0.0),  # 9 before diffusers 0.39, which counted one that did nothing
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettings:
+    """The steps and guidance of a model, where they are from, and how its pipeline is called.
+
+    `steps` is None where nothing says them, as `source` explains. `guidance` is None where the
+    model reads none, or follows a schedule of its own.
+    """
+
+    steps: int | None
+    guidance: float | None
+    source: str
+    call: CallSignature = UNKNOWN_CALL
+
+    @property
+    def reads_guidance(self) -> bool:
+        """Whether a guidance of the job has an effect."""
+        return self.call.guidance_argument is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The configurations of a model from which its settings are read."""
+
+    index: Config
+    denoiser: Config
+    scheduler: Config
+    guider: Config
+
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline's class."""
+        return str(self.index["_class_name"])
+
+
+def read_own_settings(
+    model: PipelineSettings, folder: Path, index: Config, denoiser: Config
+) -> OwnSettings:
+    """The settings of a model with these configurations in `folder`. Raises BadInput, TryAgain."""
+    scheduler = read_config(folder, SCHEDULER_CONFIG)
+    files = ModelFiles(index, denoiser, scheduler, read_config(folder, GUIDER_CONFIG))
+    call = _call_of(files)
+    own = OwnSettings(call.steps, call.guidance, f"defaults of {files.pipeline}", call)
+    if numbers := _find_numbers(model, files):
+        (steps, number), source = numbers
+        guidance = number if own.reads_guidance else None
+        return replace(own, steps=steps, guidance=guidance, source=source)
+    is_distilled = files.index.get("is_distilled") or names_distilled_model(model.id)
+    if is_distilled and call.steps > FEW_STEPS:
+        source = "it is distilled by its name or files, which do not say with how many steps"
+        return replace(own, steps=None, source=source)
+    if not call.steps:
+        return replace(own, steps=None, source=f"{files.pipeline} is not known to this version")
+    return own
+
+
+def names_distilled_model(name: str) -> bool:
+    """Whether a file or model is called as those are that draw in few steps."""
+    return DISTILLED_NAME.search(_last_part(name)) is not None
+
+
+def _call_of(files: ModelFiles) -> CallSignature:
+    """The call as this model takes it, which may have been trained to read no guidance."""
+    call = known_call_of(files.pipeline)
+    embeds = files.denoiser.get("guidance_embeds")
+    is_flux = files.pipeline in ("FluxPipeline", "FluxKontextPipeline")
+    if (is_flux and files.denoiser and not embeds) or (
+        files.pipeline.startswith("Flux2Klein") and files.index.get("is_distilled")
+    ):
+        return CallSignature(call.steps)
+    is_hunyuan = files.pipeline == "HunyuanImagePipeline"
+    if is_hunyuan and not embeds:
+        guidance = files.guider.get("guidance_scale", GUIDER_DEFAULT)
+        return replace(call, guidance=guidance if isinstance(guidance, float) else GUIDER_DEFAULT)
+    if is_hunyuan or files.denoiser.get("time_cond_proj_dim") is not None:
+        return replace(call, guided_above=None, takes_negative_prompt=False)
+    return call
+
+
+def _find_numbers(model: PipelineSettings, files: ModelFiles) -> tuple[Numbers, str] | None:
+    """Steps and guidance by name or by files, and where they are from."""
+    if (name := _last_part(model.id)) in WELL_KNOWN:
+        return WELL_KNOWN[name], f"model card of {name}"
+    for sign in _iter_signs(files):
+        return sign
+    for origin in (model.config, files.index.get("_name_or_path")):
+        if (name := _last_part(str(origin))) in WELL_KNOWN:
+            return WELL_KNOWN[name], f"model card of {name}, which it was made from"
+    return None
+
+
+def _iter_signs(files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
+    """What the files of distilled models have, the surest first."""
+    pipeline = files.pipeline
+    embeds = files.denoiser.get("guidance_embeds")
+    if files.index.get("is_distilled") and pipeline in DISTILLED:
+        yield DISTILLED[pipeline], "is_distilled in model_index.json"
+    if pipeline == "HunyuanImagePipeline" and embeds:
+        yield (8, 3.25), "guidance_embeds in transformer/config.json"
+    if pipeline == "FluxPipeline" and files.denoiser and not embeds:
+        yield (4, 0.0), "transformer/config.json, without guidance_embeds"
+    kind = files.scheduler.get("_class_name")
+    if kind == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
+        reads_guidance = files.denoiser.get("time_cond_proj_dim") is not None
+        yield (4, 8.0 if reads_guidance else 1.0), "its LCMScheduler"
+    if kind == "TCDScheduler":
+        yield (4, 0.0), "its TCDScheduler"
+    if pipeline.startswith("StableDiffusion") and _is_few_step(files.scheduler):
+        yield (4, 0.0), f"its {kind} with trailing steps"
+
+
+def _is_few_step(scheduler: Config) -> bool:
+    """Whether it is a scheduler of Turbo or Lightning.
+
+    Models of other predictions or without noise at the end also have trailing steps.
+    """
+    return (
+        str(scheduler.get("_class_name")).startswith("Euler")
+        and scheduler.get("timestep_spacing") == "trailing"
+        and scheduler.get("prediction_type", "epsilon") == "epsilon"
+        and not scheduler.get("rescale_betas_zero_snr")
+    )
+
+
+def _last_part(name: str) -> str:
+    """The last part of a hub id, of a path, or of a snapshot in the hub's cache, in lower case."""
+    path, found, _ = name.lower().rstrip("/").partition("/snapshots/")
+    last = path.rpartition("--" if found else "/")[2].replace("_", "-")
+    while (short := WEIGHTS_SUFFIX.sub("", last)) != last:
+        last = short
+    return last

@@ -1,0 +1,78 @@
+"""What the calls of diffusers' pipelines take by themselves, read from the installed diffusers.
+
+Planning has no diffusers: it reads `steps/models/pipeline_calls.json`, which only
+`make pipeline-calls` writes. A test compares the two.
+"""
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import diffusers
+
+from imagekiln.steps.models.families import FAMILIES, unsupported_reason
+
+FILE = Path(__file__).parents[1] / "steps" / "models" / "pipeline_calls.json"
+GUIDANCE_ARGUMENTS = ("guidance_scale", "true_cfg_scale", "distilled_guidance_scale")
+TRUE_CFG = "true_cfg_scale"
+GUIDED_ABOVE = re.compile(r"guidance_scale > ([0-9.]+)")
+
+
+def pipeline_calls() -> str:
+    """The file's content: a line for each class that draws from a text."""
+    lines = []
+    for name in sorted(dir(diffusers)):
+        pipeline = getattr(diffusers, name)
+        if not isinstance(pipeline, type) or not issubclass(pipeline, diffusers.DiffusionPipeline):
+            continue
+        if pipeline is not diffusers.DiffusionPipeline and not unsupported_reason(name):
+            lines.append(f'  "{name}": {json.dumps(_call_of(pipeline))}')
+    content = ",\n".join(lines)
+    return f"{{\n{content}\n}}\n"
+
+
+def _call_of(pipeline: type) -> dict[str, object]:
+    """What differs from a call that takes no guidance."""
+    parameters = inspect.signature(pipeline.__call__).parameters
+    defaults = {name: each.default for name, each in parameters.items()}
+    argument = _guidance_argument(defaults)
+    values: dict[str, object] = {"steps": defaults["num_inference_steps"]}
+    if argument is None:
+        return values
+    values["guidance_argument"] = argument
+    values["guidance"] = defaults[argument]
+    if "guidance_schedule" in defaults:
+        values["schedule_steps"] = len(defaults["guidance_schedule"])
+    family = FAMILIES.get(pipeline.__name__)
+    if family is not None and not family.negative_embeds:
+        return values
+    if family is None and TRUE_CFG in defaults and argument != TRUE_CFG:
+        return values  # a number that the model reads; negative prompts have a scale of their own
+    values["guided_above"] = _guided_above(pipeline)
+    values["takes_negative_prompt"] = family is not None or "negative_prompt" in defaults
+    return values
+
+
+def _guidance_argument(defaults: dict[str, object]) -> str | None:
+    """The argument that decides: the first with a number, or else one beside a schedule.
+
+    One that is None otherwise has no effect.
+    """
+    for name in GUIDANCE_ARGUMENTS:
+        if defaults.get(name) is not None:
+            return name
+    return "guidance_scale" if "guidance_schedule" in defaults else None
+
+
+def _guided_above(pipeline: type) -> float:
+    """The number above which the denoiser runs twice a step, by the source; mostly 1."""
+    enabled = getattr(pipeline, "do_classifier_free_guidance", None)
+    if not isinstance(enabled, property) or enabled.fget is None:
+        return 1.0
+    numbers = GUIDED_ABOVE.findall(inspect.getsource(enabled.fget))
+    return float(numbers[0]) if numbers else 1.0
+
+
+if __name__ == "__main__":
+    FILE.write_text(pipeline_calls(), encoding="utf-8")
