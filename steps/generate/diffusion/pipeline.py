@@ -14,10 +14,10 @@ import transformers
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
-    choose_device,
     describe_device,
     explain_device,
 )
+from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
