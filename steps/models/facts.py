@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
 
@@ -22,11 +22,13 @@ from imagekiln.steps.models.families import family_of, unsupported_reason, varia
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
+    SAFETENSORS_SUFFIX,
     checkpoint_file,
     configuration_reference,
     is_weights_file,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed
+from imagekiln.steps.models.weights_size import measure_hub_weights, measure_local_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
@@ -43,13 +45,18 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The part of a model that the plan freezes. Sizes are in pixels."""
+    """The part of a model that the plan freezes. Sizes are in pixels.
+
+    `weights_bytes` is what its weights take once they are loaded; None where no header of theirs
+    could be read.
+    """
 
     digest: str
     pipeline: str
     width: int
     height: int
     size_multiple: int
+    weights_bytes: int | None = field(default=None, compare=False)  # the digest says which they are
 
 
 def load_model_facts(model: ModelSettings) -> ModelFacts:
@@ -92,7 +99,31 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
         width=side,
         height=side,
         size_multiple=multiple,
+        weights_bytes=_measure_weights(model, folder),
     )
+
+
+def _measure_weights(model: ModelSettings, folder: Path) -> int | None:
+    """What a model's weights take once they are loaded; None where that cannot be read."""
+    if file := checkpoint_file(model):
+        return measure_local_weights(model, [file])
+    with translate_errors(model.id):
+        files = weight_files(folder, model.variant)
+        names = _hub_weight_names(model, folder) if is_hub_id(model.id) else []
+        if len(files) >= len(names):
+            return measure_local_weights(model, files) if files else None
+    return measure_hub_weights(model, names)
+
+
+def _hub_weight_names(model: ModelSettings, folder: Path) -> list[str]:
+    """The names of the files on the hub that are loaded; none where it does not answer."""
+    index = read_json(folder / MODEL_INDEX_FILE, model.id)
+    by_component: dict[str, list[PurePosixPath]] = {}
+    for path in map(PurePosixPath, list_hub_files(model)):
+        if path.suffix == SAFETENSORS_SUFFIX and len(path.parts) == 2 and path.parts[0] in index:
+            by_component.setdefault(path.parts[0], []).append(path)
+    loaded = [loaded_weights(paths, model.variant) for paths in by_component.values()]
+    return [str(path) for paths in loaded for path in paths]
 
 
 def configuration_folder(model: ModelSettings) -> Path:

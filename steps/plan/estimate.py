@@ -9,6 +9,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
+from imagekiln.steps.models.room import in_bytes, require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
@@ -50,7 +51,8 @@ class Estimate:
     `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
     a language model rewrites first, which is in no other figure, and `planned_run` that the run
     which the job or its date names is planned already. `stored_size`, in pixels, is that of an
-    image of the job's default size after its passes; None without passes.
+    image of the job's default size after its passes; None without passes. `weights_bytes` is what
+    the weights of its models take on a GPU, if that is known.
     """
 
     rows: int
@@ -81,6 +83,7 @@ class Estimate:
     prompts_to_rewrite: int = 0
     planned_run: str | None = None
     stored_size: tuple[int, int] | None = None
+    weights_bytes: int | None = None
 
 
 def estimate(
@@ -89,11 +92,12 @@ def estimate(
     gpus_per_pod: int = 1,
     *,
     gpu: str | None = None,
+    gpu_memory: float | None = None,
 ) -> Estimate:
     """Work out the plan without writing it. Raises what planning raises, except for the budget.
 
     A price goes before the job's own. There are as many pods as the job's parallelism, on GPUs of
-    the name `gpu`, if that is known.
+    the name `gpu`, with `gpu_memory` GiB, as far as that is known.
     """
     terms = terms_of(job)
     if price_per_hour is not None:
@@ -101,6 +105,8 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = resolve_model(job)
+        profile_gpu = f"the GPU of profile {job.cluster.profile}"
+        require_room(job, model.weights_bytes, in_bytes(gpu_memory), profile_gpu)
         rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(
@@ -121,6 +127,7 @@ def estimate(
                 rejection_causes=draft.rejection_causes,
                 device="cpu" if job.device == "cpu" else None,
                 planned_run=_describe_named_plan(job),
+                weights_bytes=model.weights_bytes,
             )
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)

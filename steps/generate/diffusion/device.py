@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from imagekiln.steps.errors import TryAgain, explained_by, first_line
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
 from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
 from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
@@ -29,6 +29,10 @@ OUT_OF_MEMORY_MESSAGES = (
     "unable to find an engine to execute",
 )
 RUN_SHARD_AGAIN = "Run the shard again."
+LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
+GIB = 2**30
+MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
+MAX_REASON_CHARS = 200
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
 
 
@@ -96,6 +100,10 @@ class DeviceFailed(TryAgain):
         )
 
 
+class DeviceShared(TryAgain):
+    """Other processes hold the device's memory."""
+
+
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed. To be made where it is first noticed."""
     keep_shared_tensors()
@@ -120,7 +128,7 @@ def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain
     return device_error(error, advice) if is_device_lost(error) else None
 
 
-def explain_device(subject: str, error: Exception) -> TryAgain | None:
+def explain_device(subject: str, error: Exception) -> KilnError | None:
     """The failure to report where the device is why this did not get there; None where it is not.
 
     `subject` is the setting or the model that is at hand.
@@ -128,15 +136,46 @@ def explain_device(subject: str, error: Exception) -> TryAgain | None:
     if failure := explain_machine(error):
         return failure
     if is_out_of_memory(error):
-        reason = error_reason(error).rstrip(".")
-        return TryAgain(
-            f"{subject}: the device has no room for it ({reason}). Run the shard again."
-        )
+        return explain_no_room(f"{subject}: the device has no room for it", error_reason(error))
     return None
 
 
+def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> KilnError:
+    """The failure to report where memory ran out. On a GPU without neighbours it always will.
+
+    `problem` is the beginning of the sentence, `remedy` the sentence that helps there.
+    """
+    problem = f"{problem} ({reason[:MAX_REASON_CHARS].rstrip('.')})"
+    memory = _memory_of_others()
+    if memory is None:  # of the CPU, which is shared
+        return TryAgain(f"{problem}. {RUN_SHARD_AGAIN}")
+    others, total = memory
+    if others > MAX_CONTEXT_BYTES:
+        return DeviceShared(
+            f"{problem}: other processes{on_node()} hold {others / GIB:.1f} of its "
+            f"{total / GIB:.1f} GiB (nvidia-smi lists them). End them, then: {RUN_SHARD_AGAIN}"
+        )
+    return BadInput(
+        f"{problem}, though this process has all of its {total / GIB:.1f} GiB. {remedy}"
+    )
+
+
+def _memory_of_others() -> tuple[int, int] | None:
+    """The bytes of the GPU that other processes hold, and all of its bytes; None without a GPU."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved(), total
+    except RuntimeError:
+        return None
+
+
 def loading(subject: str) -> AbstractContextManager[None]:
-    """Report where the device has no room for what the block loads, or fails. Raises TryAgain."""
+    """Report where the device has no room for what the block loads, or fails.
+
+    Raises TryAgain, and BadInput where it never will have the room.
+    """
     return explained_by(partial(explain_device, subject))
 
 
