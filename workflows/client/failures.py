@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 import requests
 from urllib3.exceptions import LocationParseError
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.errors import OBJECT_REPR, BadInput, KilnError, Missing, TryAgain, first_line
 from imagekiln.steps.runtime.sanitize import redact_uri
 from imagekiln.steps.storage.failures import error_reason
 
@@ -123,8 +123,8 @@ def root_cause_message(error: Exception) -> str:
         if inner is None:
             break
         cause = inner
-    # urllib3 puts the repr of its connection before the message.
-    message = str(cause).rpartition(">: ")[2]
+    # urllib3 puts its connection before the message, as Python shows it.
+    message = OBJECT_REPR.sub("", str(cause))
     return first_line(message) or type(cause).__name__
 
 
