@@ -70,6 +70,8 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
     Without a name, kubeconfig's current context is used. Raises BadInput.
     """
     configuration = _load_configuration(context)
+    with _translate_kubeconfig_errors():
+        origin = _describe_source(context)
     certificate = None
     if configuration.cert_file and configuration.key_file:
         certificate = (configuration.cert_file, configuration.key_file)
@@ -87,7 +89,7 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
         certificate=certificate,
         proxy=configuration.proxy or _environment_proxy(configuration.host),
         server_name=configuration.tls_server_name,
-        origin=_describe_source(context),
+        origin=origin,
     )
 
 
@@ -97,9 +99,10 @@ def _describe_source(context: str | None) -> str:
 
     if _is_in_pod():
         return ", from the pod's service account"
-    with _translate_kubeconfig_errors():
+    if context is None:
         _, active = config.list_kube_config_contexts()
-    return f", from context {context or active['name']} of {_kubeconfig_path()}"
+        context = str(active["name"])
+    return f", from context {context} of {_kubeconfig_path()}"
 
 
 def _is_in_pod() -> bool:
@@ -168,10 +171,10 @@ def _translate_kubeconfig_errors() -> Iterator[None]:
         ) from error
     except Exception as error:
         text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
-        reason = " ".join(text.split()).rstrip(".") or "the file is not a kubeconfig"
+        reason = " ".join(text.split()).rstrip(".") or f"{_kubeconfig_path()} is not a kubeconfig"
         path = _kubeconfig_path()
         is_absent = not any(Path(name).expanduser().exists() for name in path.split(os.pathsep))
-        reason = f"there is no {path}" if is_absent else f"{path}: {reason}"
+        reason = f"there is no {path}" if is_absent else reason
         remedy = "Set KUBECONFIG to a file that is there" if is_absent else "Set KUBECONFIG"
         if not server_from_environment():
             remedy = f"{remedy}, or {SERVER_VARIABLE}"

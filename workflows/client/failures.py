@@ -105,7 +105,9 @@ def connection_error(error: Exception, url: str) -> KilnError:
             f"{url}: is not a valid address, or its proxy's is not. Write https://host:port."
         )
     cause = root_cause_message(error)
-    return TryAgain(f"{url}: did not answer ({cause}). Check the network, then run again.")
+    return TryAgain(
+        f"{url}: did not answer ({cause}). Check the address and the network, then run again."
+    )
 
 
 def is_token_error(error: Exception) -> bool:

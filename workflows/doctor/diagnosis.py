@@ -73,6 +73,7 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
 
 def diagnose_without_cluster(job: Job, reason: KilnError) -> Checks:
     """Make the checks that need no cluster, for want of one, as the last of them says."""
+    load_profile(job.cluster.profile)
     yield from _local_checks(job, check_model.read_weights(job))
     says, remedy = check_object_store.split_remedy(reason)
     verdict: CheckVerdict = "unknown" if isinstance(reason, TryAgain) else "wrong"

@@ -122,7 +122,7 @@ def test_without_kubeconfig_what_needs_no_cluster_is_checked(job: str, tmp_path:
     names = [line.split(":")[0].split()[1] for line in checks]
     assert names == ["paths", "output", "prompts"]
     assert reason.startswith("wrong    kubernetes: kubeconfig: names no cluster (")
-    assert remedy == "         -> Set KUBECONFIG, or ARGO_SERVER."
+    assert remedy == "         -> Set KUBECONFIG to a file that is there, or ARGO_SERVER."
     assert "1 wrong" in counts
     assert not done.stderr
     assert _verdicts(_doctor(job, "--format", "json"))["kubernetes"] == "wrong"
