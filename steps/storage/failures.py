@@ -230,8 +230,8 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
             f"{where}: the clock of this machine differs from that of the store. "
             "Set it and run the command again."
         )
-    if isinstance(error.filename, str):  # of a disk, which knows no credentials
-        place = _nearest_place(Path(error.filename))
+    if "://" not in where:  # on a disk, which knows no credentials
+        place = _nearest_place(Path(error.filename or where))
         return StorageRefused(
             f"{where}: access was refused ({error_reason(error)}): this user lacks a right to "
             f"{place}. Change its permissions, or choose another path."
