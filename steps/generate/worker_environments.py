@@ -11,7 +11,6 @@ from imagekiln.steps.runtime.machine import (
     VISIBLE_DEVICES_VARIABLE,
     available_cpus,
     named_gpus,
-    visible_gpus,
 )
 
 
@@ -41,7 +40,8 @@ def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:
 
 def _visible_gpus(device: str) -> list[str]:
     # Imported only here: torch takes seconds, and knows what CUDA, ROCm and drivers make of it.
-    from imagekiln.steps.generate.diffusion.device_choice import choose_kind, count_gpus
+    from imagekiln.steps.generate.diffusion.device import find_gpus
+    from imagekiln.steps.generate.diffusion.device_choice import choose_kind
 
     try:
         kind = choose_kind(device)
@@ -49,7 +49,7 @@ def _visible_gpus(device: str) -> list[str]:
         raise BadInput(*error.args) from error
     if kind != "cuda":
         return []
-    names = visible_gpus(os.environ, count_gpus())
+    names = find_gpus()
     named = named_gpus(os.environ.get(VISIBLE_DEVICES_VARIABLE, ""))
     if len(names) < len(named):
         raise BadInput(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
 
@@ -76,7 +77,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 
 
 def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
-    pipeline, index = _read_model_index(model, folder)
+    pipeline, index, paths = _read_model_index(model, folder)
     draws_over = from_images and variants_of(pipeline).image_to_image is not None
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:
@@ -99,31 +100,29 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
         width=side,
         height=side,
         size_multiple=multiple,
-        weights_bytes=_measure_weights(model, folder),
+        weights_bytes=_measure_weights(model, folder, paths),
     )
 
 
-def _measure_weights(model: ModelSettings, folder: Path) -> int | None:
-    """What a model's weights take once they are loaded; None where that cannot be read."""
-    if file := checkpoint_file(model):
-        return measure_local_weights(model, [file])
+def _measure_weights(
+    model: ModelSettings, folder: Path, paths: Sequence[PurePosixPath]
+) -> int | None:
+    """What a model's weights take once they are loaded; None where that cannot be read.
+
+    `paths` are those of its components' files, on the hub or in the folder.
+    """
+    weights = sorted(path for path in paths if path.suffix == SAFETENSORS_SUFFIX)
+    components = groupby(weights, lambda path: path.parent)
+    loaded = [loaded_weights(list(files), model.variant) for _, files in components]
+    names = [str(path) for files in loaded for path in files]
+    checkpoint = checkpoint_file(model)
     with translate_errors(model.id):
-        files = weight_files(folder, model.variant)
-        names = _hub_weight_names(model, folder) if is_hub_id(model.id) else []
-        if len(files) >= len(names):
-            return measure_local_weights(model, files) if files else None
-    return measure_hub_weights(model, names)
-
-
-def _hub_weight_names(model: ModelSettings, folder: Path) -> list[str]:
-    """The names of the files on the hub that are loaded; none where it does not answer."""
-    index = read_json(folder / MODEL_INDEX_FILE, model.id)
-    by_component: dict[str, list[PurePosixPath]] = {}
-    for path in map(PurePosixPath, list_hub_files(model)):
-        if path.suffix == SAFETENSORS_SUFFIX and len(path.parts) == 2 and path.parts[0] in index:
-            by_component.setdefault(path.parts[0], []).append(path)
-    loaded = [loaded_weights(paths, model.variant) for paths in by_component.values()]
-    return [str(path) for paths in loaded for path in paths]
+        files = [checkpoint] if checkpoint else [folder / name for name in names]
+        if not all(file.is_file() for file in files):
+            return measure_hub_weights(model, names)
+        # Without the hub, what is in the cache is what will be loaded.
+        files = files or weight_files(folder, model.variant)
+        return measure_local_weights(model, files) if files else None
 
 
 def configuration_folder(model: ModelSettings) -> Path:
@@ -221,8 +220,13 @@ def _affects_pixels(path: Path) -> bool:
     return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
 
 
-def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
-    """The pipeline's class and its components. Raises BadInput where a component is a pickle."""
+def _read_model_index(
+    model: ModelSettings, folder: Path
+) -> tuple[str, Config, list[PurePosixPath]]:
+    """The pipeline's class, its components and their files.
+
+    Raises BadInput where a component is a pickle.
+    """
     index = read_model_index(folder, model.id)
     pipeline = str(index["_class_name"])
     # Folders that are no components are skipped: the pipeline reads nothing from them.
@@ -233,7 +237,7 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
     if model.variant:
         _require_variant(model, model.variant, paths)
     require_data_only(folder, model.id)
-    return pipeline, index
+    return pipeline, index, paths
 
 
 def _require_variant(model: ModelSettings, variant: str, paths: list[PurePosixPath]) -> None:

@@ -13,6 +13,7 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.hub import silence_hub_client, translate_hub_errors
 
 REQUESTS_AT_ONCE = 8
+UNUSED_PREFIX = "model_ema."  # of a checkpoint's second set of weights, which is not loaded
 LOADED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Of a number in a file. Those of the first group are loaded in the model's dtype.
 FLOAT_TYPES = {"F64", "F32", "F16", "BF16"}
@@ -56,7 +57,8 @@ def measure_hub_weights(model: ModelSettings, names: Sequence[str]) -> int | Non
 
 def _read_tensors(file: Path) -> list[tuple[str, int]]:
     with safe_open(file, framework="np") as weights:
-        slices = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118  # no mapping
+        names = [name for name in weights.keys() if not name.startswith(UNUSED_PREFIX)]  # noqa: SIM118  # no mapping
+        slices = map(weights.get_slice, names)
         return [(each.get_dtype(), prod(each.get_shape())) for each in slices]
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -95,10 +95,9 @@ def attached_gpus(devices: Path = DEVICES) -> tuple[str, ...]:
     return names or tuple(sorted(map(str, devices.glob(NVIDIA_DEVICE_FILES))))
 
 
-def inaccessible_files(names: Sequence[str]) -> list[str]:
-    """Those of the device files that this user may not open."""
-    paths = [Path(name) for name in names]
-    return [str(path) for path in paths if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
+def may_use(gpu: str) -> bool:
+    """Whether this user may open a GPU that is known by its device file."""
+    return not gpu.startswith("/") or os.access(gpu, os.R_OK | os.W_OK)
 
 
 def silence_libraries() -> None:

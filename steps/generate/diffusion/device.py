@@ -46,8 +46,13 @@ def device_label(device: torch.device) -> str:
     if device.type != "cuda":
         return device.type
     index = device.index or 0
-    names = visible_gpus(os.environ, torch.cuda.device_count())
+    names = find_gpus()
     return names[index] if index < len(names) else str(index)
+
+
+def find_gpus() -> list[str]:
+    """The names of the GPUs that CUDA finds in the environment of this process."""
+    return visible_gpus(os.environ, torch.cuda.device_count())
 
 
 def report_memory(device: torch.device, label: str) -> None:

@@ -19,7 +19,7 @@ from imagekiln.steps.runtime.machine import (
     VISIBLE_DEVICES_VARIABLE,
     attached_gpus,
     hiding_variable,
-    inaccessible_files,
+    may_use,
     named_gpus,
 )
 
@@ -38,7 +38,6 @@ BUILD_REMEDIES = {
     "cuda": "Install a PyTorch with CUDA, or use the GPU image.",
     "mps": "Install PyTorch for macOS on a Mac with Apple silicon.",
 }
-MIN_MACOS = (14, 0)  # of PyTorch's MPS
 AMD_DEVICE_FILE = Path("/dev/kfd")
 # `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
 # "a" on no other.
@@ -73,11 +72,6 @@ def choose_kind(name: str) -> str:
     return name
 
 
-def count_gpus() -> int:
-    """How many GPUs CUDA finds in the environment of this process; none where it does not work."""
-    return torch.cuda.device_count()
-
-
 def _is_available(name: str) -> bool:
     if name == "cuda":
         return torch.cuda.is_available()
@@ -107,11 +101,6 @@ def _find_unusable_gpu() -> KilnError | None:
         return _old_driver(reason)
     if reason and not ABSENCE_MESSAGE.search(reason):
         return _broken_gpu(reason)
-    if _is_built_for("mps") and not torch.backends.mps.is_macos_or_newer(*MIN_MACOS):
-        return BadInput(
-            f"PyTorch needs macOS {MIN_MACOS[0]} or later for the GPU of this Mac. Update macOS, "
-            "or set device: cpu."
-        )
     gpus = attached_gpus()
     if torch.version.hip is not None and AMD_DEVICE_FILE.exists():
         gpus = (str(AMD_DEVICE_FILE),)
@@ -129,9 +118,9 @@ def _overlooked_gpu(gpus: Sequence[str], reason: str) -> KilnError:
         )
     if not _is_built_for("cuda"):
         return _missing_build("cuda", f"{gpus[0]} is here, and cannot be used", "cpu")
-    if files := inaccessible_files(gpus):
+    if not all(map(may_use, gpus)):
         return BadInput(
-            f"{files[0]}: this user may not open the GPU's device file{on_node()}. Add the user to "
+            f"{gpus[0]}: this user may not open the GPU's device file{on_node()}. Add the user to "
             "the group that owns it (ls -l names it), or set device: cpu."
         )
     return TryAgain(

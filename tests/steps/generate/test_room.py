@@ -41,16 +41,16 @@ def test_memory_that_this_process_has_alone_runs_out_each_time(
     assert "this process has all of its 40.0 GiB. Choose a larger GPU" in str(failure)
 
 
-def _draw_up_to(side: int, rows: Sequence[ImageRow]) -> list[str]:
+def _draw_up_to(side: int, drawn: Sequence[ImageRow]) -> list[str]:
     """The statuses of rows where images of more than this side do not fit."""
 
-    def draw(batch: Sequence[ImageRow], size: int) -> list[DrawnImage]:  # noqa: ARG001
-        if any(row.parameters.width > side for row in batch):
+    def draw(rows: Sequence[ImageRow], size: int) -> list[DrawnImage]:  # noqa: ARG001
+        if any(row.parameters.width > side for row in rows):
             raise FULL
-        return [picture(row.index_in_part) for row in batch]
+        return [picture(row.index_in_part) for row in rows]
 
     recovery = BatchRecovery(draw, lambda _: 2, usual_pixels=16 * 16)
-    return [recovery.draw_prefix([row])[0].status for row in rows]
+    return [recovery.draw_prefix([row])[0].status for row in drawn]
 
 
 def test_image_larger_than_the_jobs_own_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

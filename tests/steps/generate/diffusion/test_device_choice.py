@@ -101,7 +101,6 @@ def test_driver_that_finds_no_gpu_leaves_auto_to_the_cpu(tmp_path: Path) -> None
 def _attach(monkeypatch: pytest.MonkeyPatch, *gpus: str) -> None:
     remove_gpu(monkeypatch)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
     monkeypatch.setattr(device_choice, "attached_gpus", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -130,7 +129,7 @@ def test_device_file_that_this_user_may_not_open_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _attach(monkeypatch, "/dev/nvidia0")
-    monkeypatch.setattr(device_choice, "inaccessible_files", list)
+    monkeypatch.setattr(device_choice, "may_use", lambda _: False)
     with pytest.raises(BadInput, match=r"^/dev/nvidia0: this user may not open"):
         choose_kind("auto")
 
