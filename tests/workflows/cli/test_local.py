@@ -96,6 +96,7 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "truncated:    0 prompts",
         "shards:       2 (2 parts in all)",
         "size:         about 2.3 kB",
+        "weights:      627 kB once loaded",
         "device-hours: unknown; run `imagekiln tune JOB` on its GPU or CPU, or set "
         "shard.seconds_per_image; or run a sample of the rows under this output",
     ]
