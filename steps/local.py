@@ -25,7 +25,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 DEFAULT_PREVIEW_IMAGES = 24
-NAMED_DEVICES = ("cuda", "mps")
 LOADING = Event("loading", {}, "Loading the model ...")
 
 
@@ -62,8 +61,8 @@ def run(
     progress = progress or NoProgress()
     stop = stop or Stop()
     require_libraries(job)
-    if gpus is not None or job.device in NAMED_DEVICES:
-        choose_environments(job, gpus)  # a device that is not here leaves no plan behind
+    # First of all: a device that is not here, or cannot be used, leaves no plan behind.
+    environments = choose_environments(job, gpus)
     result = make_plan(job, rewriter=prompt_rewriter(progress))
     change = result.input_change
     store = open_store(result.uri)
@@ -72,7 +71,6 @@ def run(
         planned(result, 1)
         return RunResult(result.uri, finish_run(planned_run), before=True, input_change=change)
 
-    environments = choose_environments(job, gpus)
     planned(result, len(environments))
     if not result.plan.shards:
         return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
@@ -147,8 +145,7 @@ def preview(
     """
     progress = progress or NoProgress()
     require_libraries(job)
-    if job.device in NAMED_DEVICES:
-        choose_environments(job, None)
+    choose_environments(job, None)
     result = make_plan(job, sample_images=images, rewriter=prompt_rewriter(progress))
     plan = result.plan
     if not plan.shards:

@@ -31,6 +31,7 @@ KINDS = ("workflows", "workflowtemplates", "cronworkflows", "workfloweventbindin
 H100 = {
     "nvidia.com/gpu.present": "true",
     "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.memory": "81559",
     "nvidia.com/cuda.driver-version.full": "580.65.06",
 }
 

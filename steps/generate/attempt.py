@@ -199,7 +199,11 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     denoiser.pop_stats()  # of an earlier attempt with the same model
     denoiser.prefetch_images(row for batch in batches for row in batch.rows)
 
-    recovery = BatchRecovery(partial(denoiser.draw, check=_step_check(work)), work.batch_size)
+    recovery = BatchRecovery(
+        partial(denoiser.draw, check=_step_check(work)),
+        work.batch_size,
+        usual_pixels=work.plan.width * work.plan.height,
+    )
     rate = PassRate()
     drawn = draw_batches(
         batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, rate

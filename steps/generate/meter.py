@@ -36,6 +36,7 @@ START_SECONDS_PER_SHARD = 0.1
 MAX_START_SECONDS = 30.0
 # A pod that is done holds its GPU until it is entered.
 MAX_CLOSING_TRIES = 8
+ON_CPU = Event("cpu", {}, "No GPU here: drawing on the CPU.")  # if the job leaves it open
 DEVICES_WITH_MODELS = ("auto", "cuda")  # what they are called is known once the model is loaded
 
 
@@ -60,7 +61,7 @@ def meter_attempt(
         shards = range(len(plan.shards))
     run_store = open_run_store(store, plan)
     terms = read_terms(run_store, plan.job)
-    meter = Meter(open_account(store, plan), terms, progress, stop)
+    meter = Meter(open_account(store, plan), terms, progress, stop, plan.job.device)
     if plan.job.device not in DEVICES_WITH_MODELS:
         meter.note_price(plan.job.device)
     excess = meter.read_excess()
@@ -94,13 +95,21 @@ class Meter:
     place of that which the meter was given.
     """
 
-    def __init__(self, account: Account, terms: Terms, progress: Progress, stop: Stop) -> None:
-        """Measure nothing yet."""
+    def __init__(
+        self,
+        account: Account,
+        terms: Terms,
+        progress: Progress,
+        stop: Stop,
+        job_device: str,
+    ) -> None:
+        """Measure nothing yet. `job_device` is what the job asks for."""
         self.excess: str | None = None
         self.progress: Progress = _MeteredProgress(progress, self)
         self._account = account
         self._terms = terms
         self._stop = stop
+        self._job_device = job_device
         self._devices = 1
         self._began = 0.0
         self._loaded: float | None = None
@@ -131,6 +140,8 @@ class Meter:
         """The model is loaded on this device; only the first call counts."""
         if self._loaded is None:
             self._loaded = self._elapsed()
+            if (self._job_device, name) == ("auto", "cpu"):
+                self.progress.show_event(ON_CPU)
         self.note_price(name)
 
     def note_price(self, name: str) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.generate.diffusion.device import (
+    DeviceShared,
     explain_machine,
+    explain_no_room,
     free_memory,
     is_out_of_memory,
 )
@@ -37,21 +39,28 @@ class BatchRecovery:
     """Draws every row, if need be in smaller batches, or as a failed image.
 
     `max_pixels` is how many pixels fit in memory at once; None until memory has run out. It only
-    ever shrinks. What failed at one size leaves the batches of smaller images as they are.
+    ever shrinks. What failed at one size leaves the batches of smaller images as they are. An image
+    of more than `usual_pixels`, the job's own size, that does not fit fails alone.
     """
 
     def __init__(
-        self, draw: DrawBatch, planned_size: Callable[[ImageRow], int], setting: str = ""
+        self,
+        draw: DrawBatch,
+        planned_size: Callable[[ImageRow], int],
+        setting: str = "",
+        usual_pixels: int = 0,
     ) -> None:
         """Take what draws a batch, and what gives the planned batch size for a row.
 
-        `setting` is that of a pass, which errors then name.
+        `setting` is that of a pass, which errors then name. Without `usual_pixels`, the first image
+        that does not fit is an error.
         """
         self.max_pixels: int | None = None
         self._setting = setting
         self._draw = draw
         self._planned_size = planned_size
         self._any_drawn = False
+        self._usual_pixels = usual_pixels
 
     def batch_size(self, row: ImageRow) -> int:
         """The size of a batch with rows of this one's shape, as far as memory allows."""
@@ -67,7 +76,8 @@ class BatchRecovery:
     def draw_prefix(self, rows: Sequence[ImageRow]) -> Sequence[DrawnImage]:
         """The images of the first of these rows, as many as one batch holds.
 
-        Raises TryAgain where the device failed, or where it has no room for a single image.
+        Raises TryAgain where the device failed, or other processes leave no room for an image, and
+        BadInput where there never is any.
         """
         batch = rows[: self.batch_size(rows[0])]
         drawn = self._try_draw(batch)
@@ -89,12 +99,20 @@ class BatchRecovery:
             free_memory()
             return self.draw_prefix(rows)
 
-        if self._any_drawn:  # others fit, so this image is too large
-            return self._draw_one_by_one(rows, failure)
+        explained = self._explain_no_room(rows[0], failure)
+        # A job's other images may fit where one is larger than most.
+        is_large = isinstance(explained, BadInput) and _pixels(rows[0]) > self._usual_pixels > 0
+        if isinstance(explained, DeviceShared) or not (self._any_drawn or is_large):
+            raise explained
+        return self._draw_one_by_one(rows, failure)
+
+    def _explain_no_room(self, row: ImageRow, failure: _DrawFailure) -> KilnError:
         subject = f"{self._setting}: " if self._setting else ""
-        raise TryAgain(
-            f"{subject}not even one image fits in the device's memory "
-            f"({failure.message[:200]}). Run the shard again."
+        size = f"{row.parameters.width} x {row.parameters.height}"
+        return explain_no_room(
+            f"{subject}not even one image fits in the device's memory, of {size} pixels",
+            failure.message,
+            "Ask for smaller images, or choose a larger GPU.",
         )
 
     def _draw_one_by_one(

@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.generate.diffusion.device import (
     explain_device,
     explain_machine,
+    explain_no_room,
     free_memory,
     is_out_of_memory,
     loading,
@@ -116,9 +117,9 @@ class BatchScorer:
     def _halve(self, failure: Exception) -> list[ScoreValue]:
         """Nothing yet: the same images come again, in smaller batches."""
         if self._size == 1:
-            raise TryAgain(
-                f"{self._setting}: not even one image fits in the device's memory beside the model "
-                f"({error_reason(failure)[:200]}). Run the shard again, or set a smaller batch."
+            raise explain_no_room(
+                f"{self._setting}: not even one image fits in the device's memory beside the model",
+                error_reason(failure),
             ) from failure
         self._size //= 2
         OOM_HALVINGS.add()

@@ -9,11 +9,11 @@ from functools import cache
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
-    choose_device,
     describe_device,
     device_advice,
     device_memory,
 )
+from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.trial import (
     TUNE_AGAIN,

@@ -3,34 +3,26 @@
 import os
 from collections.abc import Sequence
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.machine import (
     THREADS_VARIABLE,
     VISIBLE_DEVICES_VARIABLE,
     available_cpus,
-    visible_gpus,
+    named_gpus,
 )
 
 
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     """What the environment of each worker has in its own way, for `gpus` GPUs or all visible ones.
 
-    Raises BadInput where there are not so many, or none for `device: cuda`, and TryAgain or
-    BadInput where there is none for `device: mps`.
+    Raises BadInput where there are not so many, or the job's device is not here or cannot be used.
     """
     if job.device == "cpu":
         return _share_cpus([{}] * (gpus or 1))
 
-    if job.device == "mps":
-        _require_mps()
-    names = _visible_gpus() if job.device in ("auto", "cuda") else []
-    if job.device == "cuda" and not names:
-        raise BadInput(
-            "device: is cuda, and no GPU is visible here. Set device: auto or cpu, or run where a "
-            "GPU and its driver are (nvidia-smi lists it)."
-        )
+    names = _visible_gpus(job.device)
     count = len(names) if gpus is None else gpus
     if count > max(1, len(names)):
         raise BadInput(
@@ -46,17 +38,25 @@ def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:
     return _share_cpus([{VISIBLE_DEVICES_VARIABLE: name} for name in names])
 
 
-def _require_mps() -> None:
-    from imagekiln.steps.generate.diffusion.device import choose_device
-
-    choose_device("mps")
-
-
-def _visible_gpus() -> list[str]:
+def _visible_gpus(device: str) -> list[str]:
     # Imported only here: torch takes seconds, and knows what CUDA, ROCm and drivers make of it.
-    from imagekiln.steps.generate.diffusion.device import count_gpus
+    from imagekiln.steps.generate.diffusion.device import find_gpus
+    from imagekiln.steps.generate.diffusion.device_choice import choose_kind
 
-    return visible_gpus(os.environ, count_gpus())
+    try:
+        kind = choose_kind(device)
+    except TryAgain as error:  # another attempt would be on the same machine
+        raise BadInput(*error.args) from error
+    if kind != "cuda":
+        return []
+    names = find_gpus()
+    named = named_gpus(os.environ.get(VISIBLE_DEVICES_VARIABLE, ""))
+    if len(names) < len(named):
+        raise BadInput(
+            f"{VISIBLE_DEVICES_VARIABLE}: CUDA finds {pluralize(len(names), 'GPU')} of the "
+            f"{len(named)} that it names, and none by the name of {named[len(names)]}. Correct it."
+        )
+    return names
 
 
 def _share_cpus(environments: Sequence[dict[str, str]]) -> list[dict[str, str]]:

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
 
@@ -26,12 +27,14 @@ from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
+    SAFETENSORS_SUFFIX,
     checkpoint_file,
     configuration_reference,
     is_weights_file,
     require_fitting_configuration,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
+from imagekiln.steps.models.weights_size import measure_hub_weights, measure_local_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
@@ -48,7 +51,11 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The part of a model that the plan freezes. Sizes are in pixels."""
+    """The part of a model that the plan freezes. Sizes are in pixels.
+
+    `weights_bytes` is what its weights take once they are loaded; None where no header of theirs
+    could be read.
+    """
 
     digest: str
     pipeline: str
@@ -56,6 +63,7 @@ class ModelFacts:
     height: int
     size_multiple: int
     own: OwnSettings
+    weights_bytes: int | None = field(default=None, compare=False)  # the digest says which they are
 
 
 def load_model_facts(model: ModelSettings) -> ModelFacts:
@@ -75,7 +83,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 
 
 def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
-    pipeline, index = _read_model_index(model, folder)
+    pipeline, index, paths = _read_model_index(model, folder)
     require_fitting_configuration(model, folder, pipeline)
     require_known_scheduler(read_config(folder, SCHEDULER_CONFIG), index, model.id)
     draws_over = from_images and variants_of(pipeline).image_to_image is not None
@@ -100,7 +108,29 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
         height=side,
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
+        weights_bytes=_measure_weights(model, folder, paths),
     )
+
+
+def _measure_weights(
+    model: ModelSettings, folder: Path, paths: Sequence[PurePosixPath]
+) -> int | None:
+    """What a model's weights take once they are loaded; None where that cannot be read.
+
+    `paths` are those of its components' files, on the hub or in the folder.
+    """
+    weights = sorted(path for path in paths if path.suffix == SAFETENSORS_SUFFIX)
+    components = groupby(weights, lambda path: path.parent)
+    loaded = [loaded_weights(list(files), model.variant) for _, files in components]
+    names = [str(path) for files in loaded for path in files]
+    checkpoint = checkpoint_file(model)
+    with translate_errors(model.id):
+        files = [checkpoint] if checkpoint else [folder / name for name in names]
+        if not all(file.is_file() for file in files):
+            return measure_hub_weights(model, names)
+        # Without the hub, what is in the cache is what will be loaded.
+        files = files or weight_files(folder, model.variant)
+        return measure_local_weights(model, files) if files else None
 
 
 def configuration_folder(model: ModelSettings) -> Path:
@@ -198,8 +228,13 @@ def _affects_pixels(path: Path) -> bool:
     return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
 
 
-def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
-    """The pipeline's class and its components. Raises BadInput where a component is a pickle."""
+def _read_model_index(
+    model: ModelSettings, folder: Path
+) -> tuple[str, Config, list[PurePosixPath]]:
+    """The pipeline's class, its components and their files.
+
+    Raises BadInput where a component is a pickle.
+    """
     index = read_model_index(folder, model.id)
     pipeline = str(index["_class_name"])
     # Folders that are no components are skipped: the pipeline reads nothing from them.
@@ -214,7 +249,7 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
         for path in weight_files(folder, model.variant):
             subject = f"{model.id}: {path.parent.name}"
             require_plain_weights(tensor_names(path, subject), subject)
-    return pipeline, index
+    return pipeline, index, paths
 
 
 def _require_variant(model: ModelSettings, variant: str, paths: list[PurePosixPath]) -> None:

@@ -23,6 +23,7 @@ from imagekiln.steps.models.passes import (
     require_pass_support,
 )
 from imagekiln.steps.models.revisions import LORA_SETTING_PREFIX, NamedRevision, pin_revisions
+from imagekiln.steps.models.room import sum_weights
 from imagekiln.steps.models.scorers import score_digests
 
 SCORE_SETTING_PREFIX = "scores."
@@ -70,6 +71,11 @@ class ResolvedModel:
     def pass_sizes(self) -> PassSizes:
         """The sizes that the job's passes give."""
         return PassSizes.of(self.job, self.passes, self.facts.size_multiple)
+
+    @property
+    def weights_bytes(self) -> int | None:
+        """What the weights of all the job's diffusion models take; None where that is not known."""
+        return sum_weights(self.facts, self.passes)
 
     @property
     def fixed_digest(self) -> str:

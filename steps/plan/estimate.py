@@ -10,6 +10,7 @@ from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
 from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
+from imagekiln.steps.models.room import in_bytes, require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
@@ -53,6 +54,7 @@ class Estimate:
     which the job or its date names is planned already. `stored_size`, in pixels, is that of an
     image of the job's default size after its passes; None without passes. `defaults` says with how
     many steps and which guidance a row is drawn that states none, and where that is from.
+    `weights_bytes` is what the weights of its models take on a GPU, if that is known.
     """
 
     rows: int
@@ -84,6 +86,7 @@ class Estimate:
     planned_run: str | None = None
     stored_size: tuple[int, int] | None = None
     defaults: str = ""
+    weights_bytes: int | None = None
 
 
 def estimate(
@@ -92,11 +95,12 @@ def estimate(
     gpus_per_pod: int = 1,
     *,
     gpu: str | None = None,
+    gpu_memory: float | None = None,
 ) -> Estimate:
     """Work out the plan without writing it. Raises what planning raises, except for the budget.
 
     A price goes before the job's own. There are as many pods as the job's parallelism, on GPUs of
-    the name `gpu`, if that is known.
+    the name `gpu`, with `gpu_memory` GiB, as far as that is known.
     """
     terms = terms_of(job)
     if price_per_hour is not None:
@@ -104,6 +108,8 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = resolve_model(job)
+        profile_gpu = f"the GPU of profile {job.cluster.profile}"
+        require_room(job, model.weights_bytes, in_bytes(gpu_memory), profile_gpu)
         rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(
@@ -125,6 +131,7 @@ def estimate(
                 defaults=describe_defaults(job, model.facts),
                 device="cpu" if job.device == "cpu" else None,
                 planned_run=_describe_named_plan(job),
+                weights_bytes=model.weights_bytes,
             )
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)

@@ -13,6 +13,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.models.room import in_bytes, require_room
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
 from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.estimate import (
@@ -95,19 +96,22 @@ def make_plan(
     must_exist: bool = False,
     sample_images: int | None = None,
     rewriter: PromptRewriter | None = None,
+    gpu_memory: float | None = None,
 ) -> PlanResult:
     """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
     With `sample_images`, a new plan has a sample of so many images as its first shard; by default,
     as the job's `cluster.canary` says. With `must_exist`, nothing is planned anew: Missing says
     that there is no such run. `rewriter` rewrites prompts that the job wants rewritten and that are
-    not yet; without one, BadInput says what to do. Raises BadInput if the input, the model or the
-    output is not as it must be, or the estimate exceeds the budget, BudgetSpent if that is spent,
-    TryAgain if storage fails.
+    not yet; without one, BadInput says what to do. `gpu_memory` is the GiB of the GPUs on which a
+    new plan is to run, if known. Raises BadInput if the input, the model or the output is not as it
+    must be, or the estimate exceeds the budget, BudgetSpent if that is spent, TryAgain if storage
+    fails.
     """
     terms = terms_of(job)
     if sample_images is None:
         sample_images = job.cluster.canary or 0
+    gpu = f"the GPU of profile {job.cluster.profile}"
     job = job.without_cluster()
     require_free_names(job)
     # These fail where one can be tried and is wrong.
@@ -122,6 +126,7 @@ def make_plan(
             change = None if must_exist else _describe_input_change(job, existing)
             return replace(adopted, input_change=change)
     model = resolve_model(job)
+    require_room(job, model.weights_bytes, in_bytes(gpu_memory), gpu)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
         rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)

@@ -1,9 +1,11 @@
 """What failures of disks and object stores mean to the user: the one translator of their errors."""
 
 import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from traceback import walk_tb
 from typing import Literal
 
@@ -228,10 +230,22 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
             f"{where}: the clock of this machine differs from that of the store. "
             "Set it and run the command again."
         )
+    if "://" not in where:  # on a disk, which knows no credentials
+        place = _nearest_place(Path(error.filename or where))
+        return StorageRefused(
+            f"{where}: access was refused ({error_reason(error)}): this user lacks a right to "
+            f"{place}. Change its permissions, or choose another path."
+        )
     remedy = "Check credentials and permissions."
     if error_code(error) == ACCESS_DENIED_CODE:
         remedy += " Without s3:ListBucket, AWS also refuses to say that something is absent."
     return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
+
+
+def _nearest_place(path: Path) -> Path:
+    """The file, or else the lowest folder above it, that is there and can be looked at."""
+    # Path.exists would raise the same error again.
+    return next(filter(os.path.exists, (path, *path.parents)), path)
 
 
 def is_object_absent(error: FileNotFoundError) -> bool:

@@ -75,9 +75,9 @@ def doctor(
 
     Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
     nothing but probe objects, which it writes to the job's output and to Argo's artifact store, and
-    removes. Exits with 2 where anything is wrong.
+    removes. Exits with 2 where anything is wrong, and with 75 where the cluster does not answer.
     """
-    from imagekiln.steps.errors import BadInput
+    from imagekiln.steps.errors import BadInput, TryAgain
     from imagekiln.steps.job.dates import fill_date
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.text import print_result
@@ -91,7 +91,7 @@ def doctor(
     try:
         kubernetes = ApiConnection(access.kubernetes_access(context))
         checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
-    except BadInput as error:  # for want of a cluster, what can be checked here
+    except (BadInput, TryAgain) as error:  # for want of a cluster, what can be checked here
         checks = diagnosis.diagnose_without_cluster(submitted_job, error)
     if output_format == "text":
         checks = _print_checks(checks)
@@ -99,6 +99,8 @@ def doctor(
     print_result(result, output_format, lambda result: _count_verdicts(result.checks))
     if not result.healthy:
         click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
+    if not result.reached_cluster:
+        click.get_current_context().exit(TryAgain.exit_code)
 
 
 def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:

@@ -219,6 +219,7 @@ def estimate(
         price,
         profile.gpu.count,
         gpu=profile.gpu_name,
+        gpu_memory=profile.gpu.memory,
     )
     print_result(result, output_format, format_estimate)
     if estimated_job.scores:

@@ -227,6 +227,8 @@ def format_estimate(result: "Estimate") -> str:
         "drawn with": sanitize_line(result.defaults),
         "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
     }
+    if result.weights_bytes is not None:
+        lines["weights"] = f"{format_bytes(result.weights_bytes)} once loaded"
     if result.prompts_to_rewrite:
         prompts = pluralize(result.prompts_to_rewrite, "prompt")
         lines["rewriting"] = f"{prompts}, before planning; not included in the figures below"

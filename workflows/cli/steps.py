@@ -85,6 +85,7 @@ def rewrite(
     hidden=True,
     help="Shards that each pod generates in parallel.",
 )
+@cloup.option("--gpu-memory", type=float, hidden=True, help="That of the pods' GPUs, in GiB.")
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -101,6 +102,7 @@ def plan(
     retry: bool,
     output_format: str,
     workers: int,
+    gpu_memory: float | None,
     outputs: str | None,
 ) -> None:
     """Validate the prompts and write the plan of a run.
@@ -133,7 +135,7 @@ def plan(
     else:
         with open_progress() as progress:
             rewriter = None if argo else prompt_rewriter(progress)
-            result = make_plan(resolved_job, rewriter=rewriter)
+            result = make_plan(resolved_job, rewriter=rewriter, gpu_memory=gpu_memory)
     add_log_context("plan", result.uri)
 
     if outputs:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -69,6 +70,8 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
     Without a name, kubeconfig's current context is used. Raises BadInput.
     """
     configuration = _load_configuration(context)
+    with _translate_kubeconfig_errors():
+        origin = _describe_source(context)
     certificate = None
     if configuration.cert_file and configuration.key_file:
         certificate = (configuration.cert_file, configuration.key_file)
@@ -86,7 +89,31 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
         certificate=certificate,
         proxy=configuration.proxy or _environment_proxy(configuration.host),
         server_name=configuration.tls_server_name,
+        origin=origin,
     )
+
+
+def _describe_source(context: str | None) -> str:
+    """Where the address is from, as a clause: which context of which file."""
+    from kubernetes import config
+
+    if _is_in_pod():
+        return ", from the pod's service account"
+    if context is None:
+        _, active = config.list_kube_config_contexts()
+        context = str(active["name"])
+    return f", from context {context} of {_kubeconfig_path()}"
+
+
+def _is_in_pod() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+
+
+def _kubeconfig_path() -> str:
+    """The file of kubeconfig, or several with colons between them."""
+    from kubernetes.config import kube_config
+
+    return str(kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
 
 
 def _server_url(address: str, environment: Mapping[str, str]) -> str:
@@ -111,9 +138,8 @@ def _load_configuration(context: str | None) -> "Configuration":
     configuration = Configuration()
     # Configuration takes HTTPS_PROXY without NO_PROXY. Kubeconfig may still name a proxy.
     configuration.proxy = None
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
     with _translate_kubeconfig_errors():
-        if in_pod:
+        if _is_in_pod():
             config.load_incluster_config(client_configuration=configuration)
         else:
             _require_context(context)
@@ -145,8 +171,11 @@ def _translate_kubeconfig_errors() -> Iterator[None]:
         ) from error
     except Exception as error:
         text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
-        reason = " ".join(text.split()).rstrip(".") or "the file is not a kubeconfig"
-        remedy = "Set KUBECONFIG"
+        reason = " ".join(text.split()).rstrip(".") or f"{_kubeconfig_path()} is not a kubeconfig"
+        path = _kubeconfig_path()
+        is_absent = not any(Path(name).expanduser().exists() for name in path.split(os.pathsep))
+        reason = f"there is no {path}" if is_absent else reason
+        remedy = "Set KUBECONFIG to a file that is there" if is_absent else "Set KUBECONFIG"
         if not server_from_environment():
             remedy = f"{remedy}, or {SERVER_VARIABLE}"
         raise BadInput(f"kubeconfig: names no cluster ({reason}). {remedy}.") from error

@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 import requests
 from urllib3.exceptions import LocationParseError
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.errors import OBJECT_REPR, BadInput, KilnError, Missing, TryAgain, first_line
 from imagekiln.steps.runtime.sanitize import redact_uri
 from imagekiln.steps.storage.failures import error_reason
 
@@ -105,7 +105,9 @@ def connection_error(error: Exception, url: str) -> KilnError:
             f"{url}: is not a valid address, or its proxy's is not. Write https://host:port."
         )
     cause = root_cause_message(error)
-    return TryAgain(f"{url}: did not answer ({cause}). Check the network, then run again.")
+    return TryAgain(
+        f"{url}: did not answer ({cause}). Check the address and the network, then run again."
+    )
 
 
 def is_token_error(error: Exception) -> bool:
@@ -123,8 +125,8 @@ def root_cause_message(error: Exception) -> str:
         if inner is None:
             break
         cause = inner
-    # urllib3 puts the repr of its connection before the message.
-    message = str(cause).rpartition(">: ")[2]
+    # urllib3 puts its connection before the message, as Python shows it.
+    message = OBJECT_REPR.sub("", str(cause))
     return first_line(message) or type(cause).__name__
 
 

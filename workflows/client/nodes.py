@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
@@ -16,6 +16,7 @@ from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 # What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
 UNREAD_PROGRESS = 1
+MISSING = "missing"  # of the figures of a run: its images that are not there
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
 
 
@@ -90,14 +91,29 @@ def spent_figures(workflow: Json) -> dict[str, float]:
     return sums
 
 
+def count_missing(workflow: Json) -> int | None:
+    """How many images the run lacks, as aggregation counted them last; None where it did not."""
+    missing: int | None = None
+    for node in _read_nodes(workflow).values():
+        if node["type"] == "Pod" and node.get("templateName") == "aggregate":
+            count = _read_figures(node, (MISSING,)).get(MISSING)
+            missing = missing if count is None else int(count)
+    return missing
+
+
 def _pod_figures(pod: Json) -> dict[str, float]:
     """What a pod of `aggregate` left as figures of what was spent."""
+    return _read_figures(pod, SPENT_FIGURES)
+
+
+def _read_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
+    """The figures of these names that a pod of `aggregate` left."""
     figures: object = {}
     with suppress(ValueError):
         figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))
     amounts: dict[str, float] = {}
     if isinstance(figures, dict):
-        for name in SPENT_FIGURES:
+        for name in names:
             amount = figures.get(name)
             if isinstance(amount, int | float) and math.isfinite(amount):
                 amounts[name] = amount

@@ -6,7 +6,7 @@ A new check is yielded here; `imagekiln.workflows.doctor` says how to write one.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor import (
@@ -15,17 +15,19 @@ from imagekiln.workflows.doctor import (
     check_artifacts,
     check_gpus,
     check_images,
+    check_model,
     check_nodes,
     check_object_store,
     check_profile,
     check_quota,
 )
-from imagekiln.workflows.doctor.check import DoctorCheck
+from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 
 Checks = Iterator[DoctorCheck]
+UNREACHED_CHECK = "kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +44,40 @@ class Diagnosis:
         verdicts = {check.verdict for check in self.checks}
         return "wrong" not in verdicts
 
+    @property
+    def reached_cluster(self) -> bool:
+        """Whether the Kubernetes API has answered."""
+        verdicts = {(check.name, check.verdict) for check in self.checks}
+        return (UNREACHED_CHECK, "unknown") not in verdicts
+
 
 def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Checks:
     """Make every check that the job needs, one by one.
 
     Nothing is changed on the cluster; an object is written to the job's output and one to Argo's
-    artifact store, and both are removed.
-    Raises TryAgain where the Kubernetes API does not answer.
+    artifact store, and both are removed. Where the Kubernetes API does not answer, or refuses this
+    user, the checks that need none are made all the same.
     """
     view = ClusterView(kubernetes, job.cluster.namespace)
     profile = load_profile(job.cluster.profile)
-    yield check_argo.check_kubernetes(view)
-    yield from _argo_checks(view, server)
-    yield from _namespace_checks(view, job, profile, server)
-    yield from _profile_checks(view, profile)
-    yield from _artifact_checks(view, profile)
-    yield from _node_checks(view, job, profile)
-    yield from _storage_checks(job)
+    try:
+        yield check_argo.check_kubernetes(view)
+        weights = check_model.read_weights(job)
+        yield from _cluster_checks(view, job, profile, server)
+        yield from _node_checks(view, job, profile, weights)
+    except (BadInput, TryAgain) as error:
+        yield from diagnose_without_cluster(job, error)
+        return
+    yield from _local_checks(job, weights)
 
 
-def diagnose_without_cluster(job: Job, reason: BadInput) -> Checks:
+def diagnose_without_cluster(job: Job, reason: KilnError) -> Checks:
     """Make the checks that need no cluster, for want of one, as the last of them says."""
-    yield from _storage_checks(job)
+    load_profile(job.cluster.profile)
+    yield from _local_checks(job, check_model.read_weights(job))
     says, remedy = check_object_store.split_remedy(reason)
-    yield DoctorCheck("kubernetes", "wrong", says, remedy)
+    verdict: CheckVerdict = "unknown" if isinstance(reason, TryAgain) else "wrong"
+    yield DoctorCheck(UNREACHED_CHECK, verdict, says, remedy)
 
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
@@ -75,6 +87,15 @@ def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
         profile=job.cluster.profile,
         checks=tuple(checks),
     )
+
+
+def _cluster_checks(
+    view: ClusterView, job: Job, profile: Profile, server: ApiConnection | None
+) -> Checks:
+    yield from _argo_checks(view, server)
+    yield from _namespace_checks(view, job, profile, server)
+    yield from _profile_checks(view, profile)
+    yield from _artifact_checks(view, profile)
 
 
 def _argo_checks(view: ClusterView, server: ApiConnection | None) -> Checks:
@@ -123,7 +144,9 @@ def _artifact_checks(view: ClusterView, profile: Profile) -> Checks:
             yield check_artifacts.check_artifact_store(view)
 
 
-def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
+def _node_checks(
+    view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
+) -> Checks:
     images = check_profile.registered_images(view, job, profile)
     gpu_image = job.cluster.gpu_image or images.get("generate", profile.generate.image)
     cpu_image = job.cluster.cpu_image or images.get("plan", profile.steps.image)
@@ -132,6 +155,7 @@ def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
         yield check_nodes.check_claim_nodes(view, profile)
     else:
         yield check_nodes.check_gpu_nodes(view, profile)
+    yield check_model.check_gpu_memory(view, job, profile, weights)
     if profile.gpu.device == "cuda":
         yield check_gpus.check_driver(view, profile, gpu_image)
     yield check_nodes.check_cpu_nodes(view, profile)
@@ -143,7 +167,9 @@ def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
     yield check_gpus.check_gpu_metrics(view)
 
 
-def _storage_checks(job: Job) -> Checks:
+def _local_checks(job: Job, weights: int | KilnError | None) -> Checks:
+    """What can be checked without a cluster."""
+    yield check_model.check_model(job, weights)
     yield check_object_store.check_paths(job)
     yield check_object_store.check_output(job)
     yield check_object_store.check_prompts(job)

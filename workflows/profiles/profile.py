@@ -73,6 +73,11 @@ class Gpu(Settings):
     count: int = Field(
         default=1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own."
     )
+    memory: Amount | None = Field(
+        default=None,
+        description="The memory of one GPU or slice in GiB; jobs whose weights take more are "
+        "refused. Of GPUs that differ, the largest.",
+    )
     claim: ObjectName | None = Field(
         default=None,
         description="A ResourceClaimTemplate of the namespace, for `count` GPUs, "

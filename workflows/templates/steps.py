@@ -109,6 +109,8 @@ def fetch_language_model_step(profile: Profile) -> Container:
 def plan_step(profile: Profile) -> Container:
     """Read the job, plan the run, and hand out how many pods it takes."""
     arguments = ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile)]
+    if profile.gpu.memory is not None:
+        arguments += ["--gpu-memory", f"{profile.gpu.memory:g}"]
     step = StepCommand(
         "plan",
         [*arguments, "--outputs", OUTPUTS_FOLDER],

@@ -1,25 +1,18 @@
-"""The device that was asked for and no other, its clock, its memory and its failures."""
+"""The device at work: its name, its clock, its memory and its failures."""
 
 import gc
 import os
-import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Protocol
 
 import torch
 
-from imagekiln.steps.errors import (
-    BadInput,
-    KilnError,
-    TryAgain,
-    explained_by,
-    first_line,
-)
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
 from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
 from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
@@ -36,116 +29,11 @@ OUT_OF_MEMORY_MESSAGES = (
     "unable to find an engine to execute",
 )
 RUN_SHARD_AGAIN = "Run the shard again."
+LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
+GIB = 2**30
+MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
+MAX_REASON_CHARS = 200
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
-OLD_DRIVER_MESSAGE = "is too old"  # of PyTorch, which has one error class for all that CUDA lacks
-BUILD_REMEDIES = {
-    "cuda": "Install a PyTorch with CUDA, or use the GPU image.",
-    "mps": "Install PyTorch for macOS on a Mac with Apple silicon.",
-}
-# `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
-# "a" on no other.
-ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of the job's `device`; `auto` takes the best one.
-
-    Raises TryAgain where it is missing or does not answer, BadInput where this PyTorch can never
-    use it.
-    """
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        name = next(kind for kind, is_available in available.items() if is_available)
-    if not available[name]:
-        raise _missing_device(name)
-
-    device = torch.device(name)
-    if device.type == "cuda":
-        _require_kernels(device)
-    return device
-
-
-def count_gpus() -> int:
-    """How many GPUs CUDA finds in the environment of this process; none where it does not work."""
-    return torch.cuda.device_count()
-
-
-def _missing_device(name: str) -> KilnError:
-    """The failure to report for a device that is not available, with the reason that CUDA gives."""
-    if not _is_built_for(name):
-        return BadInput(
-            f"device {name!r} cannot be used{_on_node()}: this PyTorch ({torch.__version__}) is "
-            f"built without it. {BUILD_REMEDIES[name]} Or set device: auto."
-        )
-    reason = _cuda_failure() if name == "cuda" else ""
-    if OLD_DRIVER_MESSAGE in reason:
-        return BadInput(
-            f"the GPU's driver{_on_node()} is too old for this PyTorch, which is built for CUDA "
-            f"{torch.version.cuda}: {reason} Update the driver (CUDA 13 needs 580 or later) or run "
-            "on nodes that have it. Data-center GPUs with driver 535, 550 or 570 need an image "
-            "with NVIDIA's compatibility libraries: docs/gpus.md."
-        )
-    explanation = f" ({reason.rstrip('.')})" if reason else ""
-    return TryAgain(
-        f"device {name!r} is not there{_on_node()}{explanation}. Run where it is, or set device: "
-        f"auto.{_node_advice()}"
-    )
-
-
-def _is_built_for(name: str) -> bool:
-    """Whether this PyTorch has code for a kind of device. ROCm's goes by the name of CUDA."""
-    if name == "mps":
-        return torch.backends.mps.is_built()
-    return torch.version.cuda is not None or torch.version.hip is not None
-
-
-def _cuda_failure() -> str:
-    """Why CUDA does not start; empty where it does."""
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    except Exception as error:  # noqa: BLE001  # its class depends on the cause
-        return first_line(str(error))
-    return ""
-
-
-def _require_kernels(device: torch.device) -> None:
-    """Raise BadInput where this PyTorch contains no code for the GPU, which would fail later."""
-    try:
-        capability = torch.cuda.get_device_capability(device)
-    except Exception as error:
-        raise device_error(error) from error
-    architectures = torch.cuda.get_arch_list()
-    if torch.version.cuda is None or has_kernels(architectures, capability):
-        return
-    major, minor = capability
-    raise BadInput(
-        f"{describe_device(device)} has compute capability {major}.{minor}, and PyTorch "
-        f"{torch.__version__} has code for {', '.join(architectures)} only. Use another GPU: "
-        "docs/gpus.md lists those that the image runs on."
-    )
-
-
-def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for any of these architectures, such as `sm_90`, runs on a GPU."""
-    return not architectures or any(
-        _runs_on(architecture, capability) for architecture in architectures
-    )
-
-
-def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
-    match = ARCHITECTURE.fullmatch(architecture)
-    if match is None:  # a name from a later PyTorch, which knows better
-        return True
-    kind, major, minor, suffix = match.groups()
-    code = (int(major), int(minor))
-    if suffix == "a":
-        return code == capability
-    same_generation = code[0] == capability[0]
-    return code <= capability and (kind == "compute" or same_generation)
 
 
 def describe_device(device: torch.device) -> str:
@@ -158,8 +46,13 @@ def device_label(device: torch.device) -> str:
     if device.type != "cuda":
         return device.type
     index = device.index or 0
-    names = visible_gpus(os.environ, count_gpus())
+    names = find_gpus()
     return names[index] if index < len(names) else str(index)
+
+
+def find_gpus() -> list[str]:
+    """The names of the GPUs that CUDA finds in the environment of this process."""
+    return visible_gpus(os.environ, torch.cuda.device_count())
 
 
 def report_memory(device: torch.device, label: str) -> None:
@@ -208,8 +101,12 @@ class DeviceFailed(TryAgain):
         """Take the error and what to do, as a sentence."""
         self.reason = reason
         super().__init__(
-            f"the device{_on_node()} failed ({first_line(str(reason))}). {advice}{_node_advice()}"
+            f"the device{on_node()} failed ({first_line(str(reason))}). {advice}{node_advice()}"
         )
+
+
+class DeviceShared(TryAgain):
+    """Other processes hold the device's memory."""
 
 
 def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
@@ -236,7 +133,7 @@ def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain
     return device_error(error, advice) if is_device_lost(error) else None
 
 
-def explain_device(subject: str, error: Exception) -> TryAgain | None:
+def explain_device(subject: str, error: Exception) -> KilnError | None:
     """The failure to report where the device is why this did not get there; None where it is not.
 
     `subject` is the setting or the model that is at hand.
@@ -244,15 +141,46 @@ def explain_device(subject: str, error: Exception) -> TryAgain | None:
     if failure := explain_machine(error):
         return failure
     if is_out_of_memory(error):
-        reason = error_reason(error).rstrip(".")
-        return TryAgain(
-            f"{subject}: the device has no room for it ({reason}). Run the shard again."
-        )
+        return explain_no_room(f"{subject}: the device has no room for it", error_reason(error))
     return None
 
 
+def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> KilnError:
+    """The failure to report where memory ran out. On a GPU without neighbours it always will.
+
+    `problem` is the beginning of the sentence, `remedy` the sentence that helps there.
+    """
+    problem = f"{problem} ({reason[:MAX_REASON_CHARS].rstrip('.')})"
+    memory = _memory_of_others()
+    if memory is None:  # of the CPU, which is shared
+        return TryAgain(f"{problem}. {RUN_SHARD_AGAIN}")
+    others, total = memory
+    if others > MAX_CONTEXT_BYTES:
+        return DeviceShared(
+            f"{problem}: other processes{on_node()} hold {others / GIB:.1f} of its "
+            f"{total / GIB:.1f} GiB (nvidia-smi lists them). End them, then: {RUN_SHARD_AGAIN}"
+        )
+    return BadInput(
+        f"{problem}, though this process has all of its {total / GIB:.1f} GiB. {remedy}"
+    )
+
+
+def _memory_of_others() -> tuple[int, int] | None:
+    """The bytes of the GPU that other processes hold, and all of its bytes; None without a GPU."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved(), total
+    except RuntimeError:
+        return None
+
+
 def loading(subject: str) -> AbstractContextManager[None]:
-    """Report where the device has no room for what the block loads, or fails. Raises TryAgain."""
+    """Report where the device has no room for what the block loads, or fails.
+
+    Raises TryAgain, and BadInput where it never will have the room.
+    """
     return explained_by(partial(explain_device, subject))
 
 
@@ -265,12 +193,14 @@ def device_advice(advice: str) -> Iterator[None]:
         raise device_error(error.reason, advice) from error
 
 
-def _on_node() -> str:
+def on_node() -> str:
+    """The place of a failure in a pod, as the end of a clause; empty elsewhere."""
     node = os.environ.get(NODE_VARIABLE)
     return f" on node {node}" if node else ""
 
 
-def _node_advice() -> str:
+def node_advice() -> str:
+    """What to do with a node that fails again, as a sentence; empty elsewhere."""
     node = os.environ.get(NODE_VARIABLE)
     return f" If this node fails again: kubectl cordon {node}" if node else ""
 

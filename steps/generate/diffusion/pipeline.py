@@ -15,10 +15,11 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_se
 from imagekiln.steps.generate.diffusion.checkpoint import load_checkpoint
 from imagekiln.steps.generate.diffusion.compile import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
-    choose_device,
     describe_device,
+    device_memory,
     explain_device,
 )
+from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_networks, require_whole
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
@@ -31,6 +32,7 @@ from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
+from imagekiln.steps.models.room import require_room, sum_weights
 from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.single_file import checkpoint_file, stated_prediction
 from imagekiln.steps.models.transformers_files import fetch_planned_files
@@ -78,6 +80,9 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
         if plan.job.speed.quantization == "fp8":
             require_fp8_support(device)
         _refuse_emulated_dtype(plan, device)
+        weights_bytes = sum_weights(plan.model, plan.passes)
+        memory = device_memory(device)
+        require_room(plan.job, weights_bytes, memory, describe_device(device))
     _limit_threads(device)
     # diffusers imports each pipeline when it is first used; what fails fails again in loading.
     with clock.phase("imports"), suppress(Exception):

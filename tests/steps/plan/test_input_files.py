@@ -370,7 +370,8 @@ def _failing(number: int) -> Callable[..., object]:
         (
             errno.EACCES,
             StorageRefused,
-            "access was refused (Permission denied). Check credentials and permissions.",
+            "access was refused (Permission denied): this user lacks a right to {name}. Change its "
+            "permissions, or choose another path.",
         ),
         (errno.ENOENT, Missing, "no such file. Check the name."),
     ],
@@ -396,7 +397,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
         with pytest.raises(kind) as caught:
             read_footers(sources, ColumnNames(), ())
     assert caught.type is kind
-    assert str(caught.value) == f"{name}: {message}"
+    assert str(caught.value) == f"{name}: {message.format(name=name)}"
 
 
 CONTENTS = {

@@ -151,3 +151,13 @@ def test_reason_is_one_short_line() -> None:
 def test_name_that_no_disk_takes_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="File name too long"):
         LocalStore(tmp_path).create("x" * 300, b"x")
+
+
+def test_disk_that_refuses_is_explained_by_the_folder_that_is_there(tmp_path: Path) -> None:
+    missing = tmp_path / "out" / "run" / "a.parquet"
+    error = PermissionError(errno.EACCES, "Permission denied", str(missing))
+    refusal = explain_storage_error("out/run/a.parquet", error)
+    assert str(refusal) == (
+        "out/run/a.parquet: access was refused (Permission denied): this user lacks a right to "
+        f"{tmp_path}. Change its permissions, or choose another path."
+    )

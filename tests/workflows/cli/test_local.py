@@ -97,6 +97,7 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "shards:       2 (2 parts in all)",
         "drawn with:   2 steps, guidance 3 (the job)",
         "size:         about 2.3 kB",
+        "weights:      627 kB once loaded",
         "device-hours: unknown; run `imagekiln tune JOB` on its GPU or CPU, or set "
         "shard.seconds_per_image; or run a sample of the rows under this output",
     ]

@@ -392,3 +392,21 @@ def test_compressed_nodes_are_read() -> None:
 def test_nodes_in_argos_database_need_argos_server() -> None:
     with pytest.raises(BadInput, match="Set ARGO_SERVER"):
         read_status(workflow(offloadNodeStatusVersion="fnv:1"))
+
+
+@pytest.mark.parametrize(
+    ("figures", "phase", "made"),
+    [
+        ('{"ok": 299, "failed": 1, "missing": 0}', "Succeeded", 300),
+        ('{"ok": 260, "missing": 40}', "Failed", 260),
+        ("{}", "Succeeded", 300),
+        ("{}", "Failed", 64),  # nothing has counted the run
+        ('{"missing": 0}', "Running", 64),
+    ],
+)
+def test_images_of_an_ended_workflow_are_those_of_its_run(
+    figures: str, phase: str, made: int
+) -> None:
+    lost = shard(0, pod("Failed", "64/64")) + shard(1, pod("Failed", "0/64"))
+    status = read_status(workflow(plan(300, 5), *lost, aggregate(0, figures), phase=phase))
+    assert (status.made, status.images) == (made, 300)

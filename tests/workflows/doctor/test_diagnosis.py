@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from socket import socket
 
 import pytest
 import yaml
@@ -15,16 +16,18 @@ from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.doctor.diagnosis import diagnose
 from tests.jobs import SHAPES
-from tests.kube import Kube, put_repository
+from tests.kube import H100, Kube, put_repository
 
 # Of a job with the profile `gpu`, in order.
 EVERY_CHECK = [
     "kubernetes", "argo-crds", "argo-controller", "argo-version",
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
     "template", "quota", "limit-range", "artifact-repository", "artifact-store",
-    "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
-    "paths", "output", "prompts",
+    "gpu-nodes", "gpu-memory", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
+    "model", "paths", "output", "prompts",
 ]  # fmt: skip
+
+LOCAL_CHECKS = EVERY_CHECK[-4:]
 
 
 @pytest.fixture
@@ -109,8 +112,8 @@ def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube
     kube.down = True
     done = _doctor(job)
     assert done.exit_code == 75
-    assert done.stdout == ""
-    assert "failed (503: down)" in done.stderr
+    assert "unknown  kubernetes: " in done.stdout
+    assert "failed (503: down)" in done.stdout
     assert len(kube.requests) == 1
 
 
@@ -120,9 +123,9 @@ def test_without_kubeconfig_what_needs_no_cluster_is_checked(job: str, tmp_path:
     assert done.exit_code == 2
     *checks, reason, remedy, counts = done.stdout.splitlines()
     names = [line.split(":")[0].split()[1] for line in checks]
-    assert names == ["paths", "output", "prompts"]
+    assert names == LOCAL_CHECKS
     assert reason.startswith("wrong    kubernetes: kubeconfig: names no cluster (")
-    assert remedy == "         -> Set KUBECONFIG, or ARGO_SERVER."
+    assert remedy == "         -> Set KUBECONFIG to a file that is there, or ARGO_SERVER."
     assert "1 wrong" in counts
     assert not done.stderr
     assert _verdicts(_doctor(job, "--format", "json"))["kubernetes"] == "wrong"
@@ -211,3 +214,43 @@ def test_images_of_the_job_are_checked_rather_than_those_of_its_profile(
     says = {check.name: check.says for check in diagnose(read_job(job, images), kube.connection())}
     assert "r.io/gpu:1" in says["gpu-image"]
     assert "r.io/cpu:1" in says["cpu-image"]
+
+
+def test_address_that_nothing_listens_at_is_named_with_where_it_is_from(
+    job: str, tmp_path: Path
+) -> None:
+    with socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"https://127.0.0.1:{unused.getsockname()[1]}"
+    (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(address)))
+    done = _doctor(job)
+    assert done.exit_code == 75
+    *checks, reason, remedy, _ = done.stdout.splitlines()
+    assert [line.split(":")[0].split()[1] for line in checks] == LOCAL_CHECKS
+    source = f"from context here of {tmp_path / 'kubeconfig'}"
+    assert reason.startswith(f"unknown  kubernetes: {address}, {source}: did not answer (")
+    assert "host=" not in reason
+    assert "Check the address and the network" in remedy
+
+
+def test_file_that_kubeconfig_names_in_vain_is_named(job: str, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").unlink()
+    assert f"there is no {tmp_path / 'kubeconfig'})" in _doctor(job).stdout
+
+
+@pytest.mark.parametrize(
+    ("profile", "labels", "verdict"),
+    [
+        ("h100", {"nvidia.com/gpu.memory": "81559"}, "ok"),
+        ("h100", {"nvidia.com/gpu.memory": "20"}, "wrong"),
+        ("mig-1g-10gb", {"nvidia.com/mig-1g.10gb.memory": "21"}, "wrong"),
+        ("mig-1g-10gb", {"nvidia.com/gpu.memory": "20"}, "unknown"),
+    ],
+)
+def test_weights_are_compared_with_the_memory_of_the_gpus(
+    job: str, kube: Kube, profile: str, labels: dict[str, str], verdict: str
+) -> None:
+    slices = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7"}
+    kube.node("gpu-0", {**H100, "nvidia.com/gpu.memory": "", **labels}, has=slices)
+    verdicts = _verdicts(_doctor(job, "--set", f"cluster.profile={profile}", "--format", "json"))
+    assert verdicts["gpu-memory"] == verdict

@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.device import (
-    choose_device,
-    is_device_lost,
-    is_out_of_memory,
-)
+from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from tests.devices import remove_gpu
 
 THERE = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}

@@ -11,12 +11,11 @@ import torch
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.device import (
     NODE_VARIABLE,
-    choose_device,
     device_error,
-    has_kernels,
     is_device_lost,
     side_stream,
 )
+from imagekiln.steps.generate.diffusion.device_choice import choose_device, has_kernels
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher, TextRequest
 from imagekiln.steps.generate.diffusion.transfer import copy_to_host

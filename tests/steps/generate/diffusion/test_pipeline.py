@@ -63,6 +63,8 @@ def test_on_a_gpu_few_threads_feed_the_device(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(pipeline, "describe_device", lambda _: "Tesla T4")
+    monkeypatch.setattr(pipeline, "device_memory", lambda _: 2**34)
     monkeypatch.setattr(pipeline, "available_cpus", lambda: cpus)
     monkeypatch.setattr(pipeline, "load_pretrained", lambda *_: models.pipe("sd"))
     before = torch.get_num_threads()
@@ -86,6 +88,7 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
 ) -> None:
     monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(pipeline, "describe_device", lambda _: "Tesla T4")
+    monkeypatch.setattr(pipeline, "device_memory", lambda _: 2**34)
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
     )

@@ -1,0 +1,175 @@
+"""A GPU that is there and cannot be used, which is never taken for an absent one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.generate.diffusion import device_choice
+from imagekiln.steps.generate.diffusion.device_choice import choose_kind
+from imagekiln.steps.generate.worker_environments import choose_environments
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.local import run
+from imagekiln.steps.runtime.progress import Event, NoProgress
+from tests.devices import remove_gpu
+from tests.runs import job, write_prompts
+
+H200 = ("NVIDIA H200", "NVIDIA H200")
+# A driver that is there: it has a version, and answers everything else with a code of CUDA's.
+DRIVER = """
+#include <string.h>
+int cuDriverGetVersion(int *v) { *v = VERSION; return 0; }
+int cuInit(unsigned f) { return CODE; }
+static int fail() { return CODE; }
+int cuGetProcAddress_v2(const char *s, void **p, int v, unsigned long f, void *q) {
+    *p = !strcmp(s, "cuDriverGetVersion") ? (void *)cuDriverGetVersion : (void *)fail;
+    return 0;
+}
+int cuGetProcAddress(const char *s, void **p, int v, unsigned long f) {
+    return cuGetProcAddress_v2(s, p, v, f, 0);
+}
+"""
+CHOOSE = """
+import sys
+from imagekiln.steps.generate.worker_environments import choose_environments
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.runtime.machine import silence_libraries
+silence_libraries()
+try:
+    print(choose_environments(read_job("bundled:demo.yaml", ["device=" + sys.argv[1]]), None))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+NEEDS_DRIVER = pytest.mark.skipif(
+    shutil.which("gcc") is None or torch.version.cuda is None or torch.cuda.is_available(),
+    reason="a driver of CUDA is built for a PyTorch with CUDA, where there is none",
+)
+
+
+def _choose_with_driver(folder: Path, version: int, code: int, device: str) -> str:
+    """What the choice of a device prints where this driver is installed."""
+    (folder / "driver.c").write_text(DRIVER)
+    names = [f"-DVERSION={version}", f"-DCODE={code}"]
+    compiler = ["gcc", "-shared", "-fPIC", *names, "-o", "libcuda.so.1", "driver.c"]
+    subprocess.run(compiler, cwd=folder, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHOOSE, device],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Warning" not in done.stderr
+    return done.stdout.strip()
+
+
+@NEEDS_DRIVER
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize(
+    ("version", "code", "device", "sentence"),
+    [
+        (
+            11040,
+            0,
+            "auto",
+            "driver is too old .*built for CUDA .*found version 11040.* device: cpu",
+        ),
+        (13020, 214, "auto", r"cannot be used \(Error 214: uncorrectable ECC .* Reset the GPU"),
+        (11040, 0, "cuda", "driver is too old for this PyTorch"),
+        (13020, 803, "cuda", r"cannot be used \(Error 803: .*driver combination.* reboot"),
+    ],
+)
+def test_broken_driver_is_a_mistake_with_its_reason_for_auto_too(
+    version: int, code: int, device: str, sentence: str, tmp_path: Path
+) -> None:
+    printed = _choose_with_driver(tmp_path, version, code, device)
+    with pytest.raises(BadInput, match=sentence):
+        raise BadInput(printed)
+    assert printed.startswith("BadInput ")
+
+
+@NEEDS_DRIVER
+def test_driver_that_finds_no_gpu_leaves_auto_to_the_cpu(tmp_path: Path) -> None:
+    assert _choose_with_driver(tmp_path, 13020, 100, "auto") == "[{}]"
+
+
+def _attach(monkeypatch: pytest.MonkeyPatch, *gpus: str) -> None:
+    remove_gpu(monkeypatch)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(device_choice, "attached_gpus", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_gpu_that_pytorch_does_not_find_is_no_absent_one(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _attach(monkeypatch, *H200)
+    with pytest.raises(TryAgain, match=r"NVIDIA H200 is here, and PyTorch finds no GPU \(No CUDA"):
+        choose_kind(device)
+    with pytest.raises(BadInput, match="NVIDIA H200 is here"):
+        choose_environments(read_job("bundled:demo.yaml", [f"device={device}"]), None)
+
+
+def test_pytorch_without_cuda_says_that_there_is_a_gpu_which_it_cannot_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _attach(monkeypatch, *H200)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(BadInput, match=r"NVIDIA H200 is here, .*without CUDA.* set device: cpu"):
+        choose_kind("auto")
+
+
+def test_device_file_that_this_user_may_not_open_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _attach(monkeypatch, "/dev/nvidia0")
+    monkeypatch.setattr(device_choice, "may_use", lambda _: False)
+    with pytest.raises(BadInput, match=r"^/dev/nvidia0: this user may not open"):
+        choose_kind("auto")
+
+
+@pytest.mark.parametrize("value", ["-1", "", "NoDevFiles"])
+def test_hidden_gpus_are_absent_ones(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _attach(monkeypatch, *H200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert choose_kind("auto") == "cpu"
+    with pytest.raises(TryAgain, match=f'CUDA_VISIBLE_DEVICES is "{value}", which names no GPU'):
+        choose_kind("cuda")
+
+
+@pytest.mark.parametrize("value", ["7", "GPU-77"])
+def test_index_that_no_gpu_has_is_a_mistake(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _attach(monkeypatch, *H200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    with pytest.raises(BadInput, match=f'is "{value}", and no GPU here .* has 2 GPUs'):
+        choose_kind("auto")
+
+
+def test_name_of_which_cuda_finds_no_gpu_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,5")
+    with pytest.raises(BadInput, match=r"finds 1 GPU of the 2 that it names, and none .* of 5"):
+        choose_environments(read_job("bundled:demo.yaml", ["device=cuda"]), None)
+
+
+@pytest.mark.parametrize(("device", "says_so"), [("auto", True), ("cpu", False)])
+def test_run_that_leaves_its_device_open_says_that_it_draws_on_the_cpu(
+    device: str, says_so: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _attach(monkeypatch)
+    sentences: list[str] = []
+
+    class Progress(NoProgress):
+        def show_event(self, event: Event) -> None:
+            sentences.append(event.sentence)
+
+    prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": "a red circle"}])
+    run(job(prompts, str(tmp_path / "out"), device=device), Progress())
+    assert ("No GPU here: drawing on the CPU." in sentences) == says_so
