@@ -111,7 +111,7 @@ def _parse_value(path: SettingPath, text: str) -> object:
         value = load_yaml(text)
     except YAML_ERRORS:
         return text
-    if not accepts_type(Job, path, str) or isinstance(value, str):
+    if not accepts_type(Job, path, str) or accepts_type(Job, path, type(value)):
         return value
     if isinstance(value, list) and accepts_type(Job, path, tuple):
         return value

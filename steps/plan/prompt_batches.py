@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     Cells,
@@ -49,9 +50,9 @@ def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
 
 
 def iter_prompt_batches(
-    files: tuple[InputFile, ...], images: InputImages
+    files: tuple[InputFile, ...], images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files.
+    """Every row of every file, in order, numbered from 0 over all files. `notes` counts cells.
 
     Raises BadInput where a file is damaged, TryAgain where storage fails.
     """
@@ -59,7 +60,7 @@ def iter_prompt_batches(
     first_row = 0
     for file in files:
         rows = 0
-        for batch in _read_file(file, first_row, schema, images):
+        for batch in _read_file(file, first_row, schema, images, notes):
             yield batch
             rows += batch.num_rows
         if rows != file.rows:
@@ -69,12 +70,12 @@ def iter_prompt_batches(
 
 
 def _read_file(
-    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
+    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
     names = dict.fromkeys([*file.column_names.values(), *_read_passthrough_names(file)])
     row = first_row
     for batch in iter_file_columns(file, [*names]):
-        yield _convert_batch(file, batch, row, schema, images)
+        yield _convert_batch(file, batch, row, schema, images, notes)
         row += batch.num_rows
 
 
@@ -85,7 +86,12 @@ def _read_passthrough_names(file: InputFile) -> list[str]:
 
 
 def _convert_batch(
-    file: InputFile, batch: pa.RecordBatch, first_row: int, schema: pa.Schema, images: InputImages
+    file: InputFile,
+    batch: pa.RecordBatch,
+    first_row: int,
+    schema: pa.Schema,
+    images: InputImages,
+    notes: CellNotes,
 ) -> pa.RecordBatch:
     rows = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
     wrong = pa.nulls(batch.num_rows, pa.string())
@@ -100,7 +106,8 @@ def _convert_batch(
             cells = images.digest_column(batch.column(name), file.source.uri)
         else:
             where = f"{file.source.uri}: column {name!r}"
-            cells = COLUMN_READERS[column.kind](batch.column(name), where)
+            array = batch.column(name)
+            cells = notes.read(column, name, array, COLUMN_READERS[column.kind](array, where))
         arrays.append(cells.values)
         wrong = cells.mark_invalid(wrong, column.name)
     carried: list[pa.Array] = []

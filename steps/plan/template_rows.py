@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
-from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptTemplate
+from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
@@ -28,6 +28,7 @@ from imagekiln.steps.plan.input_files import (
     read_footers,
     read_input_files,
 )
+from imagekiln.steps.plan.prompt_list import write_prompt_list
 from imagekiln.steps.plan.source_files import SourceFile
 from imagekiln.steps.plan.template_recipes import (
     TEMPLATE_SETTING,
@@ -35,6 +36,7 @@ from imagekiln.steps.plan.template_recipes import (
     Recipe,
     count_prompts,
     load_recipes,
+    name_written_columns,
     read_template_table,
     written_columns,
 )
@@ -59,6 +61,9 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     Files are downloaded and written to `folder`. Raises BadInput, Missing, TryAgain.
     """
     settings = job.prompts
+    if isinstance(settings, PromptList):
+        source = write_prompt_list(job, settings, folder)
+        return read_footers((source,), job.columns, job.read_columns)
     if not isinstance(settings, PromptTemplate):
         return read_input_files(job, folder)
     recipes = load_recipes(settings)
@@ -67,12 +72,13 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     count = count_prompts(settings, recipes, rows)
 
     path = folder / "template-rows.parquet"
-    maker = _RowMaker(job, settings, recipes, table)
+    names = name_written_columns(job, settings, table)
+    maker = _RowMaker(names, job.defaults.seed, settings, recipes, table)
     with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
     source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
-    (file,) = read_footers((source,), job.columns, job.read_columns)
+    (file,) = read_footers((source,), names, job.read_columns)
     file = replace(
         file,
         unused_columns=find_unused_columns(table),
@@ -102,22 +108,23 @@ class _RowMaker:
 
     def __init__(
         self,
-        job: Job,
+        names: ColumnNames,
+        seed: int,
         settings: PromptTemplate,
         recipes: PromptRecipes,
         table: tuple[InputFile, ...],
     ) -> None:
-        self._names = job.columns
-        self._seed = job.defaults.seed
+        self._names = names
+        self._seed = seed
         self._limit = MAX_PROMPT_CHARS + 1  # one more is too many, and shows it
         self._recipes = recipes
         self._table = table
         sweep = settings.sweep.values
-        self._swept = [getattr(job.columns, name) for name in sweep]
+        self._swept = [getattr(names, name) for name in sweep]
         self._cells = [*product(*sweep.values())]
         self._is_alone = recipes.combinations * len(self._cells) == 1
         self._copied = table[0].passthrough if table else pa.schema([])
-        self.schema = self._make_schema(written_columns(job, settings))
+        self.schema = self._make_schema(written_columns(names, settings))
 
     def _make_schema(self, written: Mapping[str, str]) -> pa.Schema:
         types = {}

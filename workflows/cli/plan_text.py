@@ -164,13 +164,15 @@ def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
 
 
 def _format_columns(result: "PlanResult | Estimate") -> str:
-    """What templates make, the columns that were taken as prompts, and those not used, by lines."""
+    """What templates make, which columns are read as ours or not at all, and notes, by lines."""
     lines = []
     if result.made_prompts is not None:
         lines.append(f"Templates make {result.made_prompts}.")
-    if result.prompt_columns:
-        names = ", ".join(map(repr, result.prompt_columns))
-        lines.append(f"Prompts are read from column {names}; columns.prompt sets another.")
+    if result.guessed_columns:
+        names = ", ".join(
+            f"{cut_name(theirs)!r} as {ours}" for theirs, ours in result.guessed_columns.items()
+        )
+        lines.append(f"Read: {names}. `columns` sets others, or null for one that is not meant.")
     if result.unused_columns:
         names = ", ".join(map(cut_name, result.unused_columns[:MAX_UNUSED_COLUMNS]))
         omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
@@ -178,6 +180,7 @@ def _format_columns(result: "PlanResult | Estimate") -> str:
         lines.append(
             f"Not used: {names}{more}. Map a column in `columns`, or keep it with `carry`."
         )
+    lines += result.notes
     return "".join(f"\n{sanitize_line(line)}" for line in lines)
 
 

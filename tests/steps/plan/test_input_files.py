@@ -159,7 +159,8 @@ def test_column_of_another_type_is_refused_with_its_name(
 ) -> None:
     message = _error_message(tmp_path, {"prompt": ["a"], column: pa.nulls(1, kind)})
     assert message.startswith(f"prompts.parquet: column '{column}' is ")
-    assert message.endswith(
+    remedy = "" if column == "prompt" else f" To leave {column} unread, set `columns: {{{column}: null}}`."
+    assert message.removesuffix(remedy).endswith(
         (". Write it as strings.", ". Write it as integers.", ". Write it as floats.")
     )
 
@@ -207,13 +208,15 @@ def test_named_column_must_exist_in_each_file(tmp_path: Path, ours: str) -> None
 def test_column_whose_name_says_that_it_holds_prompts_is_taken(tmp_path: Path, name: str) -> None:
     planned = plan(tmp_path, {name: ["a"], "title": ["b"]})
     assert image_rows(planned)["prompt"].to_pylist() == ["a"]
-    assert planned.prompt_columns == (name,)
+    assert planned.guessed_columns == {name: "prompt"}
 
 
 def test_column_is_not_chosen_among_several_nor_where_the_job_names_one(tmp_path: Path) -> None:
-    message = "prompts.parquet: has no column {!r} (it has {}). Set columns.prompt."
-    columns = {"text": ["a"], "caption": ["b"]}
-    assert _error_message(tmp_path, {**columns}) == message.format("prompt", "text, caption")
+    message = "prompts.parquet: has no column {!r} (it has {}). Correct columns.prompt."
+    assert _error_message(tmp_path, {"text": ["a"], "caption": ["b"]}) == (
+        "prompts.parquet: columns 'text' and 'caption' may each be prompt. "
+        "Set columns.prompt to one of them."
+    )
     write(tmp_path / "prompts.parquet", {"text": ["a"]})
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns={"prompt": "title"})
@@ -222,7 +225,7 @@ def test_column_is_not_chosen_among_several_nor_where_the_job_names_one(tmp_path
 
 def test_named_column_of_prompts_is_not_called_chosen(tmp_path: Path) -> None:
     columns = {"caption": ["a"]}
-    assert plan(tmp_path, columns, columns={"prompt": "caption"}).prompt_columns == ()
+    assert plan(tmp_path, columns, columns={"prompt": "caption"}).guessed_columns == {}
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float64()], ids=str)

@@ -269,7 +269,7 @@ def test_columns_are_named_that_are_guessed_and_that_are_not_used(command: str) 
     ]
     done = CliRunner().invoke(main, [command, name, "--format", "json"])
     found = json.loads(done.stdout)
-    assert (found["prompt_columns"], found["unused_columns"]) == (["Caption"], ["uid"])
+    assert (found["guessed_columns"], found["unused_columns"]) == ({"Caption": "prompt"}, ["uid"])
 
 
 def test_host_of_prompts_that_is_down_is_worth_another_try() -> None:

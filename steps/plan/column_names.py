@@ -1,0 +1,69 @@
+"""The columns of a table by our names: exactly so, or in another spelling, such as `CFG Scale`.
+
+A header is read as a whole: a table whose prompts are called `Prompt` calls its seeds `Seed`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.job import ColumnNames
+
+# Further names, as tools and datasets write them, without what separates their words.
+SYNONYMS = {
+    "prompt": ("prompts", "text", "caption"),
+    "negative_prompt": ("negative",),
+    "steps": ("samplingsteps", "inferencesteps", "numinferencesteps"),
+    "guidance": ("cfg", "cfgscale", "guidancescale"),
+    "sampler": ("samplername", "samplingmethod"),
+    "images": ("numimages", "imagesperprompt", "numimagesperprompt"),
+}
+SEPARATORS = re.compile(r"[\W_]+")  # of words; a byte order mark is one, too
+DEFAULT_NAMES = ColumnNames()
+
+
+def fold_name(name: str) -> str:
+    """A name without case and separators, by which `CFG Scale` is `cfg_scale`."""
+    return SEPARATORS.sub("", name).casefold()
+
+
+def match_names(
+    names: Sequence[str],
+    columns: ColumnNames,
+    where: str,
+    wanted: Iterable[str] = tuple(column.name for column in PROMPT_COLUMNS),
+) -> dict[str, str]:
+    """The table's names of the `wanted` columns that it has, by ours.
+
+    A name that the job sets is taken exactly. Raises BadInput where two columns may be meant.
+    """
+    chosen = {theirs for ours, theirs in columns if theirs != getattr(DEFAULT_NAMES, ours)}
+    free = [name for name in dict.fromkeys(names) if name not in chosen]
+    matched: dict[str, str] = {}
+    for ours in wanted:
+        theirs = getattr(columns, ours)
+        if theirs in names:
+            matched[ours] = theirs
+        elif theirs == getattr(DEFAULT_NAMES, ours):
+            spellings = {fold_name(ours), *SYNONYMS.get(ours, ())}
+            likely = [name for name in free if fold_name(name) in spellings]
+            if len(likely) > 1:
+                raise _ambiguity_error(where, ours, likely)
+            if likely:
+                matched[ours] = likely[0]
+    return matched
+
+
+def _ambiguity_error(where: str, ours: str, likely: list[str]) -> BadInput:
+    listed = " and ".join(repr(cut_name(name)) for name in likely)
+    return BadInput(
+        f"{where}: columns {listed} may each be {ours}. Set columns.{ours} to one of them."
+    )
+
+
+def describe_unread(ours: str) -> str:
+    """A sentence on how to leave a column unread; none for the prompt, which a job needs."""
+    if ours == "prompt":
+        return ""
+    return f" To leave {ours} unread, set `columns: {{{ours}: null}}`."

@@ -1,0 +1,99 @@
+"""Cells of delimited text whose quoting is off: quotation marks within, or other rows within.
+
+The `csv` module reads both without a word. A cell that certainly holds rows is refused; of what may
+be meant, a note names the first.
+"""
+
+import re
+from dataclasses import dataclass
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runtime.figures import pluralize
+
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
+MAX_SHOWN_CHARS = 60
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """How many rows a note is about, with the place and the text of the first."""
+
+    rows: int = 0
+    line: int = 0
+    text: str = ""
+
+    def add(self, line: int, text: str) -> None:
+        """Count a row that begins on this line."""
+        if not self.rows:
+            self.line = line
+            self.text = text
+        self.rows += 1
+
+    def describe(self, problem: str) -> str:
+        """The problem with its first row."""
+        shown = self.text[:MAX_SHOWN_CHARS]
+        more = "…" if len(self.text) > len(shown) else ""
+        rows = pluralize(self.rows, "row")
+        return f"{rows} {problem}; the first is line {self.line}, read as {shown + more!r}."
+
+
+class QuotingCheck:
+    """Looks at the records of one file, each with the lines that it was read from."""
+
+    def __init__(self, where: str, delimiter: str) -> None:
+        """Check a file of this name."""
+        mark = re.escape(delimiter)
+        field = rf'(?:"(?:[^"]|"")*"|[^"{mark}]*)'
+        self._regular = re.compile(rf"{field}(?:{mark}{field})*[\r\n]*")
+        self._delimiter = delimiter
+        # Prose has a space after a comma, or the end of a line; a row has its next cell.
+        self._tight = re.compile(rf"{mark}(?=[^\s])")
+        self._where = where
+        self._marks = _Doubt()
+        self._breaks = _Doubt()
+
+    def check(self, line: int, lines: list[str], record: list[str]) -> None:
+        """Check a record. Raises BadInput where a cell has swallowed the rows after it."""
+        if len(lines) > 1:
+            self._check_breaks(line, record)
+        if any('"' in cell for cell in record):
+            self._check_marks(line, "".join(lines), record)
+
+    def describe(self) -> tuple[str, ...]:
+        """A note for each kind of doubt."""
+        notes = []
+        if self._marks.rows:
+            problem = "with quotation marks that are drawn as part of a cell"
+            notes.append(f"{self._where}: {self._marks.describe(problem)}")
+        if self._breaks.rows:
+            problem = "with line breaks in a cell that may be other rows"
+            notes.append(f"{self._where}: {self._breaks.describe(problem)}")
+        return tuple(notes)
+
+    def _check_marks(self, line: int, text: str, record: list[str]) -> None:
+        is_regular = self._regular.fullmatch(text) is not None
+        for cell in record:
+            is_enclosed = len(cell) > 1 and cell[0] == cell[-1] == '"'
+            if '"' in cell and (is_enclosed or not is_regular):
+                self._marks.add(line, cell)
+                return
+
+    def _check_breaks(self, line: int, record: list[str]) -> None:
+        for index, cell in enumerate(record):
+            texts = LINE_BREAK.split(cell)
+            if len(texts) == 1:
+                continue
+            # Of the row that it begins, of those that it swallows, and of that whose cell it ends.
+            whole = len(record) - 1
+            expected = [whole - index, *[whole] * (len(texts) - 2), index]
+            marks = [text.count(self._delimiter) for text in texts]
+            tight = [len(self._tight.findall(text)) for text in texts]
+            if whole and expected == marks == tight:
+                raise BadInput(
+                    f"{self._where}: line {line} has a quoted cell that holds other rows: "
+                    f"{cell[:MAX_SHOWN_CHARS]!r}. Correct its quotation marks; if it is one cell, "
+                    "write the table as JSON Lines or Parquet."
+                )
+            if all(map(int.__ge__, marks, expected)):
+                self._breaks.add(line, cell)
+                return
