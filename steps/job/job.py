@@ -336,7 +336,10 @@ class Job(Settings):
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """The setting `prompts` as a tuple; of a template, its table and its wildcard files; empty for texts."""
+        """The setting `prompts` as a tuple; of a template, its table and its wildcard files.
+
+        It is empty where the prompts stand in the job.
+        """
         if isinstance(self.prompts, str):
             return (self.prompts,)
         if isinstance(self.prompts, PromptList):

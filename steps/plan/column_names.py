@@ -43,23 +43,23 @@ def match_names(
     matched: dict[str, str] = {}
     for ours in wanted:
         theirs = getattr(columns, ours)
-        if theirs in names:
-            matched[ours] = theirs
-        elif theirs == getattr(DEFAULT_NAMES, ours):
-            spellings = {fold_name(ours), *SYNONYMS.get(ours, ())}
-            likely = [name for name in free if fold_name(name) in spellings]
-            if len(likely) > 1:
-                raise _ambiguity_error(where, ours, likely)
-            if likely:
-                matched[ours] = likely[0]
+        likely = [theirs] if theirs in names else []
+        if not likely and theirs == getattr(DEFAULT_NAMES, ours):
+            likely = find_spellings(free, ours)
+        if len(likely) > 1:
+            listed = " and ".join(repr(cut_name(name)) for name in likely)
+            raise BadInput(
+                f"{where}: columns {listed} may each be {ours}. Set columns.{ours} to one of them."
+            )
+        matched.update((ours, name) for name in likely)
     return matched
 
 
-def _ambiguity_error(where: str, ours: str, likely: list[str]) -> BadInput:
-    listed = " and ".join(repr(cut_name(name)) for name in likely)
-    return BadInput(
-        f"{where}: columns {listed} may each be {ours}. Set columns.{ours} to one of them."
-    )
+def find_spellings(names: Iterable[str], ours: str) -> list[str]:
+    """The names that mean a column of ours, the exact one first."""
+    spellings = {fold_name(ours), *SYNONYMS.get(ours, ())}
+    likely = [name for name in names if fold_name(name) in spellings]
+    return sorted(likely, key=lambda name: name != ours)
 
 
 def describe_unread(ours: str) -> str:

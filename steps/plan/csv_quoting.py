@@ -73,7 +73,7 @@ class QuotingCheck:
     def _check_marks(self, line: int, text: str, record: list[str]) -> None:
         is_regular = self._regular.fullmatch(text) is not None
         for cell in record:
-            is_enclosed = len(cell) > 1 and cell[0] == cell[-1] == '"'
+            is_enclosed = cell[:1] == cell[-1:] == '"' and '"' not in cell[1:-1]
             if '"' in cell and (is_enclosed or not is_regular):
                 self._marks.add(line, cell)
                 return

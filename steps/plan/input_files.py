@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -161,55 +161,46 @@ def read_footers(
 
 
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
-    metadata = read_metadata(source)
-    schema = read_table_schema(source, metadata)
+    file, schema = read_source(source)
     names = _match_columns(source, schema, columns, carry)
-    read_names = {*names.values(), *carry}
-    file = InputFile(
-        source=source,
-        rows=metadata.num_rows,
-        column_names=names,
-        passthrough=passthrough_schema(schema, carry, source.uri),
-        partitions=find_partitions(source, metadata, read_names),
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
+    file = choose_columns(file, schema, names, passthrough_schema(schema, carry, source.uri))
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
 
 
-def read_metadata(source: SourceFile) -> pq.FileMetaData:
-    """The footer of a file. Raises BadInput, TryAgain."""
-    try:
-        return pq.read_metadata(source.path)
-    except UNREADABLE_ERRORS as error:
-        raise unreadable_error(source, error) from error
+def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
+    """A file of which no column is chosen yet, and the columns of it and of its name.
 
-
-def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schema:
-    """The columns of a file and of its name. Raises BadInput where reading it is not safe."""
+    Raises BadInput, also where reading it is not safe, TryAgain.
+    """
     try:
+        metadata = pq.read_metadata(source.path)
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
     if LINE_FIELD.name in schema.names:
         schema = schema.remove(schema.get_field_index(LINE_FIELD.name))
-    for name in source.partitions:
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, pa.string()))
-    return schema
-
-
-def find_partitions(
-    source: SourceFile, metadata: pq.FileMetaData, names: set[str]
-) -> dict[str, str | None]:
-    """The values of those of the columns `names` that only the file's name has."""
-    columns = metadata.schema.to_arrow_schema().names
-    return {
-        name: value
-        for name, value in source.partitions.items()
-        if name in names and name not in columns
+    partitions = {
+        name: value for name, value in source.partitions.items() if name not in schema.names
     }
+    for name in partitions:
+        schema = schema.append(pa.field(name, pa.string()))
+    return InputFile(source, metadata.num_rows, {}, pa.schema([]), partitions), schema
+
+
+def choose_columns(
+    file: InputFile, schema: pa.Schema, names: dict[str, str], passthrough: pa.Schema
+) -> InputFile:
+    """The file, of which these columns are read and carried."""
+    read_names = {*names.values(), *passthrough.names}
+    return replace(
+        file,
+        column_names=names,
+        passthrough=passthrough,
+        partitions={name: file.partitions[name] for name in file.partitions if name in read_names},
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
+    )
 
 
 def no_rows_error(source: SourceFile) -> BadInput:

@@ -15,10 +15,9 @@ from imagekiln.steps.plan.column_names import describe_unread, match_names
 from imagekiln.steps.plan.column_readers import describe_absence, passthrough_schema
 from imagekiln.steps.plan.input_files import (
     InputFile,
-    find_partitions,
+    choose_columns,
     no_rows_error,
-    read_metadata,
-    read_table_schema,
+    read_source,
     require_type,
 )
 from imagekiln.steps.plan.input_formats import convert_sources
@@ -160,22 +159,13 @@ def read_template_table(
 def _read_file(
     job: Job, settings: PromptTemplate, recipes: PromptRecipes, source: SourceFile
 ) -> InputFile:
-    metadata = read_metadata(source)
-    schema = read_table_schema(source, metadata)
+    file, schema = read_source(source)
     matched = _match_names(job, settings, schema.names, source.uri)
     read_names = [*sorted(recipes.columns), *job.carry, *matched.values()]
     _require_columns(recipes, read_names, source, schema)
     names = {name: name for name in [*sorted(recipes.columns), *filter(None, [matched.get("id")])]}
     copied = _copied_columns(job, settings, source, schema, matched)
-    read_names = {*names, *copied.names}
-    return InputFile(
-        source=source,
-        rows=metadata.num_rows,
-        column_names=names,
-        passthrough=copied,
-        partitions=find_partitions(source, metadata, read_names),
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
+    return choose_columns(file, schema, names, copied)
 
 
 def _match_names(

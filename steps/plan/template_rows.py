@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
+from imagekiln.steps.plan.column_names import find_spellings
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
@@ -79,10 +80,13 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
             writer.write_batch(batch)
     source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
     (file,) = read_footers((source,), names, job.read_columns)
+    unused = find_unused_columns(table)
+    swept = [name for ours in settings.sweep.values for name in find_spellings(unused, ours)]
+    replaced = f"; the sweep sets {', '.join(swept)}, not the table" if swept else ""
     file = replace(
         file,
-        unused_columns=find_unused_columns(table),
-        made_prompts=count.description,
+        unused_columns=tuple(name for name in unused if name not in swept),
+        made_prompts=count.description + replaced,
     )
     return (file,)
 

@@ -182,10 +182,10 @@ def _refuse_other_separators(file: TextIO, where: str) -> None:
 def _require_width(record: list[str], width: int, line: str) -> None:
     if len(record) != width:
         fields = "1 field" if len(record) == 1 else f"{len(record)} fields"
-        raise BadInput(
-            f"{line} has {fields}, and the header has {width}. "
-            "Put quotation marks around a field that contains the separator."
-        )
+        remedy = "Put quotation marks around a field that contains the separator."
+        if len(record) < width:
+            remedy = "Remove the line, or add what it lacks, if only the separators."
+        raise BadInput(f"{line} has {fields}, and the header has {width}. {remedy}")
 
 
 def _csv_error(where: str, line: int, reason: str) -> BadInput:

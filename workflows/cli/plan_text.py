@@ -174,11 +174,13 @@ def _format_columns(result: "PlanResult | Estimate") -> str:
         )
         lines.append(f"Read: {names}. `columns` sets others, or null for one that is not meant.")
     if result.unused_columns:
-        names = ", ".join(map(cut_name, result.unused_columns[:MAX_UNUSED_COLUMNS]))
+        shown = result.unused_columns[:MAX_UNUSED_COLUMNS]
+        names = ", ".join(cut_name(name) or "one without a name" for name in shown)
         omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
         more = f" and {omitted} more" if omitted > 0 else ""
         lines.append(
-            f"Not used: {names}{more}. Map a column in `columns`, or keep it with `carry`."
+            f"Not used: {names}{more}. If one is an id or a setting, map it in `columns`; `carry` "
+            "keeps it."
         )
     lines += result.notes
     return "".join(f"\n{sanitize_line(line)}" for line in lines)

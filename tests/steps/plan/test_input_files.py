@@ -13,6 +13,7 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
@@ -159,7 +160,7 @@ def test_column_of_another_type_is_refused_with_its_name(
 ) -> None:
     message = _error_message(tmp_path, {"prompt": ["a"], column: pa.nulls(1, kind)})
     assert message.startswith(f"prompts.parquet: column '{column}' is ")
-    remedy = "" if column == "prompt" else f" To leave {column} unread, set `columns: {{{column}: null}}`."
+    remedy = f" To leave {column} unread, set `columns: {{{column}: null}}`."
     assert message.removesuffix(remedy).endswith(
         (". Write it as strings.", ". Write it as integers.", ". Write it as floats.")
     )
@@ -393,7 +394,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
         files = read_footers(sources, ColumnNames(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
         with pytest.raises(kind) as caught:
-            list(iter_prompt_batches(files, InputImages(tmp_path)))
+            list(iter_prompt_batches(files, InputImages(tmp_path), CellNotes()))
     else:
         monkeypatch.setattr(pq, "read_metadata", _failing(number))
         with pytest.raises(kind) as caught:

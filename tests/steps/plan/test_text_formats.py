@@ -188,7 +188,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "p.jsonl",
         '{"prompt": "a"}\n[1]\n',
         'p.jsonl: line 2 is not an object, such as {"prompt": "a red circle"}. '
-        "Write one on each line.",
+        "Write one for each row.",
     ),
     "numbers beyond JSON": (
         "p.jsonl",
