@@ -20,7 +20,7 @@ from imagekiln.steps.job.settings_file import (
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
-TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
+TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
 ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
 REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
 

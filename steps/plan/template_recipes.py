@@ -182,9 +182,14 @@ def name_written_columns(
 ) -> ColumnNames:
     """The names of our columns beside those of the table that are read.
 
-    One that the job leaves unread has a name that no table has.
+    One that is written, and that the job leaves unread, has a name that no table has.
     """
-    unread = {ours: f"{UNREAD_PREFIX}{ours}" for ours, theirs in job.columns if theirs is None}
+    written = {"seed", *written_columns(job.columns, settings)} - {"id"}
+    unread = {
+        ours: f"{UNREAD_PREFIX}{ours}"
+        for ours, theirs in job.columns
+        if theirs is None and ours in written
+    }
     names = {name for file in table for name in (*file.column_names, *file.passthrough.names)}
     matched = _match_names(job, settings, sorted(names), TEMPLATE_SETTING)
     return job.columns.model_copy(update={**unread, **matched})

@@ -94,7 +94,10 @@ REFUSED = {
         b"prompt\na\n",
         "begins with a header. End its name in .csv, or .tsv if tabs separate its columns.",
     ),
-    "json.txt": (b'{"prompt": "a"}\n', "is JSON, not a prompt on each line. End its name in .json."),
+    "json.txt": (
+        b'{"prompt": "a"}\n',
+        "is JSON, not a prompt on each line. End its name in .json.",
+    ),
     "old.xls": (b"\xd0\xcf\x11\xe0....", "is a workbook of Excel. Save it as CSV."),
     "sheet.csv": (
         b"<!DOCTYPE html><html>",

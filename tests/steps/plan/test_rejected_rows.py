@@ -112,7 +112,10 @@ def test_columns_are_named_as_in_the_file(tmp_path: Path) -> None:
 def test_file_of_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes("prompt\na café\n".encode("latin-1"))
     refusal = _refused(job(tmp_path, prompts=f"{tmp_path}/p.csv"))
-    assert "prompt is not valid UTF-8 (1 row; the first is row 0 on line 2, value 'a caf\\\\xe9')" in refusal
+    assert (
+        "prompt is not valid UTF-8 (1 row; the first is row 0 on line 2, value 'a caf\\\\xe9')"
+        in refusal
+    )
     assert "Save the file as UTF-8." in refusal
     assert "rejected_share" not in refusal
 

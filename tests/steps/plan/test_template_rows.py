@@ -60,7 +60,7 @@ def _prompts(folder: Path, template: str, **more: object) -> list[object]:
     [
         ("a {red|blue} car", ["a red car", "a blue car"]),
         ("{red|{dark|light} blue}", ["red", "dark blue", "light blue"]),
-        ("a {2::red|0::blue|} car", ["a red car", "a  car"]),
+        ("a {2::red|0::blue|} car", ["a red car", "a car"]),
         ("__color__", ["red", "blue", "dark green", "light green"]),
         ("__deep/*__ {!a|b}", ["robin a", "robin b", "owl a", "owl b"]),
         ("{2$$a|b|c}", ["a, b", "a, c", "b, c"]),

@@ -1,5 +1,7 @@
 """The text that web UIs read back."""
 
+import re
+
 import pytest
 
 from imagekiln.steps.imaging.metadata import program_version
@@ -85,6 +87,14 @@ def test_any_prompt_reads_back_as_itself_and_never_as_settings(prompt: str) -> N
         prompts, settings = _read(*written)
         assert prompts == expected
         assert settings.items() >= SETTINGS.items()
+
+
+@pytest.mark.parametrize("tag", ["<lora:style:0.8>", "<hypernet:a b:1>", "<lyco:x>"])
+def test_tag_in_a_prompt_is_not_read_back_as_what_was_used(tag: str) -> None:
+    (prompt, negative), _ = _read(f"a cat {tag}", f"{tag} blurry")
+    for text in (prompt, negative):
+        assert not re.search(r"<(\w+):([^>]+)>", text)
+        assert tag in text.replace(GUARD, "")
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{ROCKET}", "\u05d0"])
