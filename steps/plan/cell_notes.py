@@ -19,9 +19,12 @@ NO_VALUE_PATTERN = (
 )
 # Of a prompt, by what is shown of it: a column that failed to be written, or syntax.
 SYNTAX = {
+    "quotation marks around all": r"""^\s*("[^"]*"|'[^']*')[,;]?\s*$""",
     "nan, null or None alone": r"(?i)^\s*(none|null|nan|n/a|#n/a|undefined)\s*$",
     "<lora:...>": r"<(lora|lyco|hypernet|lora_[a-z]+):[^>]*>",
-    "(word:1.3)": r"\([^()]*:\s*[0-9.]+\s*\)|\(\(",
+    "<token>": r"<[A-Za-z][\w-]*\s*/?>",
+    "(word:1.3)": r"\([^()]*:\s*[0-9.]+\s*\)|\(\(|\S::-?[0-9]",
+    r"\(": r"\\[()\[\]]",
     "[word]": r"\[[^\[\]]+\]",
     "{prompt}": r"(?i)\{\{? *prompt *\}?\}",
     "{a|b}": r"\{[^{}]*\|[^{}]*\}",

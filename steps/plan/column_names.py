@@ -17,6 +17,8 @@ SYNONYMS = {
     "steps": ("samplingsteps", "inferencesteps", "numinferencesteps"),
     "guidance": ("cfg", "cfgscale", "guidancescale"),
     "sampler": ("samplername", "samplingmethod"),
+    "loras": ("lora",),
+    "source_image": ("initimage",),
     "images": ("numimages", "imagesperprompt", "numimagesperprompt"),
 }
 SEPARATORS = re.compile(r"[\W_]+")  # of words; a byte order mark is one, too
@@ -63,7 +65,7 @@ def find_spellings(names: Iterable[str], ours: str) -> list[str]:
 
 
 def describe_unread(ours: str) -> str:
-    """A sentence on how to leave a column unread; none for the prompt, which a job needs."""
-    if ours == "prompt":
+    """A sentence on how to leave a column of ours unread; none for the prompt and for others."""
+    if ours == "prompt" or ours not in ColumnNames.model_fields:
         return ""
     return f" To leave {ours} unread, set `columns: {{{ours}: null}}`."

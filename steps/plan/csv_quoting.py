@@ -71,12 +71,8 @@ class QuotingCheck:
         return tuple(notes)
 
     def _check_marks(self, line: int, text: str, record: list[str]) -> None:
-        is_regular = self._regular.fullmatch(text) is not None
-        for cell in record:
-            is_enclosed = cell[:1] == cell[-1:] == '"' and '"' not in cell[1:-1]
-            if '"' in cell and (is_enclosed or not is_regular):
-                self._marks.add(line, cell)
-                return
+        if self._regular.fullmatch(text) is None:
+            self._marks.add(line, next(cell for cell in record if '"' in cell))
 
     def _check_breaks(self, line: int, record: list[str]) -> None:
         for index, cell in enumerate(record):

@@ -246,7 +246,7 @@ def describe_excess(rejected: int, rows: int, limit: float) -> str:
     )
 
 
-def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
+def describe_causes(causes: tuple[RejectionCause, ...], separator: str = "; ") -> str:
     """The most frequent causes, how rows are counted, and what to do."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
@@ -259,7 +259,7 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
     remedy += "".join(describe_unread(setting) for setting in settings if setting is not None)
     if any(COLUMN_KINDS.get(str(setting)) in ("integer", "number") for setting in settings):
         remedy += " An empty cell takes the job's value."
-    return f"{'; '.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
+    return f"{separator.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
 
 
 def _describe_share(rejected: int, rows: int) -> str:

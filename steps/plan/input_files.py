@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,8 +103,8 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     """
     sources = gather_sources(job.prompt_patterns, folder)
 
-    def flat(names: list[str]) -> Collection[str]:
-        return match_names(names, job.columns, sources[0].uri).values()
+    def flat(names: list[str]) -> Mapping[str, str]:
+        return match_names(names, job.columns, sources[0].uri)
 
     return read_footers(convert_sources(sources, flat, folder), job.columns, job.read_columns)
 
@@ -250,9 +250,11 @@ def _match_columns(
     if "prompt" not in names:
         absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
-    for name in (*names.values(), *carry):
+    ours_by_name = dict.fromkeys(carry, "") | {name: ours for ours, name in names.items()}
+    for name, ours in ours_by_name.items():
         if schema.names.count(name) > 1:
-            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
+            problem = f"{source.uri}: has more than one column {name!r}. Rename one."
+            raise BadInput(f"{problem}{describe_unread(ours)}")
     for ours, theirs in names.items():
         require_type(ours, schema.field(theirs), source)
     return names

@@ -4,7 +4,7 @@ A file's format follows from its first bytes, or else from the ending of its nam
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,8 +42,8 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
 # Of pyarrow, which has no error of its own for some damage.
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
-# Of the names of all columns, those whose values are not nested.
-FlatColumns: TypeAlias = Callable[[list[str]], Collection[str]]
+# Of the names of all columns, those whose values are not nested, by ours.
+FlatColumns: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
@@ -103,6 +103,11 @@ def _detect_format(source: SourceFile) -> str:
         raise BadInput(
             f"{source.uri}: is a web page. Name the file itself; of a Google Sheet, download it as "
             "CSV."
+        )
+    if suffix_of(source.uri) in (".yaml", ".yml"):
+        raise BadInput(
+            f"{source.uri}: is YAML, which is not read as a table. Write it as JSON, or up to 100 "
+            "prompts into the job as `prompts: {texts: [...]}`."
         )
     if start.startswith((ARROW_FILE_MAGIC, ARROW_STREAM_MAGIC)):
         return "arrow"

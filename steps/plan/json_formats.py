@@ -4,7 +4,7 @@ What is malformed is named by file and line.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TextIO, cast
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.column_names import SYNONYMS, fold_name
+from imagekiln.steps.plan.column_names import SYNONYMS, describe_unread, fold_name
 from imagekiln.steps.plan.text_formats import (
     CELL_CHARS,
     LINE_FIELD,
@@ -54,11 +54,12 @@ class JsonColumns:
     kinds: dict[str, set[object]] = field(default_factory=dict)
     nested: dict[str, str] = field(default_factory=dict)
 
-    def require_flat(self, names: Sequence[str]) -> None:
-        """Raise BadInput if a value in one of these columns is nested."""
-        for name in names:
-            if name in self.nested:
-                raise BadInput(f"{self.nested[name]}. Write text or a number.")
+    def require_flat(self, names: Mapping[str, str]) -> None:
+        """Raise BadInput if a value of our columns, by the table's names of them, is nested."""
+        for ours, theirs in names.items():
+            if theirs in self.nested:
+                problem = self.nested[theirs]
+                raise BadInput(f"{problem}. Write text or a number.{describe_unread(ours)}")
 
 
 @contextmanager

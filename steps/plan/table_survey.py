@@ -113,10 +113,13 @@ class _Survey:
         """Why planning would reject rows for a column, if it were the only one; None if it fits."""
         path = self._scratch / "column.parquet"
         no_value = pa.nulls(1, self._types[theirs])  # of a row that is never rejected
-        values = pa.chunked_array([*self._iter_arrays(theirs), no_value])
-        rows = pa.array(range(len(values)))  # as seeds, so that rows with the same id differ
-        columns = {"prompt": pa.repeat("a", len(rows)), "seed": rows, ours: values}
-        pq.write_table(pa.table(columns), path)
+        try:
+            values = pa.chunked_array([*self._iter_arrays(theirs), no_value])
+            rows = pa.array(range(len(values)))  # as seeds, so that rows with the same id differ
+            columns = {"prompt": pa.repeat("a", len(rows)), "seed": rows, ours: values}
+            pq.write_table(pa.table(columns), path)
+        except pa.ArrowException:
+            return "has values of other types, or of different ones"
         job = Job(
             name="survey",
             prompts=str(path),

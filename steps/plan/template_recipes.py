@@ -1,6 +1,6 @@
 """A job's templates as they are read: how many prompts they make, and of which table."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -139,8 +139,9 @@ def read_template_table(
         return ()
     gathered = gather_sources(settings.table_patterns, folder)
 
-    def flat(names: list[str]) -> Collection[str]:
-        return recipes.columns.union(_match_names(job, settings, names, gathered[0].uri).values())
+    def flat(names: list[str]) -> Mapping[str, str]:
+        named = {name: name for name in recipes.columns}
+        return named | _match_names(job, settings, names, gathered[0].uri)
 
     sources = convert_sources(gathered, flat, folder)
     files = tuple(_read_file(job, settings, recipes, source) for source in sources)

@@ -24,10 +24,12 @@ if TYPE_CHECKING:  # the commands bring them
     from imagekiln.steps.job.job import Job
     from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
     from imagekiln.steps.plan.estimate import Estimate
+    from imagekiln.steps.plan.rejected_rows import RejectionCause
     from imagekiln.steps.plan.step import PlanResult
     from imagekiln.steps.runs.plan import Plan
 
 MAX_SIZES = 5
+CAUSE_SEPARATOR = ";\n"
 MAX_UNUSED_COLUMNS = 8
 MIN_NAME_WIDTH = 11
 MAX_DUPLICATE_SHARE = 0.1  # of the images, that is omitted without a word on why
@@ -92,14 +94,20 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
 
 def _format_rejections(result: "PlanResult") -> str:
     """Where rejected rows are listed, and why they were rejected."""
-    from imagekiln.steps.plan.draft import describe_causes
-
     if not result.plan.counts.rejected_rows:
         return ""
     sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
     if result.rejection_causes:
-        sentence += f" Reasons: {describe_causes(result.rejection_causes)}"
+        return f"\n{sanitize_line(sentence)} Reasons:{_list_causes(result.rejection_causes)}"
     return f"\n{sanitize_line(sentence)}"
+
+
+def _list_causes(causes: "tuple[RejectionCause, ...]") -> str:
+    """Why rows are rejected, one reason a line."""
+    from imagekiln.steps.plan.draft import describe_causes
+
+    lines = describe_causes(causes, separator=CAUSE_SEPARATOR).split(CAUSE_SEPARATOR)
+    return "".join(f"\n  {sanitize_line(line)}" for line in lines)
 
 
 def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
@@ -247,12 +255,10 @@ def _format_truncated(prompts: int) -> str:
 
 
 def _format_causes(result: "Estimate") -> str:
-    """Why rows are rejected, on a line."""
-    from imagekiln.steps.plan.draft import describe_causes
-
+    """Why rows are rejected."""
     if not result.rejection_causes:
         return ""
-    return f"\n{sanitize_line(f'Rejected: {describe_causes(result.rejection_causes)}')}"
+    return f"\nRejected:{_list_causes(result.rejection_causes)}"
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
