@@ -23,6 +23,7 @@ SYNONYMS = {
 }
 SEPARATORS = re.compile(r"[\W_]+")  # of words; a byte order mark is one, too
 DEFAULT_NAMES = ColumnNames()
+OUR_NAMES = tuple(column.name for column in PROMPT_COLUMNS)
 
 
 def fold_name(name: str) -> str:
@@ -34,7 +35,7 @@ def match_names(
     names: Sequence[str],
     columns: ColumnNames,
     where: str,
-    wanted: Iterable[str] = tuple(column.name for column in PROMPT_COLUMNS),
+    wanted: Iterable[str] = OUR_NAMES,
 ) -> dict[str, str]:
     """The table's names of the `wanted` columns that it has, by ours.
 
@@ -66,6 +67,6 @@ def find_spellings(names: Iterable[str], ours: str) -> list[str]:
 
 def describe_unread(ours: str) -> str:
     """A sentence on how to leave a column of ours unread; none for the prompt and for others."""
-    if ours == "prompt" or ours not in ColumnNames.model_fields:
+    if ours == "prompt" or ours not in OUR_NAMES:
         return ""
     return f" To leave {ours} unread, set `columns: {{{ours}: null}}`."

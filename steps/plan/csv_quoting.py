@@ -5,36 +5,15 @@ be meant, a note names the first.
 """
 
 import re
-from dataclasses import dataclass
+from collections import Counter
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runtime.figures import pluralize
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 MAX_SHOWN_CHARS = 60
-
-
-@dataclass(slots=True)
-class _Doubt:
-    """How many rows a note is about, with the place and the text of the first."""
-
-    rows: int = 0
-    line: int = 0
-    text: str = ""
-
-    def add(self, line: int, text: str) -> None:
-        """Count a row that begins on this line."""
-        if not self.rows:
-            self.line = line
-            self.text = text
-        self.rows += 1
-
-    def describe(self, problem: str) -> str:
-        """The problem with its first row."""
-        shown = self.text[:MAX_SHOWN_CHARS]
-        more = "…" if len(self.text) > len(shown) else ""
-        rows = pluralize(self.rows, "row")
-        return f"{rows} {problem}; the first is line {self.line}, read as {shown + more!r}."
+MARKS_PROBLEM = "with quotation marks that are drawn as part of a cell"
+BREAKS_PROBLEM = "with line breaks in a cell that may be other rows"
 
 
 class QuotingCheck:
@@ -49,8 +28,8 @@ class QuotingCheck:
         # Prose has a space after a comma, or the end of a line; a row has its next cell.
         self._tight = re.compile(rf"{mark}(?=[^\s])")
         self._where = where
-        self._marks = _Doubt()
-        self._breaks = _Doubt()
+        self._rows: Counter[str] = Counter()  # by what may be wrong with them
+        self._firsts: dict[str, str] = {}
 
     def check(self, line: int, lines: list[str], record: list[str]) -> None:
         """Check a record. Raises BadInput where a cell has swallowed the rows after it."""
@@ -60,19 +39,22 @@ class QuotingCheck:
             self._check_marks(line, "".join(lines), record)
 
     def describe(self) -> tuple[str, ...]:
-        """A note for each kind of doubt."""
+        """A note for each kind of doubt, with its first row."""
         notes = []
-        if self._marks.rows:
-            problem = "with quotation marks that are drawn as part of a cell"
-            notes.append(f"{self._where}: {self._marks.describe(problem)}")
-        if self._breaks.rows:
-            problem = "with line breaks in a cell that may be other rows"
-            notes.append(f"{self._where}: {self._breaks.describe(problem)}")
+        for problem, rows in self._rows.items():
+            count = pluralize(rows, "row")
+            notes.append(f"{self._where}: {count} {problem}; the first is {self._firsts[problem]}.")
         return tuple(notes)
+
+    def _add_doubt(self, problem: str, line: int, cell: str) -> None:
+        shown = cell if len(cell) <= MAX_SHOWN_CHARS else f"{cell[:MAX_SHOWN_CHARS]}…"
+        self._firsts.setdefault(problem, f"line {line}, read as {shown!r}")
+        self._rows[problem] += 1
 
     def _check_marks(self, line: int, text: str, record: list[str]) -> None:
         if self._regular.fullmatch(text) is None:
-            self._marks.add(line, next(cell for cell in record if '"' in cell))
+            cell = next(cell for cell in record if '"' in cell)
+            self._add_doubt(MARKS_PROBLEM, line, cell)
 
     def _check_breaks(self, line: int, record: list[str]) -> None:
         for index, cell in enumerate(record):
@@ -91,5 +73,5 @@ class QuotingCheck:
                     "write the table as JSON Lines or Parquet."
                 )
             if all(map(int.__ge__, marks, expected)):
-                self._breaks.add(line, cell)
+                self._add_doubt(BREAKS_PROBLEM, line, cell)
                 return

@@ -126,7 +126,7 @@ def _files_below(folder: str, pattern: str) -> list[str]:
 def _describe_absence(pattern: str) -> str:
     if is_remote_uri(pattern):
         return "no such file or bucket. Check `prompts`."
-    if " " in pattern and suffix_of(pattern) not in DATA_SUFFIXES:
+    if " " in pattern and not {"/", "*"} & {*pattern} and not suffix_of(pattern):
         return (
             "no such file. If it is a prompt, write `prompts: {texts: [...]}`, in Python "
             'prompts={"texts": [...]}.'

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
 from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.plan.column_names import find_spellings, fold_name
+from imagekiln.steps.plan.column_names import OUR_NAMES, find_spellings, fold_name
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns, read_source
@@ -53,7 +52,7 @@ def survey_tables(pattern: str) -> TableSurvey | None:
         return None
     with temporary_folder("imagekiln-survey-") as folder:
         scratch = Path(folder)
-        sources = convert_sources(gather_sources((pattern,), scratch), lambda _: (), scratch)
+        sources = convert_sources(gather_sources((pattern,), scratch), lambda _: {}, scratch)
         files, schemas = zip(*map(read_source, sources), strict=True)
         types = {
             field.name: field.type
@@ -81,10 +80,10 @@ class _Survey:
         if prompt is not None:
             columns["prompt"] = prompt
         free = [name for name in self._types if name != prompt]
-        for ours in (column.name for column in PROMPT_COLUMNS[1:]):
+        for ours in OUR_NAMES[1:]:
             likely = find_spellings(free, ours)
-            others = [*filter(ID_NAME.search, free)] if ours == "id" else []
-            faults = {name: self._find_fault(ours, name) for name in (*likely, *others)}
+            by_ending = [*filter(ID_NAME.search, free)] if ours == "id" else []
+            faults = {name: self._find_fault(ours, name) for name in (*likely, *by_ending)}
             fitting = [name for name, fault in faults.items() if fault is None]
             if fitting:
                 columns[ours] = fitting[0]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
-from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
-from imagekiln.steps.plan.column_names import describe_unread, match_names
+from imagekiln.steps.plan.column_names import OUR_NAMES, describe_unread, match_names
 from imagekiln.steps.plan.column_readers import describe_absence, passthrough_schema
 from imagekiln.steps.plan.input_files import (
     InputFile,
@@ -173,35 +173,32 @@ def _match_names(
     job: Job, settings: PromptTemplate, names: Sequence[str], where: str
 ) -> dict[str, str]:
     """The table's names of the columns that no template and no sweep writes, and of the id."""
-    written = written_columns(job.columns, settings).keys() - {"id"}
-    wanted = [column.name for column in PROMPT_COLUMNS if column.name not in written]
+    written = {*written_columns(settings)} - {"id"}
+    wanted = [name for name in OUR_NAMES if name not in written]
     return match_names(names, job.columns, where, wanted)
 
 
 def name_written_columns(
     job: Job, settings: PromptTemplate, table: Sequence[InputFile]
-) -> ColumnNames:
+) -> dict[str, str]:
     """The names of our columns beside those of the table that are read.
 
-    One that is written, and that the job leaves unread, has a name that no table has.
+    One that the job leaves unread has a name that no table has.
     """
-    written = {"seed", *written_columns(job.columns, settings)} - {"id"}
-    unread = {
-        ours: f"{UNREAD_PREFIX}{ours}"
-        for ours, theirs in job.columns
-        if theirs is None and ours in written
-    }
     names = {name for file in table for name in (*file.column_names, *file.passthrough.names)}
     matched = _match_names(job, settings, sorted(names), TEMPLATE_SETTING)
-    return job.columns.model_copy(update={**unread, **matched})
+    return {
+        ours: matched.get(ours) or theirs or f"{UNREAD_PREFIX}{ours}"
+        for ours, theirs in job.columns
+    }
 
 
-def written_columns(names: ColumnNames, settings: PromptTemplate) -> dict[str, str]:
-    """The columns that are written for each prompt by our names, each with that of the input."""
-    written = ["prompt", "id", *settings.sweep.values]
+def written_columns(settings: PromptTemplate) -> list[str]:
+    """Our names of the columns that are written for each prompt."""
+    names = ["prompt", "id", *settings.sweep.values]
     if settings.negative_template is not None:
-        written.append("negative_prompt")
-    return {name: getattr(names, name) for name in written}
+        names.append("negative_prompt")
+    return names
 
 
 def _require_columns(
@@ -226,9 +223,9 @@ def _copied_columns(
     matched: dict[str, str],
 ) -> pa.Schema:
     """The table's columns of settings, and those to carry."""
-    written = written_columns(job.columns, settings)
+    written = [getattr(job.columns, ours) for ours in written_columns(settings)]
     for name in job.carry:
-        if name in written.values():
+        if name in written:
             raise BadInput(
                 f"carry: {name!r} is a column that templates write. Rename it in the table."
             )

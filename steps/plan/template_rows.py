@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
-from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
 from imagekiln.steps.plan.column_names import find_spellings
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
@@ -79,16 +79,21 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
     source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
-    (file,) = read_footers((source,), names, job.read_columns)
+    written = {ours: theirs for ours, theirs in names.items() if theirs in maker.schema.names}
+    columns = job.columns.model_copy(update=written)
+    (file,) = read_footers((source,), columns, job.read_columns)
+    return (_describe_origin(file, settings, table, count.description),)
+
+
+def _describe_origin(
+    file: InputFile, settings: PromptTemplate, table: Sequence[InputFile], count: str
+) -> InputFile:
+    """The file, with what was made of which columns of the table."""
     unused = find_unused_columns(table)
     swept = [name for ours in settings.sweep.values for name in find_spellings(unused, ours)]
     replaced = f"; the sweep sets {', '.join(swept)}, not the table" if swept else ""
-    file = replace(
-        file,
-        unused_columns=tuple(name for name in unused if name not in swept),
-        made_prompts=count.description + replaced,
-    )
-    return (file,)
+    unused = tuple(name for name in unused if name not in swept)
+    return replace(file, unused_columns=unused, made_prompts=f"{count}{replaced}")
 
 
 def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:
@@ -112,7 +117,7 @@ class _RowMaker:
 
     def __init__(
         self,
-        names: ColumnNames,
+        names: Mapping[str, str],
         seed: int,
         settings: PromptTemplate,
         recipes: PromptRecipes,
@@ -124,23 +129,21 @@ class _RowMaker:
         self._recipes = recipes
         self._table = table
         sweep = settings.sweep.values
-        self._swept = [getattr(names, name) for name in sweep]
+        self._swept = [names[name] for name in sweep]
         self._cells = [*product(*sweep.values())]
         self._is_alone = recipes.combinations * len(self._cells) == 1
         self._copied = table[0].passthrough if table else pa.schema([])
-        self.schema = self._make_schema(written_columns(names, settings))
+        types = {names[ours]: TYPES[ours] for ours in written_columns(settings)}
+        self.schema = self._make_schema(types)
 
-    def _make_schema(self, written: Mapping[str, str]) -> pa.Schema:
-        types = {}
-        for ours, theirs in written.items():
-            types[theirs] = TYPES[ours]
-        if not any(self._names.id in file.column_names for file in self._table):
-            del types[self._names.id]
+    def _make_schema(self, types: dict[str, pa.DataType]) -> pa.Schema:
+        if not any(self._names["id"] in file.column_names for file in self._table):
+            del types[self._names["id"]]
         types[TEMPLATE_COLUMN] = pa.string()
         types[CHOICES_COLUMN] = pa.string()
         for field in self._copied:
             types[field.name] = _storage_type(field.type)
-        types.setdefault(self._names.seed, TYPES["seed"])
+        types.setdefault(self._names["seed"], TYPES["seed"])
         return pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
@@ -169,7 +172,7 @@ class _RowMaker:
         named = sorted(self._recipes.columns)
         no_ids = [None] * batch.num_rows
         rows = []
-        for index, row_id in enumerate(columns.get(self._names.id, no_ids)):
+        for index, row_id in enumerate(columns.get(self._names["id"], no_ids)):
             texts = {name: columns[name][index] for name in named}
             if row_id is None:
                 key = _hash_content("texts", *texts.values())
@@ -223,7 +226,7 @@ class _RowMaker:
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
         """A prompt and its negative, of all pairs that of this number, and where they are from."""
         names = self._names
-        texts: _Values = dict.fromkeys([names.prompt, names.negative_prompt, CHOICES_COLUMN])
+        texts: _Values = dict.fromkeys([names["prompt"], names["negative_prompt"], CHOICES_COLUMN])
         texts[TEMPLATE_COLUMN] = recipe.source
         if row.texts is None:
             return texts
@@ -237,8 +240,8 @@ class _RowMaker:
         choices = drawing.chosen
         for name, choice in negative_drawing.chosen.items():
             choices[f"{NEGATIVE}.{name}"] = choice
-        texts[names.prompt] = prompt.strip()
-        texts[names.negative_prompt] = negative_prompt.strip()
+        texts[names["prompt"]] = prompt.strip()
+        texts[names["negative_prompt"]] = negative_prompt.strip()
         if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
             texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
         return texts
@@ -249,15 +252,15 @@ class _RowMaker:
         They follow each other in the order of the settings, by which the report finds them.
         """
         names = self._names
-        content = (row.key, draw, texts[names.prompt], texts[names.negative_prompt])
+        content = (row.key, draw, texts[names["prompt"]], texts[names["negative_prompt"]])
         seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
         for cell in self._cells:
             values = dict(texts)
-            values[names.seed] = int(seed_digits, 16)
-            values[names.id] = row.id
+            values[names["seed"]] = int(seed_digits, 16)
+            values[names["id"]] = row.id
             if row.id is not None and not self._is_alone:
                 digits = _hash_content(*content, texts[TEMPLATE_COLUMN], *cell)
-                values[names.id] = f"{row.id}-{digits[:ID_DIGITS]}"
+                values[names["id"]] = f"{row.id}-{digits[:ID_DIGITS]}"
             swept = zip(self._swept, cell, strict=True)
             values.update(swept)
             yield values

@@ -49,6 +49,11 @@ def test_other_wrong_numbers_are_rejected_with_the_remedy(tmp_path: Path) -> Non
         ("embedding:bad-hands", "embedding:name"),
         ("a cat --ar 16:9", "--option"),
         ("nan", "nan, null or None alone"),
+        ('"a red circle",', "quotation marks around all"),
+        ("'a red circle'", "quotation marks around all"),
+        ("a photo of <sks-dog>", "<token>"),
+        (r"rem \(re:zero\)", r"\("),
+        ("hot dog::2 cat", "(word:1.3)"),
     ],
 )
 def test_syntax_of_other_tools_is_drawn_as_text_and_counted(
@@ -60,7 +65,9 @@ def test_syntax_of_other_tools_is_drawn_as_text_and_counted(
     assert f"{label} (2 texts)" in note
 
 
-@pytest.mark.parametrize("prompt", ["a cat (orange)", "BREAKFAST", "3:4", "x-ray", "a < b"])
+@pytest.mark.parametrize(
+    "prompt", ["a cat (orange)", "BREAKFAST", "3:4", "x-ray", "a < b > c", "it's", 'a "b"']
+)
 def test_plain_text_is_not_called_syntax(tmp_path: Path, prompt: str) -> None:
     planned: PlanResult = plan(tmp_path, {"prompt": [prompt]})
     assert planned.notes == ()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.plan import template_rows
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import input_fingerprint
@@ -123,7 +124,7 @@ def test_as_many_prompts_are_made_as_were_counted(
             combinations=combinations,
             sweep=sweep,
         )
-        assert not isinstance(made.prompts, str | tuple)
+        assert isinstance(made.prompts, PromptTemplate)
         expected = count_prompts(made.prompts, load_recipes(made.prompts), 1).prompts
         rows = _rows(made, folder)
         assert len(rows) == expected
