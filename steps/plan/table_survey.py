@@ -53,24 +53,20 @@ def survey_tables(pattern: str) -> TableSurvey | None:
     with temporary_folder("imagekiln-survey-") as folder:
         scratch = Path(folder)
         sources = convert_sources(gather_sources((pattern,), scratch), lambda _: {}, scratch)
-        files, schemas = zip(*map(read_source, sources), strict=True)
-        types = {
-            field.name: field.type
-            for field in schemas[0]
-            if all(schema.names.count(field.name) == 1 for schema in schemas)
-        }
-        return _Survey(files, types, scratch).describe()
+        return _Survey([*map(read_source, sources)], scratch).describe()
 
 
 class _Survey:
-    """The columns that all files have, by their names with their types."""
+    """The columns of files with their types, and which of them all files have."""
 
-    def __init__(
-        self, files: tuple[InputFile, ...], types: dict[str, pa.DataType], scratch: Path
-    ) -> None:
+    def __init__(self, files: list[tuple[InputFile, pa.Schema]], scratch: Path) -> None:
         self._files = files
-        self._types = types
         self._scratch = scratch
+        names = [
+            {name for name in schema.names if schema.names.count(name) == 1} for _, schema in files
+        ]
+        self._types = {field.name: field.type for _, schema in reversed(files) for field in schema}
+        self._shared = [name for name in files[0][1].names if all(name in own for own in names)]
 
     def describe(self) -> TableSurvey:
         """Choose the prompts, the ids and the settings, in this order."""
@@ -85,18 +81,19 @@ class _Survey:
             by_ending = [*filter(ID_NAME.search, free)] if ours == "id" else []
             faults = {name: self._find_fault(ours, name) for name in (*likely, *by_ending)}
             fitting = [name for name, fault in faults.items() if fault is None]
-            if fitting:
+            if fitting and fitting[0] in self._shared:
                 columns[ours] = fitting[0]
-            elif likely:
+            elif likely and not fitting:
                 columns[ours] = None
                 reasons.append(f"{likely[0]!r} is left unread: {faults[likely[0]]}")
-        others = tuple(name for name in self._types if name not in columns.values())
+        others = tuple(name for name in self._shared if name not in columns.values())
         return TableSurvey(columns, tuple(reasons), others)
 
     def _choose_prompts(self) -> str | None:
         """The column of texts of several words, mostly different, best with a name that says so."""
         ranked = []
-        for name, kind in self._types.items():
+        for name in self._shared:
+            kind = self._types[name]
             rank = _rank_prompt_name(name)
             if rank < 0 or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 continue
@@ -105,7 +102,7 @@ class _Survey:
             is_varied = rank > 0 or len(set(texts)) >= MIN_DISTINCT_SHARE * len(texts)
             if texts and is_varied and _are_prompts(texts):
                 ranked.append((rank, sum(map(len, texts)) / len(texts), name))
-        by_name = find_spellings(self._types, "prompt")
+        by_name = find_spellings(self._shared, "prompt")
         return max(ranked)[-1] if ranked else next(iter(by_name), None)
 
     def _find_fault(self, ours: str, theirs: str) -> str | None:
@@ -137,7 +134,9 @@ class _Survey:
     def _iter_arrays(self, name: str) -> Iterator[pa.Array]:
         """The cells of a column, of as many rows as are looked at."""
         rows = 0
-        for file in self._files:
+        for file, schema in self._files:
+            if schema.names.count(name) != 1:
+                continue
             for batch in iter_file_columns(file, [name]):
                 yield plain_array(batch.column(name))
                 rows += batch.num_rows

@@ -255,7 +255,8 @@ def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     )
     write(tmp_path / "prompts.parquet", table)
     assert (
-        _error_message(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one."
+        _error_message(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one. "
+        "To leave seed unread, set `columns: {seed: null}`."
     )
 
 

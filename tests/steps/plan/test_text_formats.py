@@ -258,7 +258,8 @@ def test_nested_value_in_a_column_of_another_spelling_is_refused_with_its_place(
 ) -> None:
     content = json.dumps([{"prompt": "a"}, {"prompt": "b", "Seed": [1], "tags": ["x"]}])
     assert _refused(tmp_path, "p.json", content) == (
-        "p.json: entry 1: 'Seed' is a list. Write text or a number."
+        "p.json: entry 1: 'Seed' is a list. Write text or a number. "
+        "To leave seed unread, set `columns: {seed: null}`."
     )
 
 
