@@ -58,44 +58,60 @@ class CellNotes:
             self._count_syntax(cells.values)
         if column.kind not in ("integer", "number"):
             return cells
-        is_empty = pc.fill_null(pc.equal(cells.values, NO_VALUE), False)
+        is_empty = pc.equal(cells.values, NO_VALUE)
+        is_empty = pc.fill_null(is_empty, False)
         valid = cells.valid
         if valid is not None and not pc.all(valid).as_py():
-            is_marker = pc.match_substring_regex(_to_text(array, valid), NO_VALUE_PATTERN)
-            is_empty = pc.or_(is_empty, pc.fill_null(is_marker, False))
+            texts = _to_text(array, valid)
+            is_marker = pc.match_substring_regex(texts, NO_VALUE_PATTERN)
+            is_marker = pc.fill_null(is_marker, False)
+            is_empty = pc.or_(is_empty, is_marker)
             valid = pc.or_(valid, is_empty)
-        self._no_values[name] += pc.sum(is_empty).as_py() or 0
+        count = pc.sum(is_empty).as_py() or 0
+        if not count:
+            return cells
+        self._no_values[name] += count
         null = pa.scalar(None, cells.values.type)
-        return Cells(pc.if_else(is_empty, null, cells.values), valid)
+        values = pc.if_else(is_empty, null, cells.values)
+        return Cells(values, valid)
 
     def _count_syntax(self, texts: pa.Array) -> None:
-        found = texts.filter(pc.match_substring_regex(texts, ANY_SYNTAX))
-        if len(found):
-            for label, pattern in SYNTAX.items():
-                self._syntax[label] += pc.sum(pc.match_substring_regex(found, pattern)).as_py()
+        has_syntax = pc.match_substring_regex(texts, ANY_SYNTAX)
+        found = texts.filter(has_syntax)
+        if not len(found):
+            return
+        for label, pattern in SYNTAX.items():
+            matches = pc.match_substring_regex(found, pattern)
+            count = pc.sum(matches).as_py()
+            if count:
+                self._syntax[label] += count
 
     def describe(self) -> tuple[str, ...]:
         """A sentence on what counts as empty, and one on what is drawn as text."""
         notes = []
         for name, count in self._no_values.items():
-            if count:
-                cells = "1 cell that says" if count == 1 else f"{count:,} cells that say"
-                notes.append(
-                    f"Column {name!r} has {cells} -1, none or the like: read as empty, so that "
-                    "the job's own value applies, and the same each time."
-                )
-        found = {label: count for label, count in self._syntax.items() if count}
-        if found:
-            listed = ", ".join(
-                f"{label} ({pluralize(count, 'text')})" for label, count in found.items()
-            )
-            remedies = [REMEDIES[label] for label in found if label in REMEDIES]
-            advice = f" Instead, {'; '.join(remedies)}." if remedies else ""
+            cells = "1 cell that says" if count == 1 else f"{count:,} cells that say"
             notes.append(
-                f"Drawn as plain text, without the meaning that it has in other tools: {listed}."
-                f"{advice}"
+                f"Column {name!r} has {cells} -1, none or the like: read as empty, so that the "
+                "job's own value applies, and the same each time."
             )
+        if self._syntax:
+            notes.append(self._describe_syntax())
         return tuple(notes)
+
+    def _describe_syntax(self) -> str:
+        counts = []
+        remedies = []
+        for label, count in self._syntax.items():
+            texts = pluralize(count, "text")
+            counts.append(f"{label} ({texts})")
+            if label in REMEDIES:
+                remedies.append(REMEDIES[label])
+        listed = ", ".join(counts)
+        note = f"Drawn as plain text, without the meaning that it has in other tools: {listed}."
+        if remedies:
+            note += f" Instead, {'; '.join(remedies)}."
+        return note
 
 
 def _to_text(array: pa.Array, valid: pa.Array) -> pa.Array:

@@ -41,21 +41,30 @@ def match_names(
 
     A name that the job sets is taken exactly. Raises BadInput where two columns may be meant.
     """
-    chosen = {theirs for ours, theirs in columns if theirs != getattr(DEFAULT_NAMES, ours)}
+    chosen = {theirs for ours, theirs in columns if is_set(ours, theirs)}
     free = [name for name in dict.fromkeys(names) if name not in chosen]
     matched: dict[str, str] = {}
     for ours in wanted:
         theirs = getattr(columns, ours)
-        likely = [theirs] if theirs in names else []
-        if not likely and theirs == getattr(DEFAULT_NAMES, ours):
+        likely: list[str] = []
+        if theirs in names:
+            likely = [theirs]
+        elif not is_set(ours, theirs):
             likely = find_spellings(free, ours)
         if len(likely) > 1:
-            listed = " and ".join(repr(cut_name(name)) for name in likely)
+            quoted = [repr(cut_name(name)) for name in likely]
+            listed = " and ".join(quoted)
             raise BadInput(
                 f"{where}: columns {listed} may each be {ours}. Set columns.{ours} to one of them."
             )
-        matched.update((ours, name) for name in likely)
+        if likely:
+            matched[ours] = likely[0]
     return matched
+
+
+def is_set(ours: str, theirs: str | None) -> bool:
+    """Whether a job sets the name of a column; one that is written and read again names all."""
+    return theirs != getattr(DEFAULT_NAMES, ours)
 
 
 def find_spellings(names: Iterable[str], ours: str) -> list[str]:

@@ -63,7 +63,8 @@ class QuotingCheck:
                 continue
             # Of the row that it begins, of those that it swallows, and of that whose cell it ends.
             whole = len(record) - 1
-            expected = [whole - index, *[whole] * (len(texts) - 2), index]
+            swallowed = [whole] * (len(texts) - 2)
+            expected = [whole - index, *swallowed, index]
             marks = [text.count(self._delimiter) for text in texts]
             tight = [len(self._tight.findall(text)) for text in texts]
             if whole and expected == marks == tight:
@@ -72,6 +73,7 @@ class QuotingCheck:
                     f"{cell[:MAX_SHOWN_CHARS]!r}. Correct its quotation marks; if it is one cell, "
                     "write the table as JSON Lines or Parquet."
                 )
-            if all(map(int.__ge__, marks, expected)):
+            may_be_rows = map(int.__ge__, marks, expected)
+            if all(may_be_rows):
                 self._add_doubt(BREAKS_PROBLEM, line, cell)
                 return

@@ -125,21 +125,30 @@ class PlanDraft:
         for rows in self._iter_drawn_shards():
             yield with_final_sizes(rows, self.sizes)
 
+    @property
+    def _schema(self) -> pa.Schema:
+        fields = [*IMAGE_ROW_SCHEMA]
+        for field in self.files[0].passthrough:
+            name = dataset_name(field.name)
+            fields.append(field.with_name(name))
+        return pa.schema(fields)
+
     def _iter_drawn_shards(self) -> Iterator[pa.Table]:
-        carried = [field.with_name(dataset_name(field.name)) for field in self.files[0].passthrough]
-        schema = pa.schema([*IMAGE_ROW_SCHEMA, *carried])
+        schema = self._schema
         sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
         if self.sample is not None:
             sampled = read_sample(self.catalog, self.sample)
-            yield sampled.rename_columns(schema.names).cast(schema).combine_chunks()
+            sampled = sampled.rename_columns(schema.names)
+            yield sampled.cast(schema).combine_chunks()
             sizes = sizes[1:]
             numbers = np.sort(self.sample.numbers)
             batches = self.catalog.iter_images(self.sample.rest, numbers)
         waiting = pa.Table.from_batches([], schema)
         for size in sizes:
             while waiting.num_rows < size:
-                rows = pa.Table.from_batches([next(batches)])
+                batch = next(batches)
+                rows = pa.Table.from_batches([batch])
                 rows = rows.rename_columns(schema.names).cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
             yield waiting.slice(0, size).combine_chunks()
@@ -255,9 +264,11 @@ def describe_causes(causes: tuple[RejectionCause, ...], separator: str = "; ") -
     remedy = ""
     if any(cause.reason == NOT_UTF8 for cause in causes):
         remedy = " Save the file as UTF-8."
-    settings = dict.fromkeys(cause.setting for cause in causes)
-    remedy += "".join(describe_unread(setting) for setting in settings if setting is not None)
-    if any(COLUMN_KINDS.get(str(setting)) in ("integer", "number") for setting in settings):
+    settings = dict.fromkeys(cause.setting or "" for cause in causes)
+    for setting in settings:
+        remedy += describe_unread(setting)
+    kinds = {COLUMN_KINDS.get(setting) for setting in settings}
+    if kinds & {"integer", "number"}:
         remedy += " An empty cell takes the job's value."
     return f"{separator.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
 

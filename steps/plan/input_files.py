@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.column_names import DEFAULT_NAMES, describe_unread, match_names
+from imagekiln.steps.plan.column_names import describe_unread, is_set, match_names
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -276,14 +276,9 @@ def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
 
 
 def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: ColumnNames) -> None:
-    """Raise BadInput where the job names a column that the file lacks; defaults may be absent.
-
-    A name counts as the job's where it differs from the default: a job that was written out and
-    read again names every column.
-    """
+    """Raise BadInput where the job names a column that the file lacks; defaults may be absent."""
     for ours, theirs in columns:
-        is_named = theirs is not None and theirs != getattr(DEFAULT_NAMES, ours)
-        if is_named and theirs not in schema.names:
+        if theirs is not None and is_set(ours, theirs) and theirs not in schema.names:
             absence = describe_absence(schema, theirs)
             raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
 

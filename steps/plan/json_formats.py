@@ -25,7 +25,7 @@ from imagekiln.steps.plan.text_formats import (
 )
 
 INT64_RANGE = range(-(2**63), 2**63)
-JSON_TYPE_NAMES = {dict: "an object", list: "a list"}
+JSON_TYPE_NAMES: dict[object, str] = {dict: "an object", list: "a list"}
 # Of those that a float has.
 EXACT_INTEGERS = range(-(2**53) + 1, 2**53)
 # The JSON types of a column's values: Python's, but for integers that no float has, or no 64 bits.
@@ -77,10 +77,12 @@ def scan_json(path: Path, where: str, columns: JsonColumns) -> None:
         for row in _iter_rows(file, where):
             for name, value in row.values.items():
                 if name not in columns.kinds:
-                    columns.kinds[check_name(name, where)] = set()
-                columns.kinds[name].add(_json_kind(value))
-                if isinstance(value, dict | list) and name not in columns.nested:
-                    label = JSON_TYPE_NAMES[type(value)]
+                    check_name(name, where)
+                    columns.kinds[name] = set()
+                kind = _json_kind(value)
+                columns.kinds[name].add(kind)
+                if kind in JSON_TYPE_NAMES and name not in columns.nested:
+                    label = JSON_TYPE_NAMES[kind]
                     columns.nested[name] = f"{where}: {row.place}: {name!r} is {label}"
 
 
@@ -92,7 +94,9 @@ def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
         return
     for number, entry in enumerate(entries):
         place = f"entry {number}"
-        yield JsonRow(place, None, len(str(entry)), _require_object(entry, f"{where}: {place}"))
+        values = _require_object(entry, f"{where}: {place}")
+        chars = len(str(entry))
+        yield JsonRow(place, None, chars, values)
 
 
 def _read_entries(file: TextIO, where: str) -> list[object] | None:
@@ -156,7 +160,8 @@ def _iter_lines(file: TextIO, where: str) -> Iterator[JsonRow]:
                 f"{where}: {place} is not JSON ({_json_reason(error)}). "
                 "Write one object on each line."
             ) from error
-        yield JsonRow(place, number, len(line), _require_object(value, f"{where}: {place}"))
+        values = _require_object(value, f"{where}: {place}")
+        yield JsonRow(place, number, len(line), values)
 
 
 def _require_object(value: object, place: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.columns import PROMPT_COLUMNS, Column
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.column_readers import (
@@ -93,34 +93,51 @@ def _convert_batch(
     images: InputImages,
     notes: CellNotes,
 ) -> pa.RecordBatch:
-    rows = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
+    end = first_row + batch.num_rows
+    numbers = np.arange(first_row, end, dtype=np.int64)
+    rows = pa.array(numbers)
     wrong = pa.nulls(batch.num_rows, pa.string())
     arrays: list[pa.Array] = []
     for column in PROMPT_COLUMNS:
-        name = file.column_names.get(column.name)
-        if name is None:
-            arrays.append(pa.nulls(batch.num_rows, COLUMN_TYPES[column.kind]))
-            continue
-        cells: Cells | ImageDigests
-        if column.kind == "image":
-            cells = images.digest_column(batch.column(name), file.source.uri)
-        else:
-            where = f"{file.source.uri}: column {name!r}"
-            array = batch.column(name)
-            cells = notes.read(column, name, array, COLUMN_READERS[column.kind](array, where))
+        cells = _read_column(file, batch, column, images, notes)
         arrays.append(cells.values)
         wrong = cells.mark_invalid(wrong, column.name)
     carried: list[pa.Array] = []
     names = _read_passthrough_names(file)
-    for name, mark in zip(names, passthrough_names(len(names)), strict=True):
+    marks = passthrough_names(len(names))
+    for name, mark in zip(names, marks, strict=True):
         where = f"{file.source.uri}: column {name!r}"
         passthrough = read_passthrough(batch.column(name), where)
         carried.append(passthrough.values)
         wrong = passthrough.mark_invalid(wrong, mark)
     if file.prompt_texts is not None:
-        arrays[PROMPT_INDEX], *origins = _rewrite(arrays[PROMPT_INDEX], file.prompt_texts)
+        prompts = arrays[PROMPT_INDEX]
+        arrays[PROMPT_INDEX], *origins = _rewrite(prompts, file.prompt_texts)
         carried += origins
-    return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)
+    columns = [rows, *arrays, wrong, *carried]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _read_column(
+    file: InputFile,
+    batch: pa.RecordBatch,
+    column: Column,
+    images: InputImages,
+    notes: CellNotes,
+) -> Cells | ImageDigests:
+    """The cells of one of our columns, null where the file has none."""
+    name = file.column_names.get(column.name)
+    if name is None:
+        kind = COLUMN_TYPES[column.kind]
+        empty = pa.nulls(batch.num_rows, kind)
+        return Cells(empty)
+    array = batch.column(name)
+    if column.kind == "image":
+        return images.digest_column(array, file.source.uri)
+    where = f"{file.source.uri}: column {name!r}"
+    read = COLUMN_READERS[column.kind]
+    cells = read(array, where)
+    return notes.read(column, name, array, cells)
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
@@ -21,10 +20,10 @@ LIST_SETTING = "prompts.texts"
 def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:
     """Write the prompts as a file in `folder`. Raises TryAgain."""
     path = folder / "prompt-list.parquet"
-    table = pa.table({job.columns.prompt: [*prompts.texts]})
+    content = _to_parquet(job, prompts)
     with translate_errors(str(path)):
-        pq.write_table(table, path)
-    return SourceFile(LIST_SETTING, path, _hash_texts(prompts))
+        path.write_bytes(content)
+    return SourceFile(LIST_SETTING, path, _hash(content))
 
 
 def store_prompt_list(job: Job) -> Job:
@@ -34,12 +33,20 @@ def store_prompt_list(job: Job) -> Job:
     """
     if not isinstance(job.prompts, PromptList):
         return job
+    content = _to_parquet(job, job.prompts)
+    digest = _hash(content)
+    key = prompt_list_key(digest)
     store = open_store(job.output)
-    key = prompt_list_key(_hash_texts(job.prompts))
-    create_once(store, key, to_parquet(pa.table({job.columns.prompt: [*job.prompts.texts]})))
-    return job.model_copy(update={"prompts": store.uri_of(key)})
+    create_once(store, key, content)
+    uri = store.uri_of(key)
+    return job.model_copy(update={"prompts": uri})
 
 
-def _hash_texts(prompts: PromptList) -> str:
-    content = "\0".join(prompts.texts)
-    return hashlib.sha256(content.encode()).hexdigest()
+def _to_parquet(job: Job, prompts: PromptList) -> bytes:
+    texts = [*prompts.texts]
+    table = pa.table({job.columns.prompt: texts})
+    return to_parquet(table)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

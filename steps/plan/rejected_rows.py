@@ -152,14 +152,19 @@ def _locate_in_file(file: InputFile, first_row: int, window: _Window) -> Iterato
     end = first_row + file.rows
     start = first_row
     has_lines = file.source.kind in TEXT_FORMATS
-    read_names = [*names.values(), *[LINE_FIELD.name] * has_lines]
-    for columns in iter_file_columns(file, [*dict.fromkeys(read_names)]):
+    read_names = dict.fromkeys(names.values())
+    if has_lines:
+        read_names[LINE_FIELD.name] = None
+    for columns in iter_file_columns(file, [*read_names]):
         for rejected in window.take_before(start + columns.num_rows):
             row_numbers = rejected["row"].to_numpy()
             cells = columns.take(pa.array(row_numbers - start))
             values = {ours: cells[theirs] for ours, theirs in names.items()}
-            lines = cells[LINE_FIELD.name] if has_lines else pa.nulls(len(cells), pa.int64())
-            yield _describe_rows(file, rejected, row_numbers - first_row, lines, values)
+            lines = pa.nulls(cells.num_rows, LINE_FIELD.type)
+            if has_lines:
+                lines = cells[LINE_FIELD.name]
+            rows_in_file = row_numbers - first_row
+            yield _describe_rows(file, rejected, rows_in_file, lines, values)
         start += columns.num_rows
         if not window.has_rows_before(end):
             return

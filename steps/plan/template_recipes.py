@@ -162,9 +162,13 @@ def _read_file(
 ) -> InputFile:
     file, schema = read_source(source)
     matched = _match_names(job, settings, schema.names, source.uri)
-    read_names = [*sorted(recipes.columns), *job.carry, *matched.values()]
+    named = sorted(recipes.columns)
+    read_names = [*named, *job.carry, *matched.values()]
     _require_columns(recipes, read_names, source, schema)
-    names = {name: name for name in [*sorted(recipes.columns), *filter(None, [matched.get("id")])]}
+    names = dict(zip(named, named, strict=True))
+    if "id" in matched:
+        row_id = matched["id"]
+        names[row_id] = row_id
     copied = _copied_columns(job, settings, source, schema, matched)
     return choose_columns(file, schema, names, copied)
 

@@ -67,6 +67,10 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
         return read_footers((source,), job.columns, job.read_columns)
     if not isinstance(settings, PromptTemplate):
         return read_input_files(job, folder)
+    return (_make_prompts(job, settings, folder),)
+
+
+def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile:
     recipes = load_recipes(settings)
     table = read_template_table(job, settings, recipes, folder)
     rows = sum(file.rows for file in table) if table else 1
@@ -78,11 +82,13 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
-    source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
-    written = {ours: theirs for ours, theirs in names.items() if theirs in maker.schema.names}
+    digest = _digest_prompts(recipes, table)
+    source = SourceFile(TEMPLATE_SETTING, path, digest)
+    schema = maker.schema
+    written = {ours: theirs for ours, theirs in names.items() if theirs in schema.names}
     columns = job.columns.model_copy(update=written)
     (file,) = read_footers((source,), columns, job.read_columns)
-    return (_describe_origin(file, settings, table, count.description),)
+    return _describe_origin(file, settings, table, count.description)
 
 
 def _describe_origin(
@@ -90,10 +96,14 @@ def _describe_origin(
 ) -> InputFile:
     """The file, with what was made of which columns of the table."""
     unused = find_unused_columns(table)
-    swept = [name for ours in settings.sweep.values for name in find_spellings(unused, ours)]
-    replaced = f"; the sweep sets {', '.join(swept)}, not the table" if swept else ""
+    swept: list[str] = []
+    for ours in settings.sweep.values:
+        swept += find_spellings(unused, ours)
+    if swept:
+        names = ", ".join(swept)
+        count += f"; the sweep sets {names}, not the table"
     unused = tuple(name for name in unused if name not in swept)
-    return replace(file, unused_columns=unused, made_prompts=f"{count}{replaced}")
+    return replace(file, unused_columns=unused, made_prompts=count)
 
 
 def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:
@@ -133,12 +143,14 @@ class _RowMaker:
         self._cells = [*product(*sweep.values())]
         self._is_alone = recipes.combinations * len(self._cells) == 1
         self._copied = table[0].passthrough if table else pa.schema([])
-        types = {names[ours]: TYPES[ours] for ours in written_columns(settings)}
+        written = written_columns(settings)
+        types = {names[ours]: TYPES[ours] for ours in written}
         self.schema = self._make_schema(types)
 
     def _make_schema(self, types: dict[str, pa.DataType]) -> pa.Schema:
-        if not any(self._names["id"] in file.column_names for file in self._table):
-            del types[self._names["id"]]
+        row_id = self._names["id"]
+        if not any(row_id in file.column_names for file in self._table):
+            del types[row_id]
         types[TEMPLATE_COLUMN] = pa.string()
         types[CHOICES_COLUMN] = pa.string()
         for field in self._copied:
@@ -226,7 +238,8 @@ class _RowMaker:
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
         """A prompt and its negative, of all pairs that of this number, and where they are from."""
         names = self._names
-        texts: _Values = dict.fromkeys([names["prompt"], names["negative_prompt"], CHOICES_COLUMN])
+        written = (names["prompt"], names["negative_prompt"], CHOICES_COLUMN)
+        texts: _Values = dict.fromkeys(written)
         texts[TEMPLATE_COLUMN] = recipe.source
         if row.texts is None:
             return texts
@@ -252,7 +265,9 @@ class _RowMaker:
         They follow each other in the order of the settings, by which the report finds them.
         """
         names = self._names
-        content = (row.key, draw, texts[names["prompt"]], texts[names["negative_prompt"]])
+        prompt = texts[names["prompt"]]
+        negative_prompt = texts[names["negative_prompt"]]
+        content = (row.key, draw, prompt, negative_prompt)
         seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
         for cell in self._cells:
             values = dict(texts)

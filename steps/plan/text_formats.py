@@ -59,10 +59,13 @@ def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
         quoting = QuotingCheck(where, delimiter)
         records = _iter_records(file, where, delimiter, quoting)
         header = next(records, _Record(1, []))
-        names = [check_name(name.strip(), where) for name in header.cells]
-        fields = [pa.field(name, pa.string()) for name in names]
+        fields = []
+        for cell in header.cells:
+            name = check_name(cell.strip(), where)
+            fields.append(pa.field(name, pa.string()))
         schema = pa.schema([*fields, LINE_FIELD])
-        yield Rows(schema, _batch_records(records, schema), quoting)
+        batches = _batch_records(records, schema)
+        yield Rows(schema, batches, quoting)
 
 
 @contextmanager
@@ -205,9 +208,13 @@ def _csv_error(where: str, line: int, reason: str) -> BadInput:
 
 def _batch_records(records: Iterator[_Record], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for batch in take_batches(records, _count_record_chars):
-        columns = zip(*(record.cells for record in batch), strict=True)
-        arrays = [text_array([cell or None for cell in column]) for column in columns]
-        arrays.append(pa.array([record.line for record in batch], LINE_FIELD.type))
+        lines = [record.line for record in batch]
+        records_cells = [record.cells for record in batch]
+        arrays = []
+        for column in zip(*records_cells, strict=True):
+            cells = [cell or None for cell in column]
+            arrays.append(text_array(cells))
+        arrays.append(pa.array(lines, LINE_FIELD.type))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -16,7 +16,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri
 
 if TYPE_CHECKING:
-    from imagekiln.steps.plan.table_survey import TableSurvey
+    from imagekiln.workflows.cli.table_survey import TableSurvey
 
 STARTER_JOB = Path(__file__).with_name("starter_job.yaml")
 CLUSTER_MANIFESTS = Path(__file__).parent.with_name("cluster")
@@ -62,7 +62,7 @@ def survey_prompts(prompts: str) -> "TableSurvey | None":
     if is_remote_uri(prompts):
         return None
     # Imported only now: pyarrow is slow to import, and no other command of this module needs it.
-    from imagekiln.steps.plan.table_survey import survey_tables
+    from imagekiln.workflows.cli.table_survey import survey_tables
 
     return survey_tables(prompts)
 
