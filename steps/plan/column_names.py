@@ -64,12 +64,14 @@ def match_names(
 
 def is_set(ours: str, theirs: str | None) -> bool:
     """Whether a job sets the name of a column; one that is written and read again names all."""
-    return theirs != getattr(DEFAULT_NAMES, ours)
+    default: str | None = getattr(DEFAULT_NAMES, ours)
+    return theirs != default
 
 
 def find_spellings(names: Iterable[str], ours: str) -> list[str]:
     """The names that mean a column of ours, the exact one first."""
-    spellings = {fold_name(ours), *SYNONYMS.get(ours, ())}
+    synonyms = SYNONYMS.get(ours, ())
+    spellings = {fold_name(ours), *synonyms}
     likely = [name for name in names if fold_name(name) in spellings]
     return sorted(likely, key=lambda name: name != ours)
 

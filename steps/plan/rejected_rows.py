@@ -78,6 +78,8 @@ def find_rejection_causes(
     causes = []
     for count in counts.to_pylist():
         first = rows[count["row"]]
+        earlier_row = catalog.earlier_row(count["row"])
+        setting = count["column"] if count["column"] in COLUMN_KINDS else None
         cause = RejectionCause(
             column=first["column_name"],
             reason=count["reason"],
@@ -86,9 +88,9 @@ def find_rejection_causes(
             row_in_file=first["row_in_file"],
             id=first["id"],
             value=first["value"],
-            earlier=_name_earlier_row(files, catalog.earlier_row(count["row"])),
+            earlier=_name_earlier_row(files, earlier_row),
             line=first["line"],
-            setting=count["column"] if count["column"] in COLUMN_KINDS else None,
+            setting=setting,
         )
         causes.append(cause)
     return tuple(causes)

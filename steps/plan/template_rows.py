@@ -79,12 +79,12 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     path = folder / "template-rows.parquet"
     names = name_written_columns(job, settings, table)
     maker = _RowMaker(names, job.defaults.seed, settings, recipes, table)
-    with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
+    schema = maker.schema
+    with translate_errors(str(path)), pq.ParquetWriter(path, schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
     digest = _digest_prompts(recipes, table)
     source = SourceFile(TEMPLATE_SETTING, path, digest)
-    schema = maker.schema
     written = {ours: theirs for ours, theirs in names.items() if theirs in schema.names}
     columns = job.columns.model_copy(update=written)
     (file,) = read_footers((source,), columns, job.read_columns)
