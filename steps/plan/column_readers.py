@@ -79,7 +79,8 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
     texts = _valid_texts(array)
-    return _both_valid(_texts_to_int64(texts.values), texts)
+    integers = _texts_to_int64(texts.values)
+    return _both_valid(integers, texts)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -94,7 +95,8 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
     texts = _valid_texts(array)
-    return _both_valid(_parse_text(texts.values, NUMBER_PATTERN, pa.float64()), texts)
+    numbers = _parse_text(texts.values, NUMBER_PATTERN, pa.float64())
+    return _both_valid(numbers, texts)
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {

@@ -250,7 +250,8 @@ def _match_columns(
     if "prompt" not in names:
         absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
-    ours_by_name = dict.fromkeys(carry, "") | {name: ours for ours, name in names.items()}
+    ours_by_name = dict.fromkeys(carry, "")
+    ours_by_name |= {name: ours for ours, name in names.items()}
     for name, ours in ours_by_name.items():
         if schema.names.count(name) > 1:
             problem = f"{source.uri}: has more than one column {name!r}. Rename one."
