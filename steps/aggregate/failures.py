@@ -10,6 +10,7 @@ from imagekiln.steps.aggregate.counters import TopKCounter
 from imagekiln.steps.aggregate.image_counts import is_permanent
 from imagekiln.steps.errors import first_line
 from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.runs.tables import dataset_name
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_EXAMPLES = 3
@@ -55,7 +56,7 @@ class FailureCounter:
 
     def __init__(self, carry: Sequence[str] = ()) -> None:
         """Begin with no failure. `carry` names the columns that the job carries."""
-        self._carry = carry[:MAX_CARRIED_COLUMNS]
+        self._carry = [*map(dataset_name, carry[:MAX_CARRIED_COLUMNS])]
         self._images: TopKCounter[StatusAndError] = TopKCounter()
         self._examples: dict[StatusAndError, list[FailureExample]] = {}
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import PromptTemplate
+from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 
 DATE_PLACEHOLDER = re.compile(r"\{date(?::([^{}]+))?\}")
 Patterns: TypeAlias = str | tuple[str, ...] | None
@@ -34,6 +34,8 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
 
     run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     prompts = job.prompts
+    if isinstance(prompts, PromptList):
+        return job.model_copy(update={"run_id": run_id})
     if isinstance(prompts, PromptTemplate):
         table = fill_in(prompts.table)
         filled = prompts.model_copy(

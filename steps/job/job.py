@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from imagekiln.steps.job.adapters import (
     AdapterName,
@@ -44,7 +44,7 @@ from imagekiln.steps.job.passes import (
     check_passes,
 )
 from imagekiln.steps.job.prices import PricePerHour
-from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
+from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptList, PromptTemplate
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
@@ -53,27 +53,30 @@ MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 
 
 class ColumnNames(Settings):
-    """The names of the columns in the input. An absent column reads as null in every row."""
+    """The names of the columns in the input. An absent column reads as null in every row.
+
+    So does one that is None: a column of the input that has its name is not read.
+    """
 
     # A run id that is not set hashes all of a job's settings, these names among them: a new field
     # changes each such id, unless it has `exclude_if` for its default.
 
     prompt: NonEmptyText = "prompt"
-    id: NonEmptyText = "id"
-    negative_prompt: NonEmptyText = "negative_prompt"
-    seed: NonEmptyText = "seed"
-    width: NonEmptyText = "width"
-    height: NonEmptyText = "height"
-    steps: NonEmptyText = "steps"
-    guidance: NonEmptyText = "guidance"
-    sampler: NonEmptyText = "sampler"
-    images: NonEmptyText = "images"
-    loras: NonEmptyText = "loras"
-    strength: NonEmptyText = "strength"
-    source_image: NonEmptyText = "source_image"
-    mask_image: NonEmptyText = "mask_image"
-    control_image: NonEmptyText = "control_image"
-    reference_image: NonEmptyText = "reference_image"
+    id: NonEmptyText | None = "id"
+    negative_prompt: NonEmptyText | None = "negative_prompt"
+    seed: NonEmptyText | None = "seed"
+    width: NonEmptyText | None = "width"
+    height: NonEmptyText | None = "height"
+    steps: NonEmptyText | None = "steps"
+    guidance: NonEmptyText | None = "guidance"
+    sampler: NonEmptyText | None = "sampler"
+    images: NonEmptyText | None = "images"
+    loras: NonEmptyText | None = "loras"
+    strength: NonEmptyText | None = "strength"
+    source_image: NonEmptyText | None = "source_image"
+    mask_image: NonEmptyText | None = "mask_image"
+    control_image: NonEmptyText | None = "control_image"
+    reference_image: NonEmptyText | None = "reference_image"
 
 
 class ModelSettings(PipelineSettings):
@@ -163,6 +166,15 @@ class ClusterSettings(Settings):
     )
 
 
+def _prompts_kind(value: object) -> str:
+    """The kind of a job's prompts, so that a mistake is told of that kind alone."""
+    if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
+        return "texts"
+    if isinstance(value, dict | PromptTemplate):
+        return "template"
+    return "places" if isinstance(value, list | tuple) else "place"
+
+
 class Job(Settings):
     """What a person asks for: prompts, a model, settings, and where the dataset goes."""
 
@@ -170,11 +182,15 @@ class Job(Settings):
         pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
         description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last.",
     )
-    prompts: Location | Annotated[tuple[Location, ...], Field(min_length=1)] | PromptTemplate = (
-        Field(
-            description="Paths, globs, folders or URIs of Parquet, CSV, JSON Lines or Arrow files, "
-            "or a template."
-        )
+    prompts: (
+        Annotated[Location, Tag("place")]
+        | Annotated[tuple[Location, ...], Field(min_length=1), Tag("places")]
+        | Annotated[PromptTemplate, Tag("template")]
+        | Annotated[PromptList, Tag("texts")]
+    ) = Field(
+        discriminator=Discriminator(_prompts_kind),
+        description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
+        "template, or some texts.",
     )
     # Left out of what is written where it is not set, so that run ids are those of before.
     rewrite: RewriteSettings | None = Field(
@@ -325,9 +341,14 @@ class Job(Settings):
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """The setting `prompts` as a tuple; of a template, its table and its wildcard files."""
+        """The setting `prompts` as a tuple; of a template, its table and its wildcard files.
+
+        It is empty where the prompts stand in the job.
+        """
         if isinstance(self.prompts, str):
             return (self.prompts,)
+        if isinstance(self.prompts, PromptList):
+            return ()
         if isinstance(self.prompts, PromptTemplate):
             wildcards = self.prompts.wildcards
             return (*self.prompts.table_patterns, *filter(None, [wildcards]))

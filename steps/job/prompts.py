@@ -21,6 +21,7 @@ MAX_PROMPTS = 100_000_000
 # Where nobody said how many of the combinations are drawn.
 MAX_COMBINED_PROMPTS = 1_000_000
 MAX_TEMPLATES = 100
+MAX_TEXTS = 100
 MAX_SWEEP_VALUES = 1000
 # What a plan carries beside the job's own columns, so that each prompt says where it is from.
 TEMPLATE_COLUMN = "prompt_template"
@@ -47,6 +48,14 @@ class PromptSweep(Settings):
     def values(self) -> dict[str, tuple[int | float | str, ...]]:
         """The values of each column that is swept, in the order of the settings."""
         return {name: values for name, values in self if values}
+
+
+class PromptList(Settings):
+    """Prompts that stand in the job, to try a model without a table."""
+
+    texts: tuple[NonEmptyText, ...] = Field(
+        min_length=1, max_length=MAX_TEXTS, description="Prompts, at most 100."
+    )
 
 
 class PromptTemplate(Settings):

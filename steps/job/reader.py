@@ -20,7 +20,7 @@ from imagekiln.steps.job.settings_file import (
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
-TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
+TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
 ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
 REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
 
@@ -111,7 +111,7 @@ def _parse_value(path: SettingPath, text: str) -> object:
         value = load_yaml(text)
     except YAML_ERRORS:
         return text
-    if not accepts_type(Job, path, str) or isinstance(value, str):
+    if not accepts_type(Job, path, str) or accepts_type(Job, path, type(value)):
         return value
     if isinstance(value, list) and accepts_type(Job, path, tuple):
         return value

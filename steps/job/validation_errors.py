@@ -228,6 +228,8 @@ def _find_intended_settings(
 
 def _describe_setting_of_other_kind(root: type[BaseModel], path: SettingPath) -> str:
     *group, _ = path
+    if "kind" not in setting_names(root, tuple(group)):
+        return f"is a setting of another kind of {format_path(tuple(group))}; remove it"
     kind_path = format_path((*group, "kind"))
     kinds = " or ".join(kinds_with_setting(root, path))
     return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"

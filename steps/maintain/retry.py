@@ -387,5 +387,5 @@ def _write_shard(store: Store, number: int, rows: _RetryRows) -> _PlannedShard:
     return _PlannedShard(
         shard=Shard(table.num_rows, hashlib.sha256(content).hexdigest()),
         source_shards=(rows.first, rows.last),
-        truncated_prompts=pc.sum(table["truncated"]).as_py() or 0,
+        truncated_prompts=len(table.filter(table["truncated"])["input_row"].unique()),
     )

@@ -89,7 +89,8 @@ UNIQUE_IMAGES_SQL = """
 SHAPES_SQL = f"""
     CREATE TABLE shapes AS
     SELECT {", ".join(SHAPE_COLUMNS)}, count(*) AS images,
-           count(*) FILTER (truncated) AS truncated, min(number) AS first_number
+           count(DISTINCT number // {MAX_IMAGES_PER_ROW}) FILTER (truncated) AS truncated,
+           min(number) AS first_number
     FROM planned_images GROUP BY {", ".join(SHAPE_COLUMNS)}"""
 REJECTED_ROW_COUNT_SQL = """
     SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL)

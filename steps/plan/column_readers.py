@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.job.columns import ColumnKind
-from imagekiln.steps.runs.tables import RESERVED_COLUMNS, can_be_carried
+from imagekiln.steps.runs.tables import can_be_carried, dataset_name
 
 INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
 # Of digits with a fraction of zeros, which pandas writes where a column has empty cells.
@@ -79,7 +79,8 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
     texts = _valid_texts(array)
-    return _both_valid(_texts_to_int64(texts.values), texts)
+    integers = _texts_to_int64(texts.values)
+    return _both_valid(integers, texts)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -94,7 +95,8 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
     if not _is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
     texts = _valid_texts(array)
-    return _both_valid(_parse_text(texts.values, NUMBER_PATTERN, pa.float64()), texts)
+    numbers = _parse_text(texts.values, NUMBER_PATTERN, pa.float64())
+    return _both_valid(numbers, texts)
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -224,15 +226,11 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
     fields = []
     spellings: dict[str, str] = {}  # SQL distinguishes no cases
     for name in columns:
-        same = spellings.setdefault(name.lower(), name)
+        same = spellings.setdefault(dataset_name(name).lower(), name)
         if same != name:
             raise BadInput(
-                f"carry: {same!r} and {name!r} differ only in upper and lower case. "
-                "Rename one of them in the input."
-            )
-        if name.lower() in RESERVED_COLUMNS:
-            raise BadInput(
-                f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
+                f"carry: {same!r} and {name!r} would be the same column of the dataset, which "
+                "distinguishes no upper and lower case. Rename one of them in the input."
             )
         if name not in file.names:
             raise BadInput(f"{where}: {describe_absence(file, name)}. Correct `carry`.")

@@ -24,10 +24,12 @@ from imagekiln.steps.plan.batch_sizes import (
     tuned_figure,
 )
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
+from imagekiln.steps.plan.cell_notes import CellNotes
+from imagekiln.steps.plan.column_names import describe_unread
 from imagekiln.steps.plan.column_readers import passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
-from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
+from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, input_fingerprint
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
 from imagekiln.steps.plan.prompt_batches import (
     empty_columns,
@@ -51,7 +53,7 @@ from imagekiln.steps.runs.plan import (
     RewriteFacts,
     max_batch_size,
 )
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, dataset_name
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 
@@ -82,7 +84,8 @@ class PlanDraft:
     """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
     `work` is in pixels times steps. `time` is None where there is no figure for what an image
-    takes, `sample` where the first shard is one like the others. `sizes` are what passes give.
+    takes, `sample` where the first shard is one like the others. `sizes` are what passes give,
+    `notes` say what a person should know of the input's cells.
     """
 
     files: tuple[InputFile, ...]
@@ -93,6 +96,7 @@ class PlanDraft:
     work: float
     time: RunTime | None
     sizes: PassSizes
+    notes: tuple[str, ...]
     sample: PlanSample | None = None
 
     @property
@@ -123,20 +127,30 @@ class PlanDraft:
         for rows in self._iter_drawn_shards():
             yield with_final_sizes(rows, self.sizes)
 
+    @property
+    def _schema(self) -> pa.Schema:
+        fields = [*IMAGE_ROW_SCHEMA]
+        for field in self.files[0].passthrough:
+            name = dataset_name(field.name)
+            fields.append(field.with_name(name))
+        return pa.schema(fields)
+
     def _iter_drawn_shards(self) -> Iterator[pa.Table]:
-        schema = pa.schema([*IMAGE_ROW_SCHEMA, *self.files[0].passthrough])
+        schema = self._schema
         sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
         if self.sample is not None:
             sampled = read_sample(self.catalog, self.sample)
-            yield sampled.rename_columns(schema.names).cast(schema).combine_chunks()
+            sampled = sampled.rename_columns(schema.names)
+            yield sampled.cast(schema).combine_chunks()
             sizes = sizes[1:]
             numbers = np.sort(self.sample.numbers)
             batches = self.catalog.iter_images(self.sample.rest, numbers)
         waiting = pa.Table.from_batches([], schema)
         for size in sizes:
             while waiting.num_rows < size:
-                rows = pa.Table.from_batches([next(batches)])
+                batch = next(batches)
+                rows = pa.Table.from_batches([batch])
                 rows = rows.rename_columns(schema.names).cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
             yield waiting.slice(0, size).combine_chunks()
@@ -159,9 +173,10 @@ def make_draft(
     """
     size = default_image_size(inputs.job, inputs.model.facts)
     with closing(Database(scratch)) as database:
-        catalog = _make_images(inputs, database, scratch, store_image)
+        notes = CellNotes()
+        catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
-        yield _cut(inputs, size, catalog)
+        yield replace(_cut(inputs, size, catalog), notes=notes.describe())
 
 
 def _make_images(
@@ -169,6 +184,7 @@ def _make_images(
     database: Database,
     scratch: Path,
     store_image: ImageSink | None,
+    notes: CellNotes,
 ) -> Catalog:
     """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
@@ -187,7 +203,7 @@ def _make_images(
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
     with closing(InputImages(scratch, store_image)) as input_images:
-        write_images(database, schema, _read_rows(inputs, input_images), sql, images_file)
+        write_images(database, schema, _read_rows(inputs, input_images, notes), sql, images_file)
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
     return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
@@ -197,13 +213,15 @@ def _fitting_samplers(job: Job, configuration: Path) -> SamplerFit:
     return fitting_samplers(configuration, stated_prediction(job.model))
 
 
-def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:
+def _read_rows(
+    inputs: PlanInputs, input_images: InputImages, notes: CellNotes
+) -> Iterator[pa.RecordBatch]:
     model = inputs.model
     lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
     job = inputs.job
     configurations = [model.configuration, *model.pass_configurations.values()]
     derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
-    batches = iter_prompt_batches(inputs.files, input_images)
+    batches = iter_prompt_batches(inputs.files, input_images, notes)
     return map(derived.append_to, batches)
 
 
@@ -242,8 +260,8 @@ def describe_excess(rejected: int, rows: int, limit: float) -> str:
     )
 
 
-def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
-    """The most frequent causes, how rows are counted, and what mends another encoding."""
+def describe_causes(causes: tuple[RejectionCause, ...], separator: str = "; ") -> str:
+    """The most frequent causes, how rows are counted, and what to do."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
     if omitted:
@@ -251,7 +269,13 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> str:
     remedy = ""
     if any(cause.reason == NOT_UTF8 for cause in causes):
         remedy = " Save the file as UTF-8."
-    return f"{'; '.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
+    settings = dict.fromkeys(cause.setting or "" for cause in causes)
+    for setting in settings:
+        remedy += describe_unread(setting)
+    kinds = {COLUMN_KINDS.get(setting) for setting in settings}
+    if kinds & {"integer", "number"}:
+        remedy += " An empty cell takes the job's value."
+    return f"{separator.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
 
 
 def _describe_share(rejected: int, rows: int) -> str:
@@ -290,6 +314,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
         work=work,
         time=time,
         sizes=inputs.model.pass_sizes,
+        notes=(),
         sample=sample,
     )
 

@@ -1,7 +1,7 @@
 """What a job would make and cost, and whether its budget allows that, before anything runs."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, KilnError
@@ -14,7 +14,11 @@ from imagekiln.steps.models.room import in_bytes, require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import find_unused_columns, guessed_prompt_columns
+from imagekiln.steps.plan.input_files import (
+    describe_conversion,
+    find_unused_columns,
+    guessed_columns,
+)
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime
@@ -42,11 +46,11 @@ class Estimate:
 
     `hours` are by the clock, on `gpus` GPUs at once, and `time_source` says where the figures are
     from. These, GPU-hours and cost are None where there is no figure for an image.
-    `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
-    those of the input that are neither read nor carried. `rejection_causes` are the most frequent
-    reasons why rows are rejected. `price_source` says which price was used, and `is_highest_price`
-    that it is the highest of the table, since that has none for the GPU or the GPU is not known:
-    the cost is at most that.
+    `guessed_columns` are our names of columns that are read in another spelling, `unused_columns`
+    are neither read nor carried, and `notes` say what else a person should know of the input.
+    `rejection_causes` are the most frequent reasons why rows are rejected. `price_source` says
+    which price was used, and `is_highest_price` that it is the highest of the table, since that has
+    none for the GPU or the GPU is not known: the cost is at most that.
     `over_budget` says by how much the job's budget is exceeded, if it is, `is_firm` whether the job
     is refused for that, and `device` on which device the time was measured, or which the job sets.
     `made_prompts` says how many prompts templates make, and of what, `prompts_to_rewrite` how many
@@ -73,8 +77,9 @@ class Estimate:
     gpus: int | None = None
     time_source: str | None = None
     is_measured: bool = False
-    prompt_columns: tuple[str, ...] = ()
+    guessed_columns: dict[str, str] = field(default_factory=dict)
     unused_columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     price_source: str | None = None
     over_budget: str | None = None
     rejection_causes: tuple[RejectionCause, ...] = ()
@@ -123,8 +128,9 @@ def estimate(
             gpus = job.cluster.parallelism * gpus_per_pod
             counted = replace(
                 _count(draft, job),
-                prompt_columns=guessed_prompt_columns(job, files),
+                guessed_columns=guessed_columns(job, files),
                 unused_columns=find_unused_columns(files),
+                notes=(*describe_conversion(files), *draft.notes),
                 made_prompts=files[0].made_prompts,
                 prompts_to_rewrite=rewritten.missing,
                 rejection_causes=draft.rejection_causes,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, cut_name
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.plan.column_names import describe_unread, is_set, match_names
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
@@ -28,7 +29,7 @@ from imagekiln.steps.plan.input_formats import (
 )
 from imagekiln.steps.plan.input_images import require_image_type
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
-from imagekiln.steps.plan.text_formats import BATCH_ROWS, text_array
+from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, text_array
 from imagekiln.steps.runs.rewriting import RewrittenText
 from imagekiln.steps.storage.failures import (
     error_reason,
@@ -36,8 +37,7 @@ from imagekiln.steps.storage.failures import (
     is_storage_error,
 )
 
-# Names, in lower case, by which a column is known to hold prompts.
-LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
+COLUMN_KINDS = {column.name: column.kind for column in PROMPT_COLUMNS}
 # Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
 PARQUET_OPTIONS = {
     "page_checksum_verification": True,
@@ -102,8 +102,11 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     Remote files are downloaded to `folder`. Raises BadInput, Missing, TryAgain.
     """
     sources = gather_sources(job.prompt_patterns, folder)
-    names = frozenset(name for _, name in job.columns)
-    return read_footers(convert_sources(sources, names, folder), job.columns, job.read_columns)
+
+    def flat(names: list[str]) -> Mapping[str, str]:
+        return match_names(names, job.columns, sources[0].uri)
+
+    return read_footers(convert_sources(sources, flat, folder), job.columns, job.read_columns)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
@@ -112,15 +115,24 @@ def input_fingerprint(files: Iterable[InputFile]) -> str:
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
-def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, ...]:
-    """The files' columns that were taken as prompts although the job names another."""
-    names = dict.fromkeys(file.column_names["prompt"] for file in files)
-    return tuple(name for name in names if name != job.columns.prompt)
+def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
+    """Our names of the files' columns that are read although the job calls them otherwise."""
+    return {
+        theirs: ours
+        for file in files
+        for ours, theirs in file.column_names.items()
+        if theirs != getattr(job.columns, ours) is not None
+    }
 
 
 def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
     """The columns that are neither read nor carried, of any of the files."""
     return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
+
+
+def describe_conversion(files: Iterable[InputFile]) -> tuple[str, ...]:
+    """What was found when the files were converted."""
+    return tuple(note for file in files for note in file.source.notes)
 
 
 def _file_digest(file: InputFile) -> str:
@@ -149,53 +161,46 @@ def read_footers(
 
 
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
-    metadata = read_metadata(source)
-    schema = read_table_schema(source, metadata)
+    file, schema = read_source(source)
     names = _match_columns(source, schema, columns, carry)
-    read_names = {*names.values(), *carry}
-    file = InputFile(
-        source=source,
-        rows=metadata.num_rows,
-        column_names=names,
-        passthrough=passthrough_schema(schema, carry, source.uri),
-        partitions=find_partitions(source, metadata, read_names),
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
+    file = choose_columns(file, schema, names, passthrough_schema(schema, carry, source.uri))
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
 
 
-def read_metadata(source: SourceFile) -> pq.FileMetaData:
-    """The footer of a file. Raises BadInput, TryAgain."""
-    try:
-        return pq.read_metadata(source.path)
-    except UNREADABLE_ERRORS as error:
-        raise unreadable_error(source, error) from error
+def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
+    """A file of which no column is chosen yet, and the columns of it and of its name.
 
-
-def read_table_schema(source: SourceFile, metadata: pq.FileMetaData) -> pa.Schema:
-    """The columns of a file and of its name. Raises BadInput where reading it is not safe."""
+    Raises BadInput, also where reading it is not safe, TryAgain.
+    """
     try:
+        metadata = pq.read_metadata(source.path)
         schema = footer_schema(metadata)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
-    for name in source.partitions:
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, pa.string()))
-    return schema
-
-
-def find_partitions(
-    source: SourceFile, metadata: pq.FileMetaData, names: set[str]
-) -> dict[str, str | None]:
-    """The values of those of the columns `names` that only the file's name has."""
-    columns = metadata.schema.to_arrow_schema().names
-    return {
-        name: value
-        for name, value in source.partitions.items()
-        if name in names and name not in columns
+    if LINE_FIELD.name in schema.names:
+        schema = schema.remove(schema.get_field_index(LINE_FIELD.name))
+    partitions = {
+        name: value for name, value in source.partitions.items() if name not in schema.names
     }
+    for name in partitions:
+        schema = schema.append(pa.field(name, pa.string()))
+    return InputFile(source, metadata.num_rows, {}, pa.schema([]), partitions), schema
+
+
+def choose_columns(
+    file: InputFile, schema: pa.Schema, names: dict[str, str], passthrough: pa.Schema
+) -> InputFile:
+    """The file, of which these columns are read and carried."""
+    read_names = {*names.values(), *passthrough.names}
+    return replace(
+        file,
+        column_names=names,
+        passthrough=passthrough,
+        partitions={name: file.partitions[name] for name in file.partitions if name in read_names},
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
+    )
 
 
 def no_rows_error(source: SourceFile) -> BadInput:
@@ -240,51 +245,43 @@ def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
-    prompt = _choose_prompt_column(schema, columns.prompt)
-    if prompt is None:
+    _require_named_columns(source, schema, columns)
+    names = match_names(schema.names, columns, source.uri)
+    if "prompt" not in names:
         absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
-    _require_named_columns(source, schema, columns)
-    names = {ours: theirs for ours, theirs in columns if theirs in schema.names}
-    names["prompt"] = prompt
-    for name in (*names.values(), *carry):
+    ours_by_name = dict.fromkeys(carry, "")
+    ours_by_name |= {name: ours for ours, name in names.items()}
+    for name, ours in ours_by_name.items():
         if schema.names.count(name) > 1:
-            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
-    for column in PROMPT_COLUMNS:
-        if column.name not in names:
-            continue
-        name = names[column.name]
-        kind = schema.field(name).type
-        where = f"{source.uri}: column {name!r}"
-        if column.kind == "image":
-            require_image_type(kind, where)
-        elif column.name == "prompt" and _is_number(kind):
-            raise _number_prompts_error(source, name, cut_name(str(kind)))
-        else:
-            COLUMN_READERS[column.kind](pa.array([], kind), where)
+            problem = f"{source.uri}: has more than one column {name!r}. Rename one."
+            raise BadInput(f"{problem}{describe_unread(ours)}")
+    for ours, theirs in names.items():
+        require_type(ours, schema.field(theirs), source)
     return names
 
 
-def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: ColumnNames) -> None:
-    """Raise BadInput where the job names a column that the file lacks; defaults may be absent.
+def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
+    """Raise BadInput where a column has a type that is not taken for one of ours."""
+    where = f"{source.uri}: column {field.name!r}"
+    kind = COLUMN_KINDS[ours]
+    if ours == "prompt" and _is_number(field.type):
+        raise _number_prompts_error(source, field.name, cut_name(str(field.type)))
+    try:
+        if kind == "image":
+            require_image_type(field.type, where)
+        else:
+            COLUMN_READERS[kind](pa.array([], field.type), where)
+    except BadInput as error:
+        raise BadInput(f"{error}{describe_unread(ours)}") from error
 
-    A name counts as the job's where it differs from the default: a job that was written out and
-    read again names every column.
-    """
-    defaults = ColumnNames()
+
+def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: ColumnNames) -> None:
+    """Raise BadInput where the job names a column that the file lacks; defaults may be absent."""
     for ours, theirs in columns:
-        if theirs not in schema.names and theirs != getattr(defaults, ours):
+        if theirs is not None and is_set(ours, theirs) and theirs not in schema.names:
             absence = describe_absence(schema, theirs)
             raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
-
-
-def _choose_prompt_column(schema: pa.Schema, name: str) -> str | None:
-    """The column of prompts: the one called so, or a single one whose name says what it holds."""
-    if name in schema.names:
-        return name
-    likely = [theirs for theirs in schema.names if theirs.lower() in LIKELY_PROMPT_COLUMNS]
-    is_default = name == ColumnNames().prompt
-    return likely[0] if is_default and len(likely) == 1 else None
 
 
 def _is_number(kind: pa.DataType) -> bool:

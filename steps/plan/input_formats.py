@@ -3,7 +3,8 @@
 A file's format follows from its first bytes, or else from the ending of its name.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,14 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.json_formats import JsonColumns, open_json, scan_json
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
     BATCH_ROWS,
-    JsonKinds,
     Rows,
     open_delimited,
-    open_json_lines,
-    scan_json_lines,
+    open_prompt_lines,
 )
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.local import open_file
@@ -33,74 +33,60 @@ REFUSED_MAGIC = {
     b"FEA1": "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
     b"\x1f\x8b": "is compressed with gzip. Unpack it.",
     b"\x28\xb5\x2f\xfd": "is compressed with zstd. Unpack it.",
-    b"PK\x03\x04": "is a zip archive or an Excel workbook. Unpack it, or save it as CSV.",
+    b"PK\x03\x04": "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as CSV.",
+    b"\xd0\xcf\x11\xe0": "is a workbook of Excel. Save it as CSV.",
 }
+WEB_PAGE = re.compile(rb"\s*<(!doctype\s+)?html", re.IGNORECASE)
 SAMPLE_BYTES = 4096
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-TEXT_FORMATS = {"csv", "tsv", "jsonl"}
+TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
 # Of pyarrow, which has no error of its own for some damage.
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
+# Of the names of all columns, those whose values are not nested, by ours.
+FlatColumns: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
 
 def convert_sources(
-    sources: tuple[SourceFile, ...], flat: frozenset[str], folder: Path
+    sources: tuple[SourceFile, ...], flat: FlatColumns, folder: Path
 ) -> tuple[SourceFile, ...]:
     """The sources as Parquet: those of other formats are converted to files in `folder`.
 
-    Text files without a byte are dropped, which Spark writes where a partition has no rows. `flat`
-    are the columns whose values are not nested. Raises BadInput, TryAgain.
+    Text files without a byte are dropped, which Spark writes where a partition has no rows. Of the
+    names of the columns, `flat` gives those whose values are not nested. Raises BadInput, TryAgain.
     """
     formats = [(source, _detect_format(source)) for source in sources]
     filled = [(source, kind) for source, kind in formats if not _is_empty_text(source, kind)]
     if not filled:
         raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
 
-    kinds: JsonKinds = {}  # one for all, so that all files have the same columns
+    columns = JsonColumns()  # one for all, so that all files have the same columns
     for source, kind in filled:
-        if kind == "jsonl":
-            scan_json_lines(source.path, source.uri, flat, kinds)
-    readers = _row_readers(kinds)
+        if kind == "json":
+            scan_json(source.path, source.uri, columns)
+    if columns.nested:
+        columns.require_flat(flat([*columns.kinds]))
+    readers = _row_readers(columns)
 
     converted = []
     for number, (source, kind) in enumerate(filled):
         if kind in readers:
             path = folder / f"{number:05d}-converted.parquet"
-            _write_parquet(source, readers[kind], path)
+            notes = _write_parquet(source, readers[kind], path)
             if source.path.parent == folder:  # a download, which nothing reads again
                 source.path.unlink()
-            source = replace(source, path=path, kind=kind)
+            source = replace(source, path=path, kind=kind, notes=notes)
         converted.append(source)
     return tuple(converted)
 
 
-def read_schema(source: SourceFile) -> pa.Schema:
-    """The columns of a file with their types, without those that folders in its name stand for.
-
-    Reads the head of a file, and the whole of JSON Lines. Raises BadInput, TryAgain.
-    """
-    kind = _detect_format(source)
-    kinds: JsonKinds = {}
-    if kind == "jsonl":
-        scan_json_lines(source.path, source.uri, frozenset(), kinds)
-    readers = _row_readers(kinds)
-    if kind in readers:
-        with readers[kind](source.path, source.uri) as rows:
-            return rows.schema
-    try:
-        with translate_errors(source.uri):
-            return pq.read_schema(source.path)
-    except (pa.ArrowException, ValueError) as error:
-        problem = describe_text(source) or f"is no whole Parquet file ({error_reason(error)})."
-        raise BadInput(f"{source.uri}: {problem}") from error
-
-
-def _row_readers(kinds: JsonKinds) -> dict[str, RowReader]:
+def _row_readers(columns: JsonColumns) -> dict[str, RowReader]:
     """What reads each format that is not Parquet."""
     return {
         "arrow": open_arrow,
-        "jsonl": partial(open_json_lines, kinds=kinds),
+        "json": partial(open_json, columns=columns),
+        "txt": open_prompt_lines,
         **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
     }
 
@@ -113,6 +99,16 @@ def _detect_format(source: SourceFile) -> str:
     for magic, problem in REFUSED_MAGIC.items():
         if start.startswith(magic):
             raise BadInput(f"{source.uri}: {problem}")
+    if WEB_PAGE.match(start):
+        raise BadInput(
+            f"{source.uri}: is a web page. Name the file itself; of a Google Sheet, download it as "
+            "CSV."
+        )
+    if suffix_of(source.uri) in (".yaml", ".yml"):
+        raise BadInput(
+            f"{source.uri}: is YAML, which is not read as a table. Write it as JSON, or up to 100 "
+            "prompts into the job as `prompts: {texts: [...]}`."
+        )
     if start.startswith((ARROW_FILE_MAGIC, ARROW_STREAM_MAGIC)):
         return "arrow"
     return DATA_SUFFIXES.get(suffix_of(source.uri), "parquet")
@@ -126,7 +122,10 @@ def describe_text(source: SourceFile) -> str | None:
     text = start.decode("utf-8-sig", errors="replace")
     if not text.rstrip("\ufffd") or not all(map(_is_text_character, text.rstrip("\ufffd"))):
         return None
-    return "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these."
+    return (
+        "is text, not Parquet. End its name in .csv, .tsv, .json or .jsonl if it is one of these, "
+        "or in .txt if each line is a prompt."
+    )
 
 
 def _is_text_character(character: str) -> bool:
@@ -142,7 +141,8 @@ def _is_empty_text(source: SourceFile, kind: str) -> bool:
     return kind in TEXT_FORMATS and source.path.stat().st_size == 0
 
 
-def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> None:
+def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> tuple[str, ...]:
+    """Convert a file; return what is to be said of its quotation marks."""
     with (
         translate_errors(str(path)),
         read(source.path, source.uri) as rows,
@@ -150,6 +150,7 @@ def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> None:
     ):
         for batch in rows.batches:
             writer.write_batch(batch)
+        return () if rows.quoting is None else rows.quoting.describe()
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.columns import PROMPT_COLUMNS, Column
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     Cells,
@@ -49,9 +50,9 @@ def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
 
 
 def iter_prompt_batches(
-    files: tuple[InputFile, ...], images: InputImages
+    files: tuple[InputFile, ...], images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files.
+    """Every row of every file, in order, numbered from 0 over all files. `notes` counts cells.
 
     Raises BadInput where a file is damaged, TryAgain where storage fails.
     """
@@ -59,7 +60,7 @@ def iter_prompt_batches(
     first_row = 0
     for file in files:
         rows = 0
-        for batch in _read_file(file, first_row, schema, images):
+        for batch in _read_file(file, first_row, schema, images, notes):
             yield batch
             rows += batch.num_rows
         if rows != file.rows:
@@ -69,12 +70,12 @@ def iter_prompt_batches(
 
 
 def _read_file(
-    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
+    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
     names = dict.fromkeys([*file.column_names.values(), *_read_passthrough_names(file)])
     row = first_row
     for batch in iter_file_columns(file, [*names]):
-        yield _convert_batch(file, batch, row, schema, images)
+        yield _convert_batch(file, batch, row, schema, images, notes)
         row += batch.num_rows
 
 
@@ -85,35 +86,58 @@ def _read_passthrough_names(file: InputFile) -> list[str]:
 
 
 def _convert_batch(
-    file: InputFile, batch: pa.RecordBatch, first_row: int, schema: pa.Schema, images: InputImages
+    file: InputFile,
+    batch: pa.RecordBatch,
+    first_row: int,
+    schema: pa.Schema,
+    images: InputImages,
+    notes: CellNotes,
 ) -> pa.RecordBatch:
-    rows = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
+    end = first_row + batch.num_rows
+    numbers = np.arange(first_row, end, dtype=np.int64)
+    rows = pa.array(numbers)
     wrong = pa.nulls(batch.num_rows, pa.string())
     arrays: list[pa.Array] = []
     for column in PROMPT_COLUMNS:
-        name = file.column_names.get(column.name)
-        if name is None:
-            arrays.append(pa.nulls(batch.num_rows, COLUMN_TYPES[column.kind]))
-            continue
-        cells: Cells | ImageDigests
-        if column.kind == "image":
-            cells = images.digest_column(batch.column(name), file.source.uri)
-        else:
-            where = f"{file.source.uri}: column {name!r}"
-            cells = COLUMN_READERS[column.kind](batch.column(name), where)
+        cells = _read_column(file, batch, column, images, notes)
         arrays.append(cells.values)
         wrong = cells.mark_invalid(wrong, column.name)
     carried: list[pa.Array] = []
     names = _read_passthrough_names(file)
-    for name, mark in zip(names, passthrough_names(len(names)), strict=True):
+    marks = passthrough_names(len(names))
+    for name, mark in zip(names, marks, strict=True):
         where = f"{file.source.uri}: column {name!r}"
         passthrough = read_passthrough(batch.column(name), where)
         carried.append(passthrough.values)
         wrong = passthrough.mark_invalid(wrong, mark)
     if file.prompt_texts is not None:
-        arrays[PROMPT_INDEX], *origins = _rewrite(arrays[PROMPT_INDEX], file.prompt_texts)
+        prompts = arrays[PROMPT_INDEX]
+        arrays[PROMPT_INDEX], *origins = _rewrite(prompts, file.prompt_texts)
         carried += origins
-    return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)
+    columns = [rows, *arrays, wrong, *carried]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _read_column(
+    file: InputFile,
+    batch: pa.RecordBatch,
+    column: Column,
+    images: InputImages,
+    notes: CellNotes,
+) -> Cells | ImageDigests:
+    """The cells of one of our columns, null where the file has none."""
+    name = file.column_names.get(column.name)
+    if name is None:
+        kind = COLUMN_TYPES[column.kind]
+        empty = pa.nulls(batch.num_rows, kind)
+        return Cells(empty)
+    array = batch.column(name)
+    if column.kind == "image":
+        return images.digest_column(array, file.source.uri)
+    where = f"{file.source.uri}: column {name!r}"
+    read = COLUMN_READERS[column.kind]
+    cells = read(array, where)
+    return notes.read(column, name, array, cells)
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
 from imagekiln.steps.plan.column_readers import passthrough_names, uuid_texts
-from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
+from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, iter_file_columns
+from imagekiln.steps.plan.input_formats import TEXT_FORMATS
+from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 
@@ -27,7 +29,8 @@ MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
 class RejectionCause:
     """Why rows were rejected, such as `Caption`, `is blank`; how many, and the first of them.
 
-    `column` is as the user's files name it. `row_in_file` is counted from 0, without a header.
+    `column` is as the user's files name it, `setting` ours; None of one that is carried.
+    `row_in_file` is counted from 0, without a header, and `line` is known of files of text.
     `earlier` names the row whose id the first of them repeats, such as `row 0 of a.csv`.
     """
 
@@ -39,10 +42,13 @@ class RejectionCause:
     id: str | None
     value: str | None
     earlier: str | None = None
+    line: int | None = None
+    setting: str | None = None
 
     def describe(self) -> str:
         """The cause as a clause, with the number of rows and the first of them."""
-        first = [f"the first is row {self.row_in_file}"]
+        line = "" if self.line is None else f" on line {self.line}"
+        first = [f"the first is row {self.row_in_file}{line}"]
         if self.id is not None:
             first.append(f"id {_quote(self.id)}")
         if self.value is not None:
@@ -72,6 +78,8 @@ def find_rejection_causes(
     causes = []
     for count in counts.to_pylist():
         first = rows[count["row"]]
+        earlier_row = catalog.earlier_row(count["row"])
+        setting = count["column"] if count["column"] in COLUMN_KINDS else None
         cause = RejectionCause(
             column=first["column_name"],
             reason=count["reason"],
@@ -80,7 +88,9 @@ def find_rejection_causes(
             row_in_file=first["row_in_file"],
             id=first["id"],
             value=first["value"],
-            earlier=_name_earlier_row(files, catalog.earlier_row(count["row"])),
+            earlier=_name_earlier_row(files, earlier_row),
+            line=first["line"],
+            setting=setting,
         )
         causes.append(cause)
     return tuple(causes)
@@ -143,12 +153,20 @@ def _locate_in_file(file: InputFile, first_row: int, window: _Window) -> Iterato
     }
     end = first_row + file.rows
     start = first_row
-    for columns in iter_file_columns(file, [*dict.fromkeys(names.values())]):
+    has_lines = file.source.kind in TEXT_FORMATS
+    read_names = dict.fromkeys(names.values())
+    if has_lines:
+        read_names[LINE_FIELD.name] = None
+    for columns in iter_file_columns(file, [*read_names]):
         for rejected in window.take_before(start + columns.num_rows):
             row_numbers = rejected["row"].to_numpy()
             cells = columns.take(pa.array(row_numbers - start))
             values = {ours: cells[theirs] for ours, theirs in names.items()}
-            yield _describe_rows(file, rejected, row_numbers - first_row, values)
+            lines = pa.nulls(cells.num_rows, LINE_FIELD.type)
+            if has_lines:
+                lines = cells[LINE_FIELD.name]
+            rows_in_file = row_numbers - first_row
+            yield _describe_rows(file, rejected, rows_in_file, lines, values)
         start += columns.num_rows
         if not window.has_rows_before(end):
             return
@@ -158,6 +176,7 @@ def _describe_rows(
     file: InputFile,
     rejected: pa.RecordBatch,
     rows_in_file: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+    lines: pa.Array,
     values: dict[str, pa.Array],
 ) -> pa.RecordBatch:
     """These rows as REJECTED_SCHEMA; `values` are their cells by our names of the columns."""
@@ -171,6 +190,7 @@ def _describe_rows(
         rejected["row"],
         pa.repeat(file.source.uri, count),
         pa.array(rows_in_file),
+        lines,
         _rename(rejected["column"], file),
         rejected["reason"],
         _show(values["id"]) if "id" in values else no_texts,

@@ -21,16 +21,17 @@ DATA_SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
     ".arrow": "arrow",
     ".arrows": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
+    ".txt": "txt",
 }
-# Besides rows, folders hold descriptions in JSON: such files are data only where nothing else is.
-AMBIGUOUS_SUFFIX = ".json"
+# Besides rows, folders hold descriptions in these: they are data only where nothing else is.
+AMBIGUOUS_SUFFIXES = (".json", ".txt")
 # A table of these is what its log says, not the files in its folder.
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -40,13 +41,15 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 class SourceFile:
     """One input file: the name that the user knows, its path on this disk, its content's hash.
 
-    The path is that of a converted copy where the file's format, `kind`, is not Parquet.
+    The path is that of a converted copy where the file's format, `kind`, is not Parquet. `notes`
+    say what was found when it was converted.
     """
 
     uri: str
     path: Path
     sha256: str
     kind: str = "parquet"
+    notes: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -123,6 +126,11 @@ def _files_below(folder: str, pattern: str) -> list[str]:
 def _describe_absence(pattern: str) -> str:
     if is_remote_uri(pattern):
         return "no such file or bucket. Check `prompts`."
+    if " " in pattern and not {"/", "*"} & {*pattern} and not suffix_of(pattern):
+        return (
+            "no such file. If it is a prompt, write `prompts: {texts: [...]}`, in Python "
+            'prompts={"texts": [...]}.'
+        )
     path = resolve_path(pattern.removeprefix("file://"))
     if Path(path).is_absolute():
         place = f" as {path}" if pattern.startswith("~") else ""
@@ -145,7 +153,7 @@ def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[
         is_hidden = any(part.startswith((".", "_")) for part in parts)
         if not is_hidden and suffix_of(name) in DATA_SUFFIXES:
             chosen.append(name)
-    certain = [name for name in chosen if suffix_of(name) != AMBIGUOUS_SUFFIX]
+    certain = [name for name in chosen if suffix_of(name) not in AMBIGUOUS_SUFFIXES]
     return sorted(certain or chosen)
 
 

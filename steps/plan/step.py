@@ -1,7 +1,7 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from imagekiln.steps.plan.estimate import (
 )
 from imagekiln.steps.plan.existing_images import choose_existing_runs
 from imagekiln.steps.plan.input_files import (
+    describe_conversion,
     find_unused_columns,
-    guessed_prompt_columns,
+    guessed_columns,
     input_fingerprint,
 )
 from imagekiln.steps.plan.rejected_rows import RejectionCause
@@ -68,8 +69,9 @@ class PlanResult:
     """A plan, where it lies, and whether it existed before.
 
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
-    `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
-    those of the input that are neither read nor carried; both are empty where a named run existed.
+    `guessed_columns` are our names of columns that are read in another spelling, `unused_columns`
+    are neither read nor carried, and `notes` say what else a person should know of the input; all
+    are empty where a named run existed.
     `rejection_causes` is empty where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
@@ -81,8 +83,9 @@ class PlanResult:
     uri: str
     adopted: bool
     time: RunTime | None = None
-    prompt_columns: tuple[str, ...] = ()
+    guessed_columns: dict[str, str] = field(default_factory=dict)
     unused_columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     rejection_causes: tuple[RejectionCause, ...] = ()
     moved_revisions: tuple[NamedRevision, ...] = ()
     over_budget: str | None = None
@@ -134,14 +137,15 @@ def make_plan(
         tuning = load_tuning(job, model.facts, files)
         run_id = job.run_id or _derive_run_id(job, rewritten, model, tuning)
         store = _open_run_store(job, run_id)
-        prompt_columns = guessed_prompt_columns(job, files)
+        names = guessed_columns(job, files)
+        notes = describe_conversion(files)
         unused_columns = find_unused_columns(files)
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model, terms)
             if is_whole(store, existing):
                 return replace(
-                    adopted, prompt_columns=prompt_columns, unused_columns=unused_columns
+                    adopted, guessed_columns=names, unused_columns=unused_columns, notes=notes
                 )
             # What is missing of it is planned again, by what it had chosen.
             model = resolve_model(job, existing.revisions)
@@ -178,8 +182,9 @@ def make_plan(
                 store.uri,
                 adopted=False,
                 time=time,
-                prompt_columns=prompt_columns,
+                guessed_columns=names,
                 unused_columns=unused_columns,
+                notes=(*notes, *draft.notes),
                 rejection_causes=draft.rejection_causes,
                 over_budget=over_budget,
                 made_prompts=files[0].made_prompts,

@@ -1,5 +1,6 @@
 """A job's templates as they are read: how many prompts they make, and of which table."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -7,20 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
-from imagekiln.steps.plan.column_readers import (
-    COLUMN_READERS,
-    describe_absence,
-    passthrough_schema,
-)
+from imagekiln.steps.plan.column_names import OUR_NAMES, describe_unread, match_names
+from imagekiln.steps.plan.column_readers import describe_absence, passthrough_schema
 from imagekiln.steps.plan.input_files import (
     InputFile,
-    find_partitions,
+    choose_columns,
     no_rows_error,
-    read_metadata,
-    read_table_schema,
+    read_source,
+    require_type,
 )
 from imagekiln.steps.plan.input_formats import convert_sources
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
@@ -31,6 +29,7 @@ from imagekiln.steps.runtime.figures import pluralize
 
 TEMPLATE_SETTING = "prompts.template"
 NEGATIVE_SETTING = "prompts.negative_template"
+UNREAD_PREFIX = "imagekiln:"  # of what is written under no name of the table's
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +137,13 @@ def read_template_table(
                 "table. Set prompts.table."
             )
         return ()
-    texts = recipes.columns.union(name for _, name in job.columns)
     gathered = gather_sources(settings.table_patterns, folder)
-    sources = convert_sources(gathered, texts, folder)
+
+    def flat(names: list[str]) -> Mapping[str, str]:
+        named = {name: name for name in recipes.columns}
+        return named | _match_names(job, settings, names, gathered[0].uri)
+
+    sources = convert_sources(gathered, flat, folder)
     files = tuple(_read_file(job, settings, recipes, source) for source in sources)
     if not any(file.rows for file in files):
         raise no_rows_error(sources[0])
@@ -157,71 +160,91 @@ def read_template_table(
 def _read_file(
     job: Job, settings: PromptTemplate, recipes: PromptRecipes, source: SourceFile
 ) -> InputFile:
-    metadata = read_metadata(source)
-    schema = read_table_schema(source, metadata)
-    _require_columns(job, recipes, source, schema)
-    names = {name: name for name in sorted(recipes.columns)}
-    if job.columns.id in schema.names:
-        names[job.columns.id] = job.columns.id
-    copied = _copied_columns(job, settings, source, schema)
-    read_names = {*names, *copied.names}
-    return InputFile(
-        source=source,
-        rows=metadata.num_rows,
-        column_names=names,
-        passthrough=copied,
-        partitions=find_partitions(source, metadata, read_names),
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
+    file, schema = read_source(source)
+    matched = _match_names(job, settings, schema.names, source.uri)
+    named = sorted(recipes.columns)
+    read_names = [*named, *job.carry, *matched.values()]
+    _require_columns(recipes, read_names, source, schema)
+    names = dict(zip(named, named, strict=True))
+    if "id" in matched:
+        row_id = matched["id"]
+        names[row_id] = row_id
+    copied = _copied_columns(job, settings, source, schema, matched)
+    return choose_columns(file, schema, names, copied)
 
 
-def written_columns(job: Job, settings: PromptTemplate) -> dict[str, str]:
-    """The columns that are written for each prompt by our names, each with that of the input."""
+def _match_names(
+    job: Job, settings: PromptTemplate, names: Sequence[str], where: str
+) -> dict[str, str]:
+    """The table's names of the columns that no template and no sweep writes, and of the id."""
+    written = {*written_columns(settings)} - {"id"}
+    wanted = [name for name in OUR_NAMES if name not in written]
+    return match_names(names, job.columns, where, wanted)
+
+
+def name_written_columns(
+    job: Job, settings: PromptTemplate, table: Sequence[InputFile]
+) -> dict[str, str]:
+    """The names of our columns beside those of the table that are read.
+
+    One that the job leaves unread has a name that no table has.
+    """
+    names = {name for file in table for name in (*file.column_names, *file.passthrough.names)}
+    matched = _match_names(job, settings, sorted(names), TEMPLATE_SETTING)
+    return {
+        ours: matched.get(ours) or theirs or f"{UNREAD_PREFIX}{ours}"
+        for ours, theirs in job.columns
+    }
+
+
+def written_columns(settings: PromptTemplate) -> list[str]:
+    """Our names of the columns that are written for each prompt."""
     names = ["prompt", "id", *settings.sweep.values]
     if settings.negative_template is not None:
         names.append("negative_prompt")
-    return {name: getattr(job.columns, name) for name in names}
+    return names
 
 
 def _require_columns(
-    job: Job, recipes: PromptRecipes, source: SourceFile, schema: pa.Schema
+    recipes: PromptRecipes, names: Sequence[str], source: SourceFile, schema: pa.Schema
 ) -> None:
     """Raise BadInput where a column that templates name is absent, or one that is read is twice."""
     for name in sorted(recipes.columns):
         if name not in schema.names:
             absence = describe_absence(schema, name)
             raise BadInput(f"{source.uri}: {absence}. Correct {TEMPLATE_SETTING}.")
-    ours = [name for _, name in job.columns]
-    for name in (*sorted(recipes.columns), *job.carry, *ours):
+    for name in names:
         count = schema.names.count(name)
         if count > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
 
 
 def _copied_columns(
-    job: Job, settings: PromptTemplate, source: SourceFile, schema: pa.Schema
+    job: Job,
+    settings: PromptTemplate,
+    source: SourceFile,
+    schema: pa.Schema,
+    matched: dict[str, str],
 ) -> pa.Schema:
     """The table's columns of settings, and those to carry."""
-    written = written_columns(job, settings)
+    written = [getattr(job.columns, ours) for ours in written_columns(settings)]
     for name in job.carry:
-        if name in written.values():
+        if name in written:
             raise BadInput(
                 f"carry: {name!r} is a column that templates write. Rename it in the table."
             )
     carry = tuple(name for name in job.carry if name not in RECIPE_COLUMNS)
     copied = {field.name: field for field in passthrough_schema(schema, carry, source.uri)}
-    for column in PROMPT_COLUMNS:
-        name = getattr(job.columns, column.name)
-        if column.name in written or name not in schema.names:
+    for ours, theirs in matched.items():
+        if ours == "id":
             continue
-        where = f"{source.uri}: column {name!r}"
-        if column.kind == "image":
+        if ours in INPUT_IMAGE_COLUMNS:
             # Which paths a cell may name depends on where its table is, which no prompt says.
             raise BadInput(
-                f"{where} has input images, which templates do not take. Rename it, or write the "
-                "prompts into a table."
+                f"{source.uri}: column {theirs!r} has input images, which templates do not take. "
+                f"Write the prompts into a table.{describe_unread(ours)}"
             )
-        field = schema.field(name)
-        COLUMN_READERS[column.kind](pa.array([], field.type), where)
-        copied.setdefault(name, field)
+        field = schema.field(theirs)
+        require_type(ours, field, source)
+        copied.setdefault(theirs, field)
     return pa.schema([*copied.values()])

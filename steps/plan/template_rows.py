@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptTemplate
+from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
+from imagekiln.steps.plan.column_names import find_spellings
 from imagekiln.steps.plan.column_readers import plain_array, read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,
@@ -28,6 +29,7 @@ from imagekiln.steps.plan.input_files import (
     read_footers,
     read_input_files,
 )
+from imagekiln.steps.plan.prompt_list import write_prompt_list
 from imagekiln.steps.plan.source_files import SourceFile
 from imagekiln.steps.plan.template_recipes import (
     TEMPLATE_SETTING,
@@ -35,6 +37,7 @@ from imagekiln.steps.plan.template_recipes import (
     Recipe,
     count_prompts,
     load_recipes,
+    name_written_columns,
     read_template_table,
     written_columns,
 )
@@ -59,26 +62,48 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     Files are downloaded and written to `folder`. Raises BadInput, Missing, TryAgain.
     """
     settings = job.prompts
+    if isinstance(settings, PromptList):
+        source = write_prompt_list(job, settings, folder)
+        return read_footers((source,), job.columns, job.read_columns)
     if not isinstance(settings, PromptTemplate):
         return read_input_files(job, folder)
+    return (_make_prompts(job, settings, folder),)
+
+
+def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile:
     recipes = load_recipes(settings)
     table = read_template_table(job, settings, recipes, folder)
     rows = sum(file.rows for file in table) if table else 1
     count = count_prompts(settings, recipes, rows)
 
     path = folder / "template-rows.parquet"
-    maker = _RowMaker(job, settings, recipes, table)
-    with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
+    names = name_written_columns(job, settings, table)
+    maker = _RowMaker(names, job.defaults.seed, settings, recipes, table)
+    schema = maker.schema
+    with translate_errors(str(path)), pq.ParquetWriter(path, schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
-    source = SourceFile(TEMPLATE_SETTING, path, _digest_prompts(recipes, table))
-    (file,) = read_footers((source,), job.columns, job.read_columns)
-    file = replace(
-        file,
-        unused_columns=find_unused_columns(table),
-        made_prompts=count.description,
-    )
-    return (file,)
+    digest = _digest_prompts(recipes, table)
+    source = SourceFile(TEMPLATE_SETTING, path, digest)
+    written = {ours: theirs for ours, theirs in names.items() if theirs in schema.names}
+    columns = job.columns.model_copy(update=written)
+    (file,) = read_footers((source,), columns, job.read_columns)
+    return _describe_origin(file, settings, table, count.description)
+
+
+def _describe_origin(
+    file: InputFile, settings: PromptTemplate, table: Sequence[InputFile], count: str
+) -> InputFile:
+    """The file, with what was made of which columns of the table."""
+    unused = find_unused_columns(table)
+    swept: list[str] = []
+    for ours in settings.sweep.values:
+        swept += find_spellings(unused, ours)
+    if swept:
+        names = ", ".join(swept)
+        count += f"; the sweep sets {names}, not the table"
+    unused = tuple(name for name in unused if name not in swept)
+    return replace(file, unused_columns=unused, made_prompts=count)
 
 
 def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:
@@ -102,34 +127,35 @@ class _RowMaker:
 
     def __init__(
         self,
-        job: Job,
+        names: Mapping[str, str],
+        seed: int,
         settings: PromptTemplate,
         recipes: PromptRecipes,
         table: tuple[InputFile, ...],
     ) -> None:
-        self._names = job.columns
-        self._seed = job.defaults.seed
+        self._names = names
+        self._seed = seed
         self._limit = MAX_PROMPT_CHARS + 1  # one more is too many, and shows it
         self._recipes = recipes
         self._table = table
         sweep = settings.sweep.values
-        self._swept = [getattr(job.columns, name) for name in sweep]
+        self._swept = [names[name] for name in sweep]
         self._cells = [*product(*sweep.values())]
         self._is_alone = recipes.combinations * len(self._cells) == 1
         self._copied = table[0].passthrough if table else pa.schema([])
-        self.schema = self._make_schema(written_columns(job, settings))
+        written = written_columns(settings)
+        types = {names[ours]: TYPES[ours] for ours in written}
+        self.schema = self._make_schema(types)
 
-    def _make_schema(self, written: Mapping[str, str]) -> pa.Schema:
-        types = {}
-        for ours, theirs in written.items():
-            types[theirs] = TYPES[ours]
-        if not any(self._names.id in file.column_names for file in self._table):
-            del types[self._names.id]
+    def _make_schema(self, types: dict[str, pa.DataType]) -> pa.Schema:
+        row_id = self._names["id"]
+        if not any(row_id in file.column_names for file in self._table):
+            del types[row_id]
         types[TEMPLATE_COLUMN] = pa.string()
         types[CHOICES_COLUMN] = pa.string()
         for field in self._copied:
             types[field.name] = _storage_type(field.type)
-        types.setdefault(self._names.seed, TYPES["seed"])
+        types.setdefault(self._names["seed"], TYPES["seed"])
         return pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
@@ -158,7 +184,7 @@ class _RowMaker:
         named = sorted(self._recipes.columns)
         no_ids = [None] * batch.num_rows
         rows = []
-        for index, row_id in enumerate(columns.get(self._names.id, no_ids)):
+        for index, row_id in enumerate(columns.get(self._names["id"], no_ids)):
             texts = {name: columns[name][index] for name in named}
             if row_id is None:
                 key = _hash_content("texts", *texts.values())
@@ -212,7 +238,8 @@ class _RowMaker:
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
         """A prompt and its negative, of all pairs that of this number, and where they are from."""
         names = self._names
-        texts: _Values = dict.fromkeys([names.prompt, names.negative_prompt, CHOICES_COLUMN])
+        written = (names["prompt"], names["negative_prompt"], CHOICES_COLUMN)
+        texts: _Values = dict.fromkeys(written)
         texts[TEMPLATE_COLUMN] = recipe.source
         if row.texts is None:
             return texts
@@ -226,8 +253,8 @@ class _RowMaker:
         choices = drawing.chosen
         for name, choice in negative_drawing.chosen.items():
             choices[f"{NEGATIVE}.{name}"] = choice
-        texts[names.prompt] = prompt.strip()
-        texts[names.negative_prompt] = negative_prompt.strip()
+        texts[names["prompt"]] = prompt.strip()
+        texts[names["negative_prompt"]] = negative_prompt.strip()
         if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
             texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
         return texts
@@ -238,15 +265,17 @@ class _RowMaker:
         They follow each other in the order of the settings, by which the report finds them.
         """
         names = self._names
-        content = (row.key, draw, texts[names.prompt], texts[names.negative_prompt])
+        prompt = texts[names["prompt"]]
+        negative_prompt = texts[names["negative_prompt"]]
+        content = (row.key, draw, prompt, negative_prompt)
         seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
         for cell in self._cells:
             values = dict(texts)
-            values[names.seed] = int(seed_digits, 16)
-            values[names.id] = row.id
+            values[names["seed"]] = int(seed_digits, 16)
+            values[names["id"]] = row.id
             if row.id is not None and not self._is_alone:
                 digits = _hash_content(*content, texts[TEMPLATE_COLUMN], *cell)
-                values[names.id] = f"{row.id}-{digits[:ID_DIGITS]}"
+                values[names["id"]] = f"{row.id}-{digits[:ID_DIGITS]}"
             swept = zip(self._swept, cell, strict=True)
             values.update(swept)
             yield values

@@ -65,8 +65,12 @@ def render(template: Template, drawing: Drawing, number: int, path: str = "") ->
         number, digit = divmod(number, count_texts((piece,)))
         digits.append(digit)
     text = ""
+    follows_nothing = False  # of what may be left out, as an empty option: one space is enough
     for piece in template:
         rendered = _render_piece(piece, drawing, digits.pop(), path)
+        if follows_nothing and text.endswith(" "):
+            rendered = rendered.removeprefix(" ")
+        follows_nothing = not rendered
         text = f"{text}{rendered}"[: drawing.limit]
     return text
 

@@ -8,7 +8,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.passes import caption_names
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, RESERVED_COLUMNS
+from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, RESERVED_COLUMNS, dataset_name
 
 AddedFields = Sequence[pa.Field]
 
@@ -29,9 +29,10 @@ def outcome_schema(fields: AddedFields) -> pa.Schema:
 
 def require_free_names(job: Job) -> None:
     """Raise BadInput where a score or a pass has the name of another column of the dataset."""
+    taken = RESERVED_COLUMNS | {dataset_name(name).lower() for name in job.carry}
     for name in job.scores:
-        if name in RESERVED_COLUMNS:
+        if name in taken:
             raise BadInput(f"scores: {name} is a column of the dataset itself. Rename the score.")
     for name in job.passes:
-        if name in RESERVED_COLUMNS:
+        if name in taken:
             raise BadInput(f"passes: {name} is a column of the dataset itself. Rename the pass.")

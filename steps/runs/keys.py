@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 REGISTRY_FOLDER = "_runs"  # of an output, and beside its runs
 REWRITES_FOLDER = "_rewritten"  # likewise
+PROMPT_LISTS_FOLDER = "_prompts"  # likewise
 PLAN_KEY = "plan.json"
 EXPORT_KEY = "export.json"  # of an export, which is no run
 EXISTING_RUNS_KEY = "looked-at.json"
@@ -196,6 +197,11 @@ def registry_key(number: int) -> str:
 def registry_block_key(number: int) -> str:
     """A hundred entries of that log in one object, numbered from 0."""
     return f"{REGISTRY_FOLDER}/block-{number:04d}.json"
+
+
+def prompt_list_key(digest: str) -> str:
+    """Under the output, the prompts of a submitted job that stood in the job itself."""
+    return f"{PROMPT_LISTS_FOLDER}/{digest}.parquet"
 
 
 def rewrite_key(digest: str, name: str) -> str:

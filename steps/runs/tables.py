@@ -70,6 +70,7 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("input_row", pa.int64()),
         pa.field("file", pa.string()),
         pa.field("row_in_file", pa.int64()),
+        pa.field("line", pa.int64()),  # of files of text
         pa.field("column_name", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("id", pa.string()),
@@ -93,6 +94,8 @@ RESERVED_COLUMNS = {
     *NEAR_DUPLICATE_SCHEMA.names,
     IMAGE_FIELD.name,
 }
+# Before the name of a carried column, if the dataset has one of its own that is called so.
+CARRIED_PREFIX = "input_"
 # Values in these columns repeat within an object; ids, prompts and hashes do not.
 DICTIONARY_COLUMNS = (
     "negative_prompt",
@@ -130,6 +133,11 @@ MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more column
 
 # What reading damaged content may raise, beside what storage raises.
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
+
+
+def dataset_name(column: str) -> str:
+    """The name of a carried column in the dataset."""
+    return f"{CARRIED_PREFIX}{column}" if column.lower() in RESERVED_COLUMNS else column
 
 
 def damage_error(where: str, error: Exception) -> BadInput:

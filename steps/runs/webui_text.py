@@ -24,6 +24,8 @@ NEGATIVE_PROMPT_LABEL = "Negative prompt:"
 # It is invisible, and not white space that they would strip.
 GUARD = "\N{ZERO WIDTH SPACE}"
 LINE_TO_GUARD = re.compile(rf"^([^\S\n]*)(?={NEGATIVE_PROMPT_LABEL})", re.MULTILINE)
+# What readers take for a LoRA or the like that was used, as in a prompt that was written for them.
+TAG_TO_GUARD = re.compile(r"<(?=\w+:[^>]+>)")
 QUOTED_CHARACTERS = re.compile(r'[,:\n"]')
 HASH_DIGITS = 10
 LORA_HASH_DIGITS = 12
@@ -141,7 +143,8 @@ def _guard_prompt(prompt: str) -> str:
     # NUL ends a text in PNG, and a lone surrogate cannot be encoded.
     text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")
     encodable = text.encode(errors="replace").decode()
-    return LINE_TO_GUARD.sub(rf"\1{GUARD}", encodable)
+    without_tags = TAG_TO_GUARD.sub(f"<{GUARD}", encodable)
+    return LINE_TO_GUARD.sub(rf"\1{GUARD}", without_tags)
 
 
 def _truncate_prompts(prompt: str, negative_prompt: str, room: int) -> tuple[str, str]:

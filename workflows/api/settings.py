@@ -33,7 +33,7 @@ from imagekiln.steps.job.job import (
 )
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
 from imagekiln.steps.job.passes import CaptionPass, RefinePass, UpscalePass
-from imagekiln.steps.job.prompts import PromptSweep, PromptTemplate
+from imagekiln.steps.job.prompts import PromptList, PromptSweep, PromptTemplate
 from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
 from imagekiln.steps.job.scores import (
     AestheticScore,
@@ -67,6 +67,7 @@ __all__ = [
     "PartSettings",
     "PipelineSettings",
     "Png",
+    "PromptList",
     "PromptSweep",
     "PromptTemplate",
     "RefinePass",

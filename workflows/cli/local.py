@@ -57,17 +57,17 @@ def init(prompts: str, to: Path, model: str) -> None:
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
-    from imagekiln.workflows.cli.starter import choose_columns, read_columns, write_starter_job
+    from imagekiln.workflows.cli.starter import survey_prompts, write_starter_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
 
-    columns = read_columns(prompts)
-    if columns is None and not is_remote_uri(prompts):
+    survey = survey_prompts(prompts)
+    if survey is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
     if missing_extra := describe_missing_extra(prompts):
         print_note(sanitize_line(missing_extra))
-    write_starter_job(to, prompts, model, columns)
-    if columns is not None and "prompt" not in choose_columns(columns):
-        sentence = f"No column of {prompts} is called prompt, caption or text."
+    write_starter_job(to, prompts, model, survey)
+    if survey is not None and "prompt" not in survey.columns:
+        sentence = f"No column of {prompts} seems to hold prompts."
         print_note(sanitize_line(f"{sentence} Name the one with the prompts in {to}."))
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
 

@@ -25,10 +25,12 @@ if TYPE_CHECKING:  # the commands bring them
     from imagekiln.steps.job.job import Job
     from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
     from imagekiln.steps.plan.estimate import Estimate
+    from imagekiln.steps.plan.rejected_rows import RejectionCause
     from imagekiln.steps.plan.step import PlanResult
     from imagekiln.steps.runs.plan import Plan
 
 MAX_SIZES = 5
+CAUSE_SEPARATOR = ";\n"
 MAX_UNUSED_COLUMNS = 8
 MIN_NAME_WIDTH = 11
 MAX_DUPLICATE_SHARE = 0.1  # of the images, that is omitted without a word on why
@@ -94,14 +96,20 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
 
 def _format_rejections(result: "PlanResult") -> str:
     """Where rejected rows are listed, and why they were rejected."""
-    from imagekiln.steps.plan.draft import describe_causes
-
     if not result.plan.counts.rejected_rows:
         return ""
     sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
     if result.rejection_causes:
-        sentence += f" Reasons: {describe_causes(result.rejection_causes)}"
+        return f"\n{sanitize_line(sentence)} Reasons:{_list_causes(result.rejection_causes)}"
     return f"\n{sanitize_line(sentence)}"
+
+
+def _list_causes(causes: "tuple[RejectionCause, ...]") -> str:
+    """Why rows are rejected, one reason a line."""
+    from imagekiln.steps.plan.draft import describe_causes
+
+    lines = describe_causes(causes, separator=CAUSE_SEPARATOR).split(CAUSE_SEPARATOR)
+    return "".join(f"\n  {sanitize_line(line)}" for line in lines)
 
 
 def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
@@ -174,20 +182,25 @@ def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
 
 
 def _format_columns(result: "PlanResult | Estimate") -> str:
-    """What templates make, the columns that were taken as prompts, and those not used, by lines."""
+    """What templates make, which columns are read as ours or not at all, and notes, by lines."""
     lines = []
     if result.made_prompts is not None:
         lines.append(f"Templates make {result.made_prompts}.")
-    if result.prompt_columns:
-        names = ", ".join(map(repr, result.prompt_columns))
-        lines.append(f"Prompts are read from column {names}; columns.prompt sets another.")
+    if result.guessed_columns:
+        names = ", ".join(
+            f"{cut_name(theirs)!r} as {ours}" for theirs, ours in result.guessed_columns.items()
+        )
+        lines.append(f"Read: {names}. `columns` sets others, or null for one that is not meant.")
     if result.unused_columns:
-        names = ", ".join(map(cut_name, result.unused_columns[:MAX_UNUSED_COLUMNS]))
+        shown = result.unused_columns[:MAX_UNUSED_COLUMNS]
+        names = ", ".join(cut_name(name) or "one without a name" for name in shown)
         omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
         more = f" and {omitted} more" if omitted > 0 else ""
         lines.append(
-            f"Not used: {names}{more}. Map a column in `columns`, or keep it with `carry`."
+            f"Not used: {names}{more}. If one is an id or a setting, map it in `columns`; `carry` "
+            "keeps it."
         )
+    lines += result.notes
     return "".join(f"\n{sanitize_line(line)}" for line in lines)
 
 
@@ -255,12 +268,10 @@ def _format_truncated(prompts: int) -> str:
 
 
 def _format_causes(result: "Estimate") -> str:
-    """Why rows are rejected, on a line."""
-    from imagekiln.steps.plan.draft import describe_causes
-
+    """Why rows are rejected."""
     if not result.rejection_causes:
         return ""
-    return f"\n{sanitize_line(f'Rejected: {describe_causes(result.rejection_causes)}')}"
+    return f"\nRejected:{_list_causes(result.rejection_causes)}"
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptList
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.failures import AlreadyExists
@@ -36,7 +37,7 @@ from imagekiln.workflows.client.waits import explain_wait, needs_events
 from imagekiln.workflows.objects import Json, object_identity
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
-from imagekiln.workflows.templates.workflow import build_workflow
+from imagekiln.workflows.templates.workflow import build_workflow, require_reachable_paths
 from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
 
 POLL_SECONDS = 5.0
@@ -79,6 +80,12 @@ def submit(
     require_readable_date(job, date, timezone)
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
+    if isinstance(job.prompts, PromptList):
+        # Imported only now: pyarrow is slow to import, and no other job needs it here.
+        from imagekiln.steps.plan.prompt_list import store_prompt_list
+
+        require_reachable_paths(job)
+        job = store_prompt_list(job)
 
     def build(number: int = 0) -> Json:
         workflow = build_workflow(job, profile, date, timezone, retry=number)

@@ -6,7 +6,7 @@ from uuid import uuid4
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import PromptTemplate
+from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
 from imagekiln.steps.plan.source_files import expand_pattern
 from imagekiln.steps.plan.template_recipes import load_recipes
@@ -67,6 +67,8 @@ def check_prompts(job: Job) -> Finding:
             "Which prompts there are depends on the date.",
             "Check one date: `imagekiln doctor JOB --date 2026-11-21`.",
         )
+    if isinstance(job.prompts, PromptList):
+        return ok("The prompts stand in the job; `submit` stores them under its output.")
     if isinstance(job.prompts, PromptTemplate):
         return _check_templates(job.prompts)
     try:

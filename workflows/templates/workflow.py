@@ -12,6 +12,7 @@ from hera.workflows import models as m
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc, needs_date
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptList
 from imagekiln.steps.job.scores import AestheticScore
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.pass_models import iter_pass_jobs, pass_setting
@@ -41,6 +42,11 @@ def job_parameter(job: Job) -> str:
 
     Raises BadInput where no pod could be started with it.
     """
+    if isinstance(job.prompts, PromptList):
+        raise BadInput(
+            "prompts.texts: no prompt travels in a workflow. Write them to a file of the output's "
+            "store, as `imagekiln submit` does."
+        )
     values = job.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, width=2**31)
     if "{{" in text or "}}" in text:

@@ -153,7 +153,7 @@ def test_json_schema_refuses_what_the_job_refuses() -> None:
 def _refused(whole: Schema, schema: Schema, value: object, path: str) -> Iterator[str]:
     """The paths where a value breaks a JSON Schema, by as much of it as job schemas use."""
     schema = _resolved(whole, schema)
-    members = cast("list[Schema]", schema.get("anyOf", []))
+    members = cast("list[Schema]", schema.get("anyOf") or schema.get("oneOf", []))
     if members:
         if all([*_refused(whole, member, value, path)] for member in members):
             yield path

@@ -6,6 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.reader import read_job, validate_job
 
 JOB = """\
@@ -287,6 +288,14 @@ def test_set_reads_quotes_but_no_structure_in_text_settings(text: str, meant: st
 def test_set_reads_lists_and_null_where_a_setting_takes_them() -> None:
     job = _read(JOB + "run_id: x\n", "prompts=[a, b]", "carry=[c]", "run_id=null")
     assert (job.prompt_patterns, job.carry, job.run_id) == (("a", "b"), ("c",), None)
+
+
+def test_set_reads_numbers_where_a_setting_takes_a_word_or_a_number() -> None:
+    templates = JOB.replace("prompts: ", "prompts: {template: a}\n# ")
+    for text, meant in (("40", 40), ("all", "all")):
+        job = _read(templates, f"prompts.combinations={text}")
+        assert isinstance(job.prompts, PromptTemplate)
+        assert job.prompts.combinations == meant
 
 
 def test_plain_values_are_checked_without_a_file() -> None:

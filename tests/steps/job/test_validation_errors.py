@@ -86,7 +86,7 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
         (
             {"prompts": {"template": "a", "b": "c"}},
             "prompts.b is not a setting; the settings of prompts are template, "
-            "negative_template, table, wildcards, combinations, sweep.",
+            "negative_template, table, wildcards, combinations, sweep, texts.",
         ),
         ({"batch": 8}, "batch is 8; it is a group: set batch.images, batch.tuning."),
         (
@@ -138,8 +138,8 @@ def test_missing_settings_are_reported_with_what_to_write() -> None:
     with pytest.raises(BadInput) as caught:
         validate_job({"name": "a"})
     assert str(caught.value).splitlines() == [
-        "job: prompts is missing; write paths, globs, folders or URIs of Parquet, CSV, "
-        "JSON Lines or Arrow files, or a template.",
+        "job: prompts is missing; write paths, globs, folders or URIs of Parquet, CSV, JSON or "
+        "Arrow files, a template, or some texts.",
         "job: output is missing; write the folder or URI that holds the runs.",
         "job: model is missing; set model.id.",
     ]

@@ -306,20 +306,17 @@ def test_carried_column_may_have_any_other_name(tmp_path: Path, name: str) -> No
     assert (rows["first"].to_pylist(), rows[name].to_pylist()) == ([1, 2], [3, 4])
 
 
-@pytest.mark.parametrize("name", ["status", "PROMPT", "Image_ID"])
-def test_name_of_a_column_of_the_dataset_cannot_be_carried(tmp_path: Path, name: str) -> None:
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", ["status", "PROMPT", "Image_ID", "input_row"])
+def test_carried_column_with_a_name_of_the_dataset_gets_another(tmp_path: Path, name: str) -> None:
     columns = {"text": ["a"], name: ["b"]}
-    with pytest.raises(BadInput) as caught:
-        plan(tmp_path, columns, columns={"prompt": "text"}, carry=[name])
-    assert (
-        str(caught.value)
-        == f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
-    )
+    rows = image_rows(plan(tmp_path, columns, columns={"prompt": "text"}, carry=[name]))
+    assert rows[f"input_{name}"].to_pylist() == ["b"]
 
 
 def test_carried_columns_differ_in_more_than_case(tmp_path: Path) -> None:
     columns = {"prompt": ["a"], "Source": ["b"], "source": ["c"]}
-    with pytest.raises(BadInput, match="'Source' and 'source' differ only in upper and lower"):
+    with pytest.raises(BadInput, match="'Source' and 'source' would be the same column"):
         plan(tmp_path, columns, carry=["Source", "source"])
     assert image_rows(plan(tmp_path, columns, carry=["source"]))["source"].to_pylist() == ["c"]
 

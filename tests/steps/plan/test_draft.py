@@ -33,7 +33,7 @@ def test_draft_counts_what_became_of_every_row(tmp_path: Path) -> None:
         counts = draft.counts
         assert draft.input.rows == 5
     assert (counts.rejected_rows, counts.images) == (1, 4)
-    assert (counts.duplicate_images, counts.truncated_prompts) == (1, 2)
+    assert (counts.duplicate_images, counts.truncated_prompts) == (1, 1)
 
 
 def test_shards_come_in_the_sizes_of_the_cut_and_hold_every_image_once(tmp_path: Path) -> None:

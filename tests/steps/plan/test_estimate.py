@@ -30,11 +30,11 @@ def test_estimate_agrees_with_the_plan_and_writes_nothing(tmp_path: Path) -> Non
     assert {*tmp_path.rglob("*")} == before
     run_plan = plan(tmp_path, COLUMNS, **SETTINGS).plan
     assert (result.rows, result.rejected_rows, result.duplicate_images) == (6, 1, 1)
-    assert (result.images, result.shards, result.truncated_prompts) == (30, 2, 20)
+    assert (result.images, result.shards, result.truncated_prompts) == (30, 2, 1)
     assert (run_plan.counts.images, len(run_plan.shards), run_plan.counts.truncated_prompts) == (
         30,
         2,
-        20,
+        1,
     )
     assert (
         result.parts

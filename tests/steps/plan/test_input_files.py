@@ -13,6 +13,7 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
@@ -159,7 +160,8 @@ def test_column_of_another_type_is_refused_with_its_name(
 ) -> None:
     message = _error_message(tmp_path, {"prompt": ["a"], column: pa.nulls(1, kind)})
     assert message.startswith(f"prompts.parquet: column '{column}' is ")
-    assert message.endswith(
+    remedy = f" To leave {column} unread, set `columns: {{{column}: null}}`."
+    assert message.removesuffix(remedy).endswith(
         (". Write it as strings.", ". Write it as integers.", ". Write it as floats.")
     )
 
@@ -207,13 +209,15 @@ def test_named_column_must_exist_in_each_file(tmp_path: Path, ours: str) -> None
 def test_column_whose_name_says_that_it_holds_prompts_is_taken(tmp_path: Path, name: str) -> None:
     planned = plan(tmp_path, {name: ["a"], "title": ["b"]})
     assert image_rows(planned)["prompt"].to_pylist() == ["a"]
-    assert planned.prompt_columns == (name,)
+    assert planned.guessed_columns == {name: "prompt"}
 
 
 def test_column_is_not_chosen_among_several_nor_where_the_job_names_one(tmp_path: Path) -> None:
-    message = "prompts.parquet: has no column {!r} (it has {}). Set columns.prompt."
-    columns = {"text": ["a"], "caption": ["b"]}
-    assert _error_message(tmp_path, {**columns}) == message.format("prompt", "text, caption")
+    message = "prompts.parquet: has no column {!r} (it has {}). Correct columns.prompt."
+    assert _error_message(tmp_path, {"text": ["a"], "caption": ["b"]}) == (
+        "prompts.parquet: columns 'text' and 'caption' may each be prompt. "
+        "Set columns.prompt to one of them."
+    )
     write(tmp_path / "prompts.parquet", {"text": ["a"]})
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns={"prompt": "title"})
@@ -222,7 +226,7 @@ def test_column_is_not_chosen_among_several_nor_where_the_job_names_one(tmp_path
 
 def test_named_column_of_prompts_is_not_called_chosen(tmp_path: Path) -> None:
     columns = {"caption": ["a"]}
-    assert plan(tmp_path, columns, columns={"prompt": "caption"}).prompt_columns == ()
+    assert plan(tmp_path, columns, columns={"prompt": "caption"}).guessed_columns == {}
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float64()], ids=str)
@@ -251,7 +255,8 @@ def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     )
     write(tmp_path / "prompts.parquet", table)
     assert (
-        _error_message(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one."
+        _error_message(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one. "
+        "To leave seed unread, set `columns: {seed: null}`."
     )
 
 
@@ -391,7 +396,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
         files = read_footers(sources, ColumnNames(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
         with pytest.raises(kind) as caught:
-            list(iter_prompt_batches(files, InputImages(tmp_path)))
+            list(iter_prompt_batches(files, InputImages(tmp_path), CellNotes()))
     else:
         monkeypatch.setattr(pq, "read_metadata", _failing(number))
         with pytest.raises(kind) as caught:

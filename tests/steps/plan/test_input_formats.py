@@ -84,7 +84,7 @@ REFUSED = {
     "p.csv.gz": (gzip.compress(b"prompt\na\n"), "is compressed with gzip. Unpack it."),
     "p.xlsx": (
         b"PK\x03\x04xl",
-        "is a zip archive or an Excel workbook. Unpack it, or save it as CSV.",
+        "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as CSV.",
     ),
     "p.feather": (
         b"FEA1....",
@@ -92,11 +92,21 @@ REFUSED = {
     ),
     "p.txt": (
         b"prompt\na\n",
-        "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these.",
+        "begins with a header. End its name in .csv, or .tsv if tabs separate its columns.",
+    ),
+    "json.txt": (
+        b'{"prompt": "a"}\n',
+        "is JSON, not a prompt on each line. End its name in .json.",
+    ),
+    "old.xls": (b"\xd0\xcf\x11\xe0....", "is a workbook of Excel. Save it as CSV."),
+    "sheet.csv": (
+        b"<!DOCTYPE html><html>",
+        "is a web page. Name the file itself; of a Google Sheet, download it as CSV.",
     ),
     "p.parquet": (
         '{"prompt": "é"}\n'.encode(),
-        "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these.",
+        "is text, not Parquet. End its name in .csv, .tsv, .json or .jsonl if it is one of these, "
+        "or in .txt if each line is a prompt.",
     ),
 }
 

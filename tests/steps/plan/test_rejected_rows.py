@@ -74,12 +74,12 @@ def test_each_row_has_its_own_value_in_many_files_and_batches(tmp_path: Path) ->
     for number, rows in bad.items():
         steps = [1] * 70_000
         for row in rows:
-            steps[row] = -row - 1
+            steps[row] = -row - 2
         prompts = [f"{number} {row}" for row in range(70_000)]
         write(tmp_path / f"in/{number}.parquet", {"prompt": prompts, "steps": steps, "id": prompts})
     listed = rejected(plan(tmp_path, prompts=f"{tmp_path}/in"))
     assert [(row["id"], row["value"], row["row_in_file"]) for row in listed] == [
-        (f"{number} {row}", str(-row - 1), row) for number, rows in bad.items() for row in rows
+        (f"{number} {row}", str(-row - 2), row) for number, rows in bad.items() for row in rows
     ]
 
 
@@ -112,7 +112,10 @@ def test_columns_are_named_as_in_the_file(tmp_path: Path) -> None:
 def test_file_of_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes("prompt\na café\n".encode("latin-1"))
     refusal = _refused(job(tmp_path, prompts=f"{tmp_path}/p.csv"))
-    assert "prompt is not valid UTF-8 (1 row; the first is row 0, value 'a caf\\\\xe9')" in refusal
+    assert (
+        "prompt is not valid UTF-8 (1 row; the first is row 0 on line 2, value 'a caf\\\\xe9')"
+        in refusal
+    )
     assert "Save the file as UTF-8." in refusal
     assert "rejected_share" not in refusal
 

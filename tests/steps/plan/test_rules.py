@@ -39,7 +39,7 @@ BAD = [
     ("guidance", 100.5, "is not between 0 and 100"),
     ("images", 0, "is not between 1 and 10000"),
     ("images", 10_001, "is not between 1 and 10000"),
-    ("seed", -1, f"is not between 0 and {SEED.highest}"),
+    ("seed", -2, f"is not between 0 and {SEED.highest}"),
     ("seed", SEED.highest + 1, f"is not between 0 and {SEED.highest}"),
     ("sampler", "Euler", "is none of default, ddim,"),
     ("sampler", "'; DROP TABLE images; --", "is none of default, ddim,"),

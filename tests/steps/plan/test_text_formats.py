@@ -188,7 +188,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "p.jsonl",
         '{"prompt": "a"}\n[1]\n',
         'p.jsonl: line 2 is not an object, such as {"prompt": "a red circle"}. '
-        "Write one on each line.",
+        "Write one for each row.",
     ),
     "numbers beyond JSON": (
         "p.jsonl",
@@ -227,3 +227,58 @@ def test_content_is_what_names_the_run(tmp_path: Path) -> None:
 
 def test_job_on_csv_is_validated_like_any_other(tmp_path: Path) -> None:
     assert job(tmp_path, prompts="a.csv").prompt_patterns == ("a.csv",)
+
+
+OBJECTS: list[dict[str, object]] = [
+    {"prompt": "a red circle", "seed": 1},
+    {"prompt": "a blue\nsquare", "seed": 2},
+]
+LISTS = {
+    "a list of objects": ("p.json", json.dumps(OBJECTS, indent=2)),
+    "a list in an object": ("p.json", json.dumps({"version": 3, "prompts": OBJECTS})),
+    "objects by their ids": ("p.json", json.dumps(dict(zip("ab", OBJECTS, strict=True)))),
+    "a list of texts": ("p.json", json.dumps([row["prompt"] for row in OBJECTS])),
+    "texts on lines": ("p.jsonl", "\n".join(json.dumps(row["prompt"]) for row in OBJECTS)),
+    "one object alone": ("p.json", json.dumps(OBJECTS[0], indent=1)),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_list_in_json_is_read_as_its_rows(tmp_path: Path, name: str) -> None:
+    file, content = LISTS[name]
+    rows = _planned(tmp_path, file, content, carry=[])
+    expected = ["a red circle", "a blue\nsquare"][: 1 if name == "one object alone" else 2]
+    assert rows["prompt"].to_pylist() == expected
+    if name == "objects by their ids":
+        assert rows["id"].to_pylist() == ["a", "b"]
+
+
+def test_nested_value_in_a_column_of_another_spelling_is_refused_with_its_place(
+    tmp_path: Path,
+) -> None:
+    content = json.dumps([{"prompt": "a"}, {"prompt": "b", "Seed": [1], "tags": ["x"]}])
+    assert _refused(tmp_path, "p.json", content) == (
+        "p.json: entry 1: 'Seed' is a list. Write text or a number. "
+        "To leave seed unread, set `columns: {seed: null}`."
+    )
+
+
+def test_json_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    content = json.dumps(OBJECTS)[:-3]
+    assert "p.json: is not JSON (" in _refused(tmp_path, "p.json", content)
+
+
+def test_lines_of_a_text_are_prompts_as_they_are(tmp_path: Path) -> None:
+    content = '\ufeffa red circle, "blue"\r\n\r\n  a cat\u2028with a hat\nprompt of the day'
+    rows = _planned(tmp_path, "p.txt", content)
+    assert rows["prompt"].to_pylist() == [
+        'a red circle, "blue"',
+        "  a cat\u2028with a hat",
+        "prompt of the day",
+    ]
+
+
+@pytest.mark.parametrize("header", ["prompt", "id,Prompt,seed", '"prompt"\tseed'])
+def test_text_with_a_header_is_to_be_named_as_a_table(tmp_path: Path, header: str) -> None:
+    refusal = _refused(tmp_path, "p.txt", f"{header}\na,b,c\n")
+    assert refusal.startswith("p.txt: begins with a header. End its name in .csv")

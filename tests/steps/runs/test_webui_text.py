@@ -1,5 +1,7 @@
 """The text that web UIs read back."""
 
+import re
+
 import pytest
 
 from imagekiln.steps.imaging.metadata import program_version
@@ -85,6 +87,14 @@ def test_any_prompt_reads_back_as_itself_and_never_as_settings(prompt: str) -> N
         prompts, settings = _read(*written)
         assert prompts == expected
         assert settings.items() >= SETTINGS.items()
+
+
+@pytest.mark.parametrize("tag", ["<lora:style:0.8>", "<hypernet:a b:1>", "<lyco:x>"])
+def test_tag_in_a_prompt_is_not_read_back_as_what_was_used(tag: str) -> None:
+    row = image_row(f"a cat {tag}", 7, negative_prompt=f"{tag} blurry")
+    text = format_parameters(row.parameters, MODEL)
+    assert not re.search(r"<(\w+):([^>]+)>", text)  # by which web UIs find them
+    assert text.replace(GUARD, "").count(tag) == 2
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{ROCKET}", "\u05d0"])

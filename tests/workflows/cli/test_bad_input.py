@@ -253,7 +253,7 @@ def test_column_that_is_taken_for_prompts_is_said() -> None:
     done = CliRunner().invoke(main, ["plan", _job(prompts="prompts.csv")])
     assert done.exit_code == 0
     assert done.stdout.splitlines()[1] == (
-        "Prompts are read from column 'Caption'; columns.prompt sets another."
+        "Read: 'Caption' as prompt. `columns` sets others, or null for one that is not meant."
     )
 
 
@@ -264,12 +264,12 @@ def test_columns_are_named_that_are_guessed_and_that_are_not_used(command: str) 
     done = CliRunner().invoke(main, [command, name])
     assert done.exit_code == 0
     assert [line for line in done.stdout.splitlines() if "olumn" in line] == [
-        "Prompts are read from column 'Caption'; columns.prompt sets another.",
-        "Not used: uid. Map a column in `columns`, or keep it with `carry`.",
+        "Read: 'Caption' as prompt. `columns` sets others, or null for one that is not meant.",
+        "Not used: uid. If one is an id or a setting, map it in `columns`; `carry` keeps it.",
     ]
     done = CliRunner().invoke(main, [command, name, "--format", "json"])
     found = json.loads(done.stdout)
-    assert (found["prompt_columns"], found["unused_columns"]) == (["Caption"], ["uid"])
+    assert (found["guessed_columns"], found["unused_columns"]) == ({"Caption": "prompt"}, ["uid"])
 
 
 def test_host_of_prompts_that_is_down_is_worth_another_try() -> None:
@@ -303,7 +303,8 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "seeds of another type": (
         {"prompt": ["a"], "seed": [b"1"]},
-        "prompts.parquet: column 'seed' is binary, not integers. Write it as integers.",
+        "prompts.parquet: column 'seed' is binary, not integers. Write it as integers. "
+        "To leave seed unread, set `columns: {seed: null}`.",
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
@@ -320,6 +321,8 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         "prompts.parquet: 2 of 100 rows were rejected: "
         "steps is not between 1 and 1000 (2 rows; the first is row 98, value '0'). "
         "Rows are counted from 0, without a header. "
+        "To leave steps unread, set `columns: {steps: null}`. "
+        "An empty cell takes the job's value. "
         "2 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",
     ),

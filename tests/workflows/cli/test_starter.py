@@ -57,7 +57,7 @@ def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Pa
     file = tmp_path / "job.yaml"
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
     assert done.exit_code == 0
-    assert "\ncolumns: {prompt: Caption, id: uid}\n" in file.read_text()
+    assert "\ncolumns: {prompt: Caption, id: uid, steps: Steps}\n" in file.read_text()
     assert "without effect on the images:\n# carry: [category, random]\n" in file.read_text()
 
     planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
@@ -65,15 +65,14 @@ def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Pa
     assert "Planned 1 image in 1 shard" in planned.stdout
 
 
-def test_init_says_that_no_column_is_called_like_the_prompt(tmp_path: Path) -> None:
+def test_init_says_that_no_column_seems_to_hold_prompts(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    prompts = _write_prompts(tmp_path / "p.csv", {"description": "a cat", "sku": "a"})
+    prompts = _write_prompts(tmp_path / "p.csv", {"animal": "cat", "sku": "a"})
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
     assert done.stderr == (
-        f"No column of {prompts} is called prompt, caption or text. "
-        f"Name the one with the prompts in {file}.\n"
+        f"No column of {prompts} seems to hold prompts. Name the one with the prompts in {file}.\n"
     )
-    setting = "columns: {prompt: description}"
+    setting = "columns: {prompt: animal}"
     file.write_text(file.read_text().replace(f"\n# {setting}", f"\n{setting}"))
     planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
     assert (planned.exit_code, planned.stdout[:15]) == (0, "Planned 1 image")
@@ -101,6 +100,62 @@ def test_init_does_not_wait_for_the_other_end_of_a_pipe(tmp_path: Path) -> None:
     done = kiln("init", str(tmp_path / "*.parquet"), "--to", str(tmp_path / "job.yaml"))
     assert done.exit_code == 2
     assert "p.parquet: is a pipe or a device. Put a file in its place." in done.stderr
+
+
+TABLES: dict[str, tuple[list[dict[str, object]], str]] = {
+    "ids that begin anew": (
+        [{"prompt_en": f"a cat number {n}", "kind": "old cats", "id": n % 10} for n in range(40)],
+        "{prompt: prompt_en, id: null}",
+    ),
+    "an id of another name": (
+        [{"text": "pets", "what to draw": f"a dog number {n}", "Prompt ID": n} for n in range(40)],
+        "{prompt: what to draw, id: Prompt ID}",
+    ),
+    "names of ours with values of others": (
+        [
+            {
+                "prompt": f"a hat number {n}", "seed": "a sunflower", "steps": "mix; bake",
+                "width": "10 cm", "Images": f"http://host/{n}.jpg", "loras": "x", "strength": 40,
+                "source_image": f"{n}.png", "status": "new", "url": f"http://host/{n}",
+            }
+            for n in range(9)
+        ],
+        "{prompt: prompt, seed: null, width: null, steps: null, images: null, loras: null, "
+        "strength: null, source_image: null}",
+    ),
+    "texts of one word": ([{"prompt": "cat"}, {"prompt": "dog"}], "{prompt: prompt}"),
+    "two columns for one": (
+        [{"Prompt": "a red hat", "text": "pets", "CFG": 2, "Guidance Scale": 3, "seed": -1}],
+        "{prompt: Prompt, guidance: CFG}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_init_writes_a_job_that_estimate_accepts(suffix: str, name: str, tmp_path: Path) -> None:
+    rows, columns = TABLES[name]
+    file = tmp_path / "job.yaml"
+    prompts = _write_prompts(tmp_path / f"p{suffix}", *rows)
+    kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
+    assert f"\ncolumns: {columns}\n" in file.read_text()
+    estimated = kiln("estimate", str(file), "--set", f"output={tmp_path / 'out'}")
+    assert estimated.exit_code == 0, estimated.output
+    assert estimated.stdout.startswith(f"rows:        {len(rows)} (0 rejected)")
+
+    text = re.sub("^# carry:", "carry:", file.read_text(), flags=re.MULTILINE)
+    file.write_text(text)
+    planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
+    assert planned.exit_code == 0, planned.output
+
+
+def test_init_reads_all_files_of_a_folder(tmp_path: Path) -> None:
+    _write_prompts(tmp_path / "in/1.csv", {"Caption": "a red hat", "id": "1", "note": "x"})
+    _write_prompts(tmp_path / "in/2.csv", {"Caption": "a blue hat", "id": "1"})
+    file = tmp_path / "job.yaml"
+    kiln("init", str(tmp_path / "in"), "--to", str(file), "--model", "bundled:shapes")
+    assert "\ncolumns: {prompt: Caption, id: null}\n" in file.read_text()
+    assert kiln("estimate", str(file)).exit_code == 0
 
 
 def _write_prompts(file: Path, *rows: dict[str, object]) -> Path:

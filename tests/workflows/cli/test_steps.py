@@ -57,7 +57,7 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
     write_prompts(tmp_path / "prompts.parquet", rows)
     settings = ("--set", "limits.rejected_share=1")
     done = kiln("plan", job, *settings)
-    first, second, *_ = done.stdout.splitlines()
+    first, second, *reasons = done.stdout.splitlines()
     uri = first.rpartition(": ")[2]
     listed = f"Rejected rows are listed in {uri}/rejected.parquet."
     blank = "prompt is blank (2 rows; the first is row 6, value '')"
@@ -66,12 +66,13 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
         "id repeats the id of an earlier row with other content (1 row; the first is row 8, "
         f"id 'x', value 'x', the earlier is row 7 of {prompts})"
     )
-    counted = "Rows are counted from 0, without a header."
-    assert second == f"{listed} Reasons: {blank}; {same_id}. {counted}"
+    counted = "Rows are counted from 0, without a header. To leave id unread, set"
+    assert second == f"{listed} Reasons:"
+    assert reasons[:2] == [f"  {blank}", f"  {same_id}. {counted} `columns: {{id: null}}`."]
     assert kiln("plan", job, *settings).stdout.splitlines()[1] == listed
 
     estimated = kiln("estimate", job, *settings).stdout
-    assert f"\nRejected: {blank}; {same_id}. {counted}\n" in estimated
+    assert f"\nRejected:\n  {blank}\n  {same_id}. {counted}" in estimated
     causes = parse_json(kiln("estimate", job, *settings, "--format", "json"))["rejection_causes"]
     assert isinstance(causes, list)
     assert [cause["rows"] for cause in causes] == [2, 1]
@@ -83,8 +84,9 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
         "plan",
         "uri",
         "adopted",
-        "prompt_columns",
+        "guessed_columns",
         "unused_columns",
+        "notes",
         "rejection_causes",
         "time",
         "moved_revisions",

@@ -30,6 +30,16 @@ def test_submitting_registers_the_template_first(argo: Memory) -> None:
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
 
 
+def test_prompts_of_a_submitted_job_lie_under_its_output(argo: Memory, s3_bucket: str) -> None:
+    listed = postcards(prompts={"texts": ["a red circle"]}, output=f"{s3_bucket}/images")
+    submit(listed, argo=argo)
+    (name,) = argo.workflows()
+    assert "a red circle" not in str(argo.spec(name))
+    assert f"prompts: {s3_bucket}/images/_prompts/" in str(argo.spec(name))
+    submit(listed, argo=argo)
+    assert argo.workflows() == [name]
+
+
 def test_date_is_one_workflow_however_it_is_written(argo: Memory) -> None:
     dates = ("2025-11-26T01:30", "2025-11-26 01:30:00", "2025-11-26T00:30:00Z")
     names = {submit(postcards(), date, "Europe/Berlin", argo).name for date in dates}

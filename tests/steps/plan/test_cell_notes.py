@@ -1,0 +1,73 @@
+"""Cells that mean something in other tools are told: no value, or syntax that is drawn as text."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.plan.step import PlanResult
+from tests.jobs import image_rows, plan, rejected
+
+
+@pytest.mark.parametrize("marker", ["-1", -1, -1.0, "random", "N/A", "nan", "null", " Auto ", "-"])
+@pytest.mark.parametrize("column", ["seed", "guidance"])
+def test_marker_of_no_value_is_an_empty_cell(
+    tmp_path: Path, column: str, marker: str | float
+) -> None:
+    plain = image_rows(plan(tmp_path / "plain", {"prompt": ["a"]}))
+    planned = plan(tmp_path / "marked", {"prompt": ["a"], column: [marker]})
+    assert image_rows(planned)["image_id"].equals(plain["image_id"])
+    (note,) = planned.notes
+    assert note.startswith(f"Column {column!r} has 1 cell that says -1, none or the like")
+
+
+def test_marker_in_a_dictionary_is_an_empty_cell(tmp_path: Path) -> None:
+    seeds = pa.array(["none", "4", "x"]).dictionary_encode()
+    columns = {"prompt": ["a", "b", "c"], "seed": seeds}
+    planned = plan(tmp_path, columns, limits={"rejected_share": 1})
+    assert [row["value"] for row in rejected(planned)] == ["x"]
+    assert image_rows(planned)["seed"].to_pylist()[1] == 4
+
+
+def test_other_wrong_numbers_are_rejected_with_the_remedy(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b"], "steps": [0, 2]}
+    planned = plan(tmp_path, columns, limits={"rejected_share": 1})
+    (cause,) = planned.rejection_causes
+    assert (cause.setting, cause.value) == ("steps", "0")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "label"),
+    [
+        ("a cat <lyco:old:1>", "<lora:...>"),
+        ("((a cat)) at night", "(word:1.3)"),
+        ("a [dog|cat]", "[word]"),
+        ("oil painting of {Prompt}", "{prompt}"),
+        ("a {red|blue} hat", "{a|b}"),
+        ("a __colour__ hat", "__wildcard__"),
+        ("a cat BREAK a dog", "BREAK"),
+        ("embedding:bad-hands", "embedding:name"),
+        ("a cat --ar 16:9", "--option"),
+        ("nan", "nan, null or None alone"),
+        ('"a red circle",', "quotation marks around all"),
+        ("'a red circle'", "quotation marks around all"),
+        ("a photo of <sks-dog>", "<token>"),
+        (r"rem \(re:zero\)", r"\("),
+        ("hot dog::2 cat", "(word:1.3)"),
+    ],
+)
+def test_syntax_of_other_tools_is_drawn_as_text_and_counted(
+    tmp_path: Path, prompt: str, label: str
+) -> None:
+    planned = plan(tmp_path, {"prompt": ["a cat", prompt, prompt], "seed": [1, 2, 3]})
+    assert image_rows(planned)["prompt"].to_pylist() == ["a cat", prompt, prompt]
+    (note,) = planned.notes
+    assert f"{label} (2 texts)" in note
+
+
+@pytest.mark.parametrize(
+    "prompt", ["a cat (orange)", "BREAKFAST", "3:4", "x-ray", "a < b > c", "it's", 'a "b"']
+)
+def test_plain_text_is_not_called_syntax(tmp_path: Path, prompt: str) -> None:
+    planned: PlanResult = plan(tmp_path, {"prompt": [prompt]})
+    assert planned.notes == ()

@@ -1,0 +1,55 @@
+"""A few prompts may stand in the job itself: the images are those of a table with them."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import imagekiln
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.plan.prompt_list import store_prompt_list
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.workflows.templates.workflow import job_parameter
+from tests.jobs import image_rows, job, plan
+
+TEXTS = ["a red circle", "  a blue {square}, with __marks__ "]
+
+
+def test_texts_are_drawn_as_those_of_a_table(tmp_path: Path) -> None:
+    table = image_rows(plan(tmp_path / "table", {"prompt": TEXTS}))
+    listed = image_rows(plan(tmp_path / "list", prompts={"texts": TEXTS}))
+    assert listed.equals(table)
+
+
+def test_mistake_beside_texts_is_told_of_them_alone(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        job(tmp_path, prompts={"texts": TEXTS, "template": "a"})
+    assert str(caught.value) == (
+        "job: prompts.template is a setting of another kind of prompts; remove it."
+    )
+    with pytest.raises(BadInput, match=r"prompts\.texts"):
+        job(tmp_path, prompts={"texts": ["a"] * 101})
+
+
+def test_no_prompt_travels_in_a_workflow(tmp_path: Path) -> None:
+    listed = job(tmp_path, prompts={"texts": TEXTS}, columns={"prompt": "Text"})
+    with pytest.raises(BadInput, match="no prompt travels in a workflow"):
+        job_parameter(listed)
+    stored = store_prompt_list(listed)
+    assert pq.read_table(str(stored.prompts))["Text"].to_pylist() == TEXTS
+    assert store_prompt_list(listed) == stored
+    assert image_rows(make_plan(stored))["prompt"].to_pylist() == TEXTS
+
+
+def test_list_of_files_is_taken_in_python_and_prompts_in_it_are_explained(tmp_path: Path) -> None:
+    shapes = {"id": "bundled:shapes", "dtype": "float32"}
+    output = str(tmp_path / "out")
+    files = imagekiln.job(name="a", prompts=["a.csv", "b.csv"], output=output, model=shapes)
+    assert files.prompt_patterns == ("a.csv", "b.csv")
+    texts = imagekiln.job(name="a", prompts=["a red circle"], output=output, model=shapes)
+    with pytest.raises(Missing) as caught:
+        make_plan(texts)
+    assert str(caught.value) == (
+        "a red circle: no such file. If it is a prompt, write `prompts: {texts: [...]}`, in Python "
+        'prompts={"texts": [...]}.'
+    )
