@@ -166,14 +166,15 @@ def _shard_records(manifest: pa.Table, column: str, start: int) -> RecordArray:
 def _to_ids(column: str, values: pa.Array) -> IdArray:
     """Sixteen bytes for each value. Raises ValueError where an image_id is none."""
     if column != ID_COLUMN:
-        return _hash_texts(values.cast(pa.string()))
+        return hash_texts(values.cast(pa.string()))
     ids = ids_from_hex(values)
     if len(ids) != len(values):
         raise ValueError("an image_id is not of 32 digits")
     return ids
 
 
-def _hash_texts(values: pa.Array) -> IdArray:
+def hash_texts(values: pa.Array | pa.ChunkedArray) -> IdArray:
+    """Sixteen bytes for each text, by which equal ones are found."""
     content = bytearray()
     texts = values.cast(pa.binary())
     for text in texts.to_pylist():

@@ -53,6 +53,11 @@ class Recount:
             self._image_ids.add(manifest)
             self._shards += 1
 
+    def count_others(self) -> dict[str, int]:
+        """How many images are not stored, by status."""
+        counts = sorted(self._counts.statuses.items())
+        return {status: images for status, images in counts if status != "ok"}
+
     def check(self, store: Store) -> CheckResult:
         """The errors of what was derived. Raises TryAgain."""
         counts = self._plan.counts

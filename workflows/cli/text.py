@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.retry import RetryResult
     from imagekiln.steps.maintain.run_list import RunOverview
+    from imagekiln.steps.maintain.verify import VerifyResult
     from imagekiln.steps.runs.stats import ShardStats
 
 T = TypeVar("T")
@@ -80,6 +81,22 @@ def print_result(
         print_text(format_text(result))
 
 
+def format_images(ok: int, others: Mapping[str, int]) -> str:
+    """The stored images, and how many others there are, by status."""
+    images = pluralize(ok, "image")
+    counts = ", ".join(f"{count:,} {status}" for status, count in others.items() if count)
+    return f"{images} ({counts})" if counts else images
+
+
+def format_verified(result: "VerifyResult") -> str:
+    """What was read back, in a line."""
+    others = ", ".join(f"{count:,} {status}" for status, count in result.others.items())
+    return (
+        f"{sanitize_line(result.run)}: all {pluralize(result.ok, 'stored image')} verified, "
+        f"{format_bytes(result.bytes)}{others and f'; {others}'}."
+    )
+
+
 def format_shard(result: "ShardStats | None") -> str:
     """What was generated of a shard, in a line."""
     if result is None:
@@ -99,10 +116,8 @@ def format_summary(result: "Summary") -> str:
     """A run's sums, in a line."""
     if not result.images:
         return f"{sanitize_line(result.run_id)}: {_explain_no_images(result)}."
-    ok = f"{result.ok:,} of {result.images:,} images are ok"
-    other_statuses = [
-        f"{count:,} {status}" for status, count in result.statuses.items() if status != "ok"
-    ]
+    ok = f"{result.ok:,} of {result.ok + result.not_ok:,} images are ok"
+    other_statuses = [f"{count:,} {status}" for status, count in result.others.items()]
     marks = [f"{count:,} marked {gate}" for gate, count in result.marks.items() if count]
     return f"{sanitize_line(result.run_id)}: {', '.join([ok, *other_statuses, *marks])}."
 
@@ -199,7 +214,7 @@ def _format_run_overview(run: "RunOverview") -> str:
     if run.exceeded_gates:
         noun = "gate" if len(run.exceeded_gates) == 1 else "gates"
         state += f" ({noun} {', '.join(run.exceeded_gates)} found too many images)"
-    parts = [state, f"{run.ok:,} of {pluralize(run.images, 'image')} ok"]
+    parts = [state, format_images(run.ok, run.others)]
     if run.elapsed_seconds:
         parts.append(format_duration(run.elapsed_seconds))
     parts += _cost_parts(run.device_hours, run.cost)

@@ -4,14 +4,14 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.objects import Json, object_metadata
-from imagekiln.workflows.templates.metrics import SPENT_FIGURES
+from imagekiln.workflows.templates.metrics import IMAGE_STATUSES, SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 # What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
@@ -82,22 +82,35 @@ def spent_figures(workflow: Json) -> dict[str, float]:
     for node, pods in _pods_by_node(_read_nodes(workflow)):
         if node.get("templateName") != "aggregate":
             continue
-        latest: dict[str, float] = {}
-        for pod in pods:
-            latest = _pod_figures(pod) or latest
-        for name, amount in latest.items():
+        for name, amount in _latest_figures(pods, SPENT_FIGURES).items():
             sums[name] = sums.get(name, 0.0) + amount
     return sums
 
 
-def _pod_figures(pod: Json) -> dict[str, float]:
-    """What a pod of `aggregate` left as figures of what was spent."""
+def counted_images(workflow: Json) -> dict[str, int]:
+    """The images of the run by status, as the workflow's aggregation has counted them."""
+    counts: dict[str, float] = {}
+    for node, pods in _pods_by_node(_read_nodes(workflow)):
+        if node.get("templateName") == "aggregate":
+            counts = _latest_figures(pods, IMAGE_STATUSES) or counts
+    return {status: int(count) for status, count in counts.items() if count}
+
+
+def _latest_figures(pods: Iterable[Json], names: Sequence[str]) -> dict[str, float]:
+    latest: dict[str, float] = {}
+    for pod in pods:
+        latest = _pod_figures(pod, names) or latest
+    return latest
+
+
+def _pod_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
+    """Those of these figures that a pod of `aggregate` left."""
     figures: object = {}
     with suppress(ValueError):
         figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))
     amounts: dict[str, float] = {}
     if isinstance(figures, dict):
-        for name in SPENT_FIGURES:
+        for name in names:
             amount = figures.get(name)
             if isinstance(amount, int | float) and math.isfinite(amount):
                 amounts[name] = amount

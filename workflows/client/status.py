@@ -13,6 +13,7 @@ from imagekiln.workflows.client.connect import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
     PodAttempt,
+    counted_images,
     pending_groups,
     plan_outputs,
     pod_attempts,
@@ -60,7 +61,8 @@ class WorkflowStatus:
     line why the workflow failed. `warnings` are failures that changed nothing about its end: those
     of the exit handler. `device_seconds`, by use, and `cost` are what the run took since it was
     aggregated before, in this workflow and in any that was stopped; empty and None until they are
-    known, `cost` also where there is no price.
+    known, `cost` also where there is no price. `statuses` counts the images of the run by status,
+    once it was aggregated.
     """
 
     name: str
@@ -82,6 +84,7 @@ class WorkflowStatus:
     waits: tuple[StepWait, ...] = ()
     device_seconds: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
+    statuses: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -139,6 +142,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
         device_seconds=spent,
         cost=cost or None,
+        statuses=counted_images(workflow),
     )
 
 

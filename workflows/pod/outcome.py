@@ -23,6 +23,7 @@ TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods 
 MAX_MESSAGE_BYTES = 2000
 MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
 MAX_FAILURES_CHARS = 2000
+UNWANTED_STATUSES = ("outscored", "forgotten")
 KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 ATTEMPT_PATTERN = re.compile(r"^(.+)\((\d+)\)$")  # `shard(3:3)(0)` is the first of `shard(3:3)`
 SHARD_PATTERN = re.compile(r"\(\d+:(\d+)\)$")
@@ -75,10 +76,11 @@ class WorkflowOutcome:
     """How a workflow ended.
 
     `run` is None where it ended before planning finished, and so is `images`, how many were
-    planned; `ok` is None where aggregation counted nothing. Of a round of `retry`, both count
-    all images of its run, and `others` those that are not ok, by status. `failures` has a line for
-    each failed step, and `cause` is the one that the others follow from. `links` are the URLs of
-    the workflow's page, its report and the runbook, if they are known.
+    planned; `ok` is None where aggregation counted nothing. Then `images` are without those that
+    lost or were taken down. Of a round of `retry`, both count all images of its run, and `others`
+    those that are not ok, by status. `failures` has a line for each failed step, and `cause` is
+    the one that the others follow from. `links` are the URLs of the workflow's page, its report and
+    the runbook, if they are known.
     """
 
     workflow: str
@@ -141,6 +143,7 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
     cause = find_cause(failed_nodes)
     run = ended_run(environment)
     counts = count_images(ended)
+    wanted = sum(images for status, images in counts.items() if status not in UNWANTED_STATUSES)
     planned = None if is_variable(ended.images) else ended.images or None
     return WorkflowOutcome(
         workflow=ended.workflow,
@@ -150,7 +153,7 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
             redact_secrets(_list_failures(failures, failed_nodes), secrets), MAX_FAILURES_CHARS
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
-        images=str(sum(counts.values())) if counts else planned,
+        images=str(wanted) if counts else planned,
         ok=str(counts.get("ok", 0)) if counts else None,
         others={status: images for status, images in counts.items() if status != "ok"},
         links=_read_links(environment, ended.workflow, ended.report_node if run else ""),

@@ -1,6 +1,7 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few images fill a range."""
-    monkeypatch.setattr("imagekiln.steps.dataset.newest_images.IMAGES_PER_BUCKET", 5)
+    for module in ("newest_images", "edited_rows"):
+        monkeypatch.setattr(f"imagekiln.steps.dataset.{module}.IMAGES_PER_BUCKET", 5)
 
 
 def rows_of(dataset: Dataset) -> Iterator[Row]:
@@ -111,6 +113,10 @@ def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
     assert result.images == len(expected)
     assert result.duplicates + result.superseded == len(all_rows) - len(expected)
     assert result.superseded == (0 if column == "image_id" else len(all_rows) - len(without_older))
+    texts = {(row["id"], row["prompt"]) for row in all_rows if row["id"] is not None}
+    edited = [name for name, count in Counter(name for name, _ in texts).items() if count > 1]
+    assert edited
+    assert result.edited_ids == (len(edited) if column == "image_id" else 0)
     again = imagekiln.export(output, tmp_path, newest_by=column)
     assert (again.duplicates, again.superseded) == (result.duplicates, result.superseded)
 
