@@ -29,8 +29,9 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
+    from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
-    from imagekiln.steps.maintain.forget import ForgetResult
+    from imagekiln.steps.maintain.forget import ForgetResult, ForgottenImages
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.retry import RetryResult
     from imagekiln.steps.maintain.run_list import RunOverview
@@ -231,11 +232,20 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     return parts
 
 
+def format_export(result: "ExportResult") -> str:
+    """An export as a table, and what its images may have that a reader does not expect."""
+    table = format_fields(result)
+    if not result.edited_ids:
+        return table
+    ids = pluralize(result.edited_ids, "id has images of two texts", "ids have images of two texts")
+    return f"{table}\n{ids}; --newest-by id keeps the newest."
+
+
 def format_forgotten(result: "ForgetResult") -> str:
     """What was selected in each run and each export, a line each, and what to do."""
     verb = "forgotten" if result.removed else "selected"
     lines = [
-        f"{sanitize_line(place.uri)}: {pluralize(place.images, 'image')} {verb}"
+        f"{sanitize_line(place.uri)}: {_format_selected(place)} {verb}"
         + (f", {place.images - place.new:,} of them before" if place.new < place.images else "")
         for place in (*result.runs, *result.exports)
         if place.images
@@ -247,6 +257,13 @@ def format_forgotten(result: "ForgetResult") -> str:
     if result.unknown_ids:
         lines.append(_format_unknown_ids(result.unknown_ids))
     return "\n".join(lines)
+
+
+def _format_selected(place: "ForgottenImages") -> str:
+    """The images of a run that are stored, and the rows that have none."""
+    stored = pluralize(place.images - sum(place.others.values()), "image")
+    others = [pluralize(count, f"{status} row") for status, count in place.others.items()]
+    return f"{stored} (and {', '.join(others)})" if others else stored
 
 
 def _format_unknown_ids(ids: Sequence[str]) -> str:
