@@ -298,7 +298,8 @@ class DistributionBuilder:
         self._steps.add_column(steps)
         self._guidance.add_column(guidance)
 
-        stored = manifest.filter(pc.equal(manifest["status"], "ok"))
+        is_stored = pc.equal(manifest["status"], "ok")
+        stored = manifest.filter(is_stored)
         for name, histogram in self._scores.items():
             histogram.add(pc.drop_null(stored[name]).to_numpy())
 

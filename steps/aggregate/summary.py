@@ -119,7 +119,9 @@ class Summary:
     @property
     def others(self) -> dict[str, int]:
         """How many images are not stored, by status."""
-        return {status: images for status, images in self.statuses.items() if status != "ok"}
+        others = dict(self.statuses)
+        others.pop("ok", None)
+        return others
 
     @property
     def causes_not_ok(self) -> tuple[FailureCause, ...]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.dataset.dataset import Dataset, open_dataset
-from imagekiln.steps.dataset.edited_rows import count_edited_ids
+from imagekiln.steps.dataset.newest_images import count_edited_ids
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.card import render_export_card
 from imagekiln.steps.export.copying import ExportSource, file_columns, make_file

@@ -283,21 +283,15 @@ def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
 
 
 def _count_others(run: Run, number: int, image_ids: pa.Array) -> Counter[str]:
-    """Those of these images of a shard that are not stored, by status.
-
-    A manifest that is damaged costs only these numbers.
-    """
-    if not len(image_ids):
-        return Counter()
+    """Those of these images of a shard that are not stored, by status."""
     images = run.plan.shards[number].images
-    try:
-        columns = ["image_id", "status"]
-        manifest = read_manifest_columns(run.store, number, images, columns)
-    except BadInput:
-        return Counter()
-    selected = manifest.filter(pc.is_in(manifest["image_id"], image_ids))
-    is_gone = pc.is_in(selected["status"], pa.array(["ok", FORGOTTEN_STATUS]))
-    return Counter(selected["status"].filter(pc.invert(is_gone)).to_pylist())
+    others = Counter[str]()
+    with suppress(BadInput):  # a manifest that is damaged costs only these numbers
+        manifest = read_manifest_columns(run.store, number, images, ["image_id", "status"])
+        selected = manifest.filter(pc.is_in(manifest["image_id"], image_ids))
+        others.update(selected["status"].to_pylist())
+    del others["ok"], others[FORGOTTEN_STATUS]
+    return others
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:

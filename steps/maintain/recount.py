@@ -55,8 +55,9 @@ class Recount:
 
     def count_others(self) -> dict[str, int]:
         """How many images are not stored, by status."""
-        counts = sorted(self._counts.statuses.items())
-        return {status: images for status, images in counts if status != "ok"}
+        others = dict(sorted(self._counts.statuses.items()))
+        others.pop("ok", None)
+        return others
 
     def check(self, store: Store) -> CheckResult:
         """The errors of what was derived. Raises TryAgain."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar, TypedDict
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
@@ -152,16 +151,17 @@ class ParquetFormat:
             if not (_is_as_planned(parquet, outcomes, part) and _has_plain_images(parquet)):
                 return check_failure(f"{where}: holds other images than were planned", images)
             result = CheckResult(images)
-            offsets = outcomes.offsets.drop_null().to_pylist()
-            for (record, image), offset in zip(_iter_images(parquet), offsets, strict=True):
+            offsets = outcomes.offsets.drop_null()
+            stored = zip(_iter_images(parquet), offsets.to_pylist(), strict=True)
+            for (record, image), offset in stored:
                 result += self._check_image(record, image, content, offset, where)
             return result
 
     def _check_image(
         self, record: ImageRecord, image: bytes, content: bytes, offset: int, where: str
     ) -> CheckResult:
-        size = record.byte_size
-        if record.status != "ok" or size is None or image != content[offset : offset + size]:
+        end = offset + (record.byte_size or 0)
+        if record.status != "ok" or image != content[offset:end]:
             return check_failure(f"{where}: image {record.image_id} is not where the footer says")
         lossless = is_lossless(self.encoding)
         return check_image_bytes(record, image, where, lossless=lossless)
@@ -183,24 +183,27 @@ def part_to_parquet(
 
 
 def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | None]) -> bytes:
-    has_image = pa.array([file is not None for file in files], pa.bool_())
-    is_imageless = pc.invert(has_image)
+    images = pa.array(files, IMAGE_FIELD.type)
+    is_imageless = images.is_null()
     imageless = imageless_metadata(
         rows["image_id"].filter(is_imageless),
         outcome.filter(is_imageless),
     )
-    outcomes = join_outcome(rows, outcome).filter(has_image)
-    stored = [file for file in files if file is not None]
-    columns = [pa.array(stored, IMAGE_FIELD.type), *outcomes.columns]
-    table = pa.Table.from_arrays(columns, schema=image_table_schema(outcomes.schema))
+    outcomes = join_outcome(rows, outcome)
+    outcomes = outcomes.filter(images.is_valid())
+    columns = [images.drop_null(), *outcomes.columns]
+    schema = image_table_schema(outcomes.schema)
+    table = pa.Table.from_arrays(columns, schema=schema)
     options = image_table_options(table.schema)
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
         if table.num_rows:  # some readers fail at a row group without rows
             writer.write_table(table, row_group_size=one_row_group)
-        offsets = list(_find_offsets(sink.getvalue(), files))
-        writer.add_key_value_metadata(offsets_metadata(offsets) | imageless)
+        written = sink.getvalue()
+        offsets = list(_find_offsets(written, files))
+        metadata = offsets_metadata(offsets) | imageless
+        writer.add_key_value_metadata(metadata)
     return sink.getvalue()
 
 
@@ -250,10 +253,13 @@ def _find_offsets(written: bytes, files: Sequence[StoredFile | None]) -> Iterato
 
 def _is_as_planned(parquet: pq.ParquetFile, outcomes: PartOutcomes, part: Part) -> bool:
     """Whether the rows are those planned that have an image, and the metadata has the others."""
-    if not outcomes.table["image_id"].equals(part.rows["image_id"]):
+    stored_ids = outcomes.table["image_id"]
+    planned_ids = part.rows["image_id"]
+    if not stored_ids.equals(planned_ids):
         return False
-    with_image = part.rows.filter(outcomes.offsets.is_valid())
-    return matches_rows(parquet, with_image, part.added, [IMAGE_FIELD])
+    has_image = outcomes.offsets.is_valid()
+    rows = part.rows.filter(has_image)
+    return matches_rows(parquet, rows, part.added, [IMAGE_FIELD])
 
 
 def _has_plain_images(parquet: pq.ParquetFile) -> bool:

@@ -108,7 +108,8 @@ def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
     fields = [*rows.schema, *outcome.schema]
     columns = [*rows.columns, *outcome.columns]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    schema = pa.schema(fields)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
@@ -153,9 +154,11 @@ def read_part(
     Of those without an image, a part may have no columns but their ids and outcomes: no others may
     be named then. Raises one of DAMAGE_ERRORS.
     """
-    table = read_whole(parquet, columns).replace_schema_metadata(None)
+    table = read_whole(parquet, columns)
+    table = table.replace_schema_metadata(None)
     offsets = read_offsets(parquet)
-    lines = (parquet.metadata.metadata or {}).get(IMAGELESS_METADATA)
+    metadata = parquet.metadata.metadata
+    lines = metadata.get(IMAGELESS_METADATA)
     if lines is not None:
         imageless = _parse_imageless(lines, table.schema, added)
         table = _in_planned_order(table, imageless, offsets)
@@ -163,20 +166,30 @@ def read_part(
 
 
 def _parse_imageless(lines: bytes, schema: pa.Schema, added: AddedFields) -> pa.Table:
-    known = pa.schema([IMAGE_ROW_SCHEMA.field("image_id"), *outcome_schema(added)])
-    rows = [dict(json.loads(line)) for line in lines.splitlines()]
-    return pa.Table.from_pylist(rows, known).select(schema.names)
+    id_field = IMAGE_ROW_SCHEMA.field("image_id")
+    fields = [id_field, *outcome_schema(added)]
+    rows = []
+    for line in lines.splitlines():
+        row = json.loads(line)
+        rows.append(dict(row))
+    table = pa.Table.from_pylist(rows, pa.schema(fields))
+    return table.select(schema.names)
 
 
 def _in_planned_order(images: pa.Table, others: pa.Table, offsets: pa.Array) -> pa.Table:
     """All rows in their order, in which those with an image are those that have an offset."""
     has_image = offsets.is_valid().to_numpy(zero_copy_only=False)
-    if (images.num_rows, others.num_rows) != (has_image.sum(), (~has_image).sum()):
+    stored = int(has_image.sum())
+    rest = len(offsets) - stored
+    if (images.num_rows, others.num_rows) != (stored, rest):
         raise ValueError("its rows are not those that its metadata names")
-    order = np.argsort(~has_image, kind="stable")  # as both tables have them, one after the other
+    # As both tables have them, one after the other.
+    order = np.argsort(~has_image, kind="stable")
     places = np.argsort(order)
+
     both = pa.concat_tables([images, others])
-    return both.take(pa.array(places)).combine_chunks()
+    ordered = both.take(pa.array(places))
+    return ordered.combine_chunks()
 
 
 def matches_rows(
@@ -254,7 +267,8 @@ def note_committed(store: Store, key: str, rows: pa.Table) -> None:
 def check_part(store: Store, key: str, rows: pa.Table) -> None:
     """Raise BadInput unless the part that exists holds exactly the images of these rows."""
     outcomes = read_outcomes(store, key, ["image_id"])
-    require_same_images(store.uri_of(key), outcomes, rows)
+    where = store.uri_of(key)
+    require_same_images(where, outcomes, rows)
 
 
 def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:

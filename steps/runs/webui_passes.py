@@ -1,8 +1,8 @@
 """Passes in the text of an image, by the names that web UIs have for enlarging and drawing over.
 
 `Size` is that in which an image was drawn, as web UIs read it: with the seed, it gives the noise. A
-pass that draws over is their high-resolution fix, and the upscaler before it is its upscaler.
-Another upscaler is their postprocessing. What has no name there is in `Passes`.
+pass that draws over is their high-resolution fix, with the upscaler before it. An upscaler alone is
+their postprocessing. `Passes` and `Final size` are for people.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,14 @@ class PassLabels:
         if not self.sizes.alters_images:
             return {}
         width, height = self.sizes.final(drawn)
+        passes = []
+        for name, settings in self.sizes.passes.items():
+            model = self.models.get(name, "")
+            if alters_pixels(settings):
+                passes.append(f"{name} ({settings.kind} {model}".rstrip() + ")")
         return {
             **self._known_settings(drawn, steps),
-            "Passes": "; ".join(self._describe_passes()),
+            "Passes": "; ".join(passes),
             "Final size": f"{width}x{height}",
         }
 
@@ -36,37 +41,18 @@ class PassLabels:
         """Of the first pass that draws over, or else of upscalers, which are all there is."""
         upscaler = RESIZED_BY
         sizes = self.sizes.sizes_by_pass(drawn)
-        for (name, settings), size in zip(self.sizes.passes.items(), sizes, strict=True):
+        for (name, settings), (width, height) in zip(self.sizes.passes.items(), sizes, strict=True):
             if isinstance(settings, UpscalePass):
                 upscaler = self.models[name]
             elif isinstance(settings, RefinePass):
-                fix = _enlargement("Hires upscale", "Hires resize", drawn, size)
-                fix["Hires steps"] = str(settings.steps or steps)
-                fix["Hires upscaler"] = upscaler
-                if name in self.models:
-                    fix["Hires checkpoint"] = self.models[name]
-                return fix | {"Denoising strength": f"{settings.strength:g}"}
-        final = self.sizes.final(drawn)
-        enlargement = _enlargement("Postprocess upscale by", "Postprocess upscale to", drawn, final)
-        return enlargement | {"Postprocess upscaler": upscaler}
-
-    def _describe_passes(self) -> list[str]:
-        described = []
-        for name, settings in self.sizes.passes.items():
-            if not alters_pixels(settings):
-                continue
-            facts = [settings.kind]
-            if isinstance(settings, RefinePass):
-                facts.append(f"strength {settings.strength:g}")
-            if name in self.models:
-                facts.append(self.models[name])
-            described.append(f"{name} ({', '.join(facts)})")
-        return described
-
-
-def _enlargement(by: str, to: str, drawn: Size, size: Size) -> dict[str, str]:
-    """From one size to another: by a factor, if both sides have the same, else to the new size."""
-    factor = size[0] / drawn[0]
-    if size[1] == drawn[1] * factor:
-        return {by: f"{factor:g}"}
-    return {to: f"{size[0]}x{size[1]}"}
+                fix = {
+                    "Denoising strength": f"{settings.strength:g}",
+                    "Hires steps": str(settings.steps or steps),
+                    "Hires upscaler": upscaler,
+                }
+                factor = width / drawn[0]
+                if height == drawn[1] * factor:
+                    return {**fix, "Hires upscale": f"{factor:g}"}
+                return {**fix, "Hires resize": f"{width}x{height}"}
+        factor = self.sizes.final(drawn)[0] / drawn[0]
+        return {"Postprocess upscale by": f"{factor:g}", "Postprocess upscaler": upscaler}

@@ -23,7 +23,6 @@ TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods 
 MAX_MESSAGE_BYTES = 2000
 MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
 MAX_FAILURES_CHARS = 2000
-UNWANTED_STATUSES = ("outscored", "forgotten")
 KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 ATTEMPT_PATTERN = re.compile(r"^(.+)\((\d+)\)$")  # `shard(3:3)(0)` is the first of `shard(3:3)`
 SHARD_PATTERN = re.compile(r"\(\d+:(\d+)\)$")
@@ -143,7 +142,9 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
     cause = find_cause(failed_nodes)
     run = ended_run(environment)
     counts = count_images(ended)
-    wanted = sum(images for status, images in counts.items() if status not in UNWANTED_STATUSES)
+    wanted = sum(counts.values())
+    wanted -= counts.get("outscored", 0)
+    wanted -= counts.get("forgotten", 0)
     planned = None if is_variable(ended.images) else ended.images or None
     return WorkflowOutcome(
         workflow=ended.workflow,

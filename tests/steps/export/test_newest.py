@@ -23,6 +23,7 @@ from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, manifest_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.text import format_export
 from tests.runs import begin_round, encoded, fill, not_ok, planned
 from tests.texts import chance
 
@@ -69,8 +70,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few images fill a range."""
-    for module in ("newest_images", "edited_rows"):
-        monkeypatch.setattr(f"imagekiln.steps.dataset.{module}.IMAGES_PER_BUCKET", 5)
+    monkeypatch.setattr("imagekiln.steps.dataset.newest_images.IMAGES_PER_BUCKET", 5)
 
 
 def rows_of(dataset: Dataset) -> Iterator[Row]:
@@ -117,6 +117,8 @@ def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
     edited = [name for name, count in Counter(name for name, _ in texts).items() if count > 1]
     assert edited
     assert result.edited_ids == (len(edited) if column == "image_id" else 0)
+    said = f"{len(edited)} ids have images of two texts; --newest-by id keeps the newest."
+    assert format_export(result).endswith(said) == (column == "image_id")
     again = imagekiln.export(output, tmp_path, newest_by=column)
     assert (again.duplicates, again.superseded) == (result.duplicates, result.superseded)
 

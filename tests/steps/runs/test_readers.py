@@ -156,12 +156,14 @@ def test_whoever_loads_a_run_by_its_card_gets_images_only(thinned: Path, tmp_pat
     assert len(names["images"]) == 8
     assert all(row["image"].size == (16, 16) for row in names["images"])
     assert len(names["manifest"]) == 16
+    stream = datasets.load_dataset(str(thinned), split="train", streaming=True)
+    assert [row["id"] for row in stream] == names["images"]["id"]
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda folder: duckdb.sql(f"from '{folder}/*.parquet'").to_arrow_table(),
+        lambda folder: duckdb.execute(f"from '{folder}/*.parquet'").to_arrow_table(),
         lambda folder: pl.read_parquet(folder / "*.parquet").to_arrow(),
         lambda folder: pa.Table.from_pandas(pd.read_parquet(folder)),
         lambda folder: pyarrow.dataset.dataset(folder).to_table(),

@@ -87,18 +87,18 @@ FACTS = PassFacts(f"org/doubles@{'a' * 40}", 2)
             {"big": UPSCALE, "detail": REFINE},
             "Denoising strength: 0.4, Hires upscale: 3, Hires steps: 2, "
             "Hires upscaler: org/doubles, "
-            'Passes: "big (upscale, org/doubles); detail (refine, strength 0.4)", '
+            "Passes: big (upscale org/doubles); detail (refine), "
             "Final size: 48x48",
         ),
         (
             {"detail": RefinePass(strength=0.4, steps=9, width=32, height=24)},
             "Denoising strength: 0.4, Hires resize: 32x24, Hires steps: 9, "
-            'Hires upscaler: Lanczos, Passes: "detail (refine, strength 0.4)", Final size: 32x24',
+            "Hires upscaler: Lanczos, Passes: detail (refine), Final size: 32x24",
         ),
         (
             {"big": UPSCALE, "words": CaptionPass(id="org/words", revision="b" * 40)},
             "Postprocess upscale by: 2, Postprocess upscaler: org/doubles, "
-            'Passes: "big (upscale, org/doubles)", Final size: 32x32',
+            "Passes: big (upscale org/doubles), Final size: 32x32",
         ),
     ],
     ids=["both", "refine", "upscale"],
