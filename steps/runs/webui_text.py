@@ -80,11 +80,11 @@ def model_label(plan: Plan) -> ModelLabel:
 def _pass_models(plan: Plan) -> Iterator[tuple[str, str]]:
     """The names of the models that passes have of their own, by pass."""
     for name, facts in plan.passes.items():
-        reference = plan.job.passes[name]
-        if isinstance(reference, RefinePass):
-            reference = reference.model or plan.job.model
-        label = ModelLabel(reference.id, facts.digest)
-        yield name, label.name
+        settings = plan.job.passes[name]
+        reference = settings.model if isinstance(settings, RefinePass) else settings
+        if reference is not None:
+            label = ModelLabel(reference.id, facts.digest)
+            yield name, label.name
 
 
 def format_parameters(

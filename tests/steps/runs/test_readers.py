@@ -163,7 +163,7 @@ def test_whoever_loads_a_run_by_its_card_gets_images_only(thinned: Path, tmp_pat
 @pytest.mark.parametrize(
     "read",
     [
-        lambda folder: duckdb.execute(f"from '{folder}/*.parquet'").to_arrow_table(),
+        lambda folder: pa.Table.from_pandas(duckdb.execute(f"from '{folder}/*.parquet'").df()),
         lambda folder: pl.read_parquet(folder / "*.parquet").to_arrow(),
         lambda folder: pa.Table.from_pandas(pd.read_parquet(folder)),
         lambda folder: pyarrow.dataset.dataset(folder).to_table(),
