@@ -286,6 +286,8 @@ def _count_others(run: Run, number: int, image_ids: pa.Array) -> Counter[str]:
     """Those of these images of a shard that are not stored, by status."""
     images = run.plan.shards[number].images
     others = Counter[str]()
+    if not len(image_ids):
+        return others
     with suppress(BadInput):  # a manifest that is damaged costs only these numbers
         manifest = read_manifest_columns(run.store, number, images, ["image_id", "status"])
         selected = manifest.filter(pc.is_in(manifest["image_id"], image_ids))

@@ -85,17 +85,20 @@ def print_result(
 def format_images(ok: int, others: Mapping[str, int]) -> str:
     """The stored images, and how many others there are, by status."""
     images = pluralize(ok, "image")
-    counts = ", ".join(f"{count:,} {status}" for status, count in others.items() if count)
+    counts = _format_statuses(others)
     return f"{images} ({counts})" if counts else images
+
+
+def _format_statuses(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {status}" for status, count in counts.items())
 
 
 def format_verified(result: "VerifyResult") -> str:
     """What was read back, in a line."""
-    others = ", ".join(f"{count:,} {status}" for status, count in result.others.items())
-    return (
-        f"{sanitize_line(result.run)}: all {pluralize(result.ok, 'stored image')} verified, "
-        f"{format_bytes(result.bytes)}{others and f'; {others}'}."
-    )
+    stored = pluralize(result.ok, "stored image")
+    line = f"{sanitize_line(result.run)}: {'all ' if result.ok > 1 else ''}{stored} verified"
+    line += f", {format_bytes(result.bytes)}"
+    return f"{line}; {_format_statuses(result.others)}." if result.others else f"{line}."
 
 
 def format_shard(result: "ShardStats | None") -> str:
