@@ -260,8 +260,8 @@ def _is_empty(scores: dict[str, Histogram]) -> bool:
 class Distributions:
     """Distributions over planned images, but `bytes` over those that are ok.
 
-    Prompts are measured in characters, shapes in pixels. `scores` are over the images that have
-    one, losers among them.
+    Prompts are measured in characters, shapes in pixels. `scores` are over the images that are
+    stored and have one: those of losers hide what choosing has gained.
     """
 
     bytes: Histogram = field(default_factory=Histogram)
@@ -298,8 +298,10 @@ class DistributionBuilder:
         self._steps.add_column(steps)
         self._guidance.add_column(guidance)
 
+        is_stored = pc.equal(manifest["status"], "ok")
+        stored = manifest.filter(is_stored)
         for name, histogram in self._scores.items():
-            histogram.add(pc.drop_null(manifest[name]).to_numpy())
+            histogram.add(pc.drop_null(stored[name]).to_numpy())
 
         widths = manifest["width"].to_numpy()
         heights = manifest["height"].to_numpy()

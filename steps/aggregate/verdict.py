@@ -133,9 +133,9 @@ def _describe_ok(summary: Summary) -> str:
     all_images = pluralize(summary.images, "image is", "images are")
     if summary.ok == summary.images:
         return f"all {all_images} ok"
-    clauses = [f"{format_count(summary.ok)} of {all_images} ok"]
+    clauses = [f"{pluralize(summary.ok, 'image is', 'images are')} ok"]
     if summary.outscored:
-        clauses.append("the best candidates of their prompts")
+        clauses.append(f"the best of {format_count(summary.images)} candidates")
     if summary.forgotten:
         clauses.append(f"{pluralize(summary.forgotten, 'was', 'were')} taken down")
     return ", ".join(clauses)

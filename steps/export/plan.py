@@ -29,10 +29,14 @@ IMAGE_SUFFIX_PATTERN = rf"^(?:{'|'.join(FILE_SUFFIXES.values())})$".replace(".",
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run whose images are exported, and the suffix of their files."""
+    """A run whose images are exported, the suffix of their files, and how many it had.
+
+    Fewer of them are in the export where newer runs have some.
+    """
 
     run_id: RunId
     suffix: Annotated[str, Field(pattern=IMAGE_SUFFIX_PATTERN)]
+    images: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class ExportPlan:
     """The plan of an export. `is_run` says that the source is one run, not an output of several.
 
     Left out are images of older runs: `duplicates`, which a newer run holds, and `superseded`,
-    whose value in the column `newest_by` an image of a newer run has. `digest` is the SHA-256 of
-    the plan's bytes without it.
+    whose value in the column `newest_by` an image of a newer run has. `edited_ids` are of rows with
+    images of several texts. `digest` is the SHA-256 of the plan's bytes without it.
     """
 
     schema_version: int
@@ -61,6 +65,7 @@ class ExportPlan:
     files: Annotated[tuple[ExportFile, ...], Field(min_length=1, max_length=MAX_FILES), FailFast()]
     duplicates: Count = 0
     superseded: Count = 0
+    edited_ids: Count = 0
     digest: str = ""
 
     @property

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.dataset.dataset import Dataset, open_dataset
+from imagekiln.steps.dataset.newest_images import count_edited_ids
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.card import render_export_card
 from imagekiln.steps.export.copying import ExportSource, file_columns, make_file
 from imagekiln.steps.export.cutting import write_partition
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
+from imagekiln.steps.export.newer_images import require_none_newer
 from imagekiln.steps.export.plan import (
     EXPORT_VERSION,
     ExportedRun,
@@ -32,6 +35,7 @@ from imagekiln.steps.export.plan import (
 from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
+from imagekiln.steps.runs.image_id_index import ID_COLUMN
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     EXPORT_KEY,
@@ -53,7 +57,8 @@ class ExportResult:
     """A complete export: the images that it has, the sum of their bytes, its files and its runs.
 
     `written` is the number of files that this call wrote. Left out were `duplicates`, which newer
-    runs hold, and `superseded`, which newer images replace.
+    runs hold, and `superseded`, which newer images replace. `edited_ids` counts the ids of rows
+    that have images of several texts: `newest_by="id"` takes the newest.
     """
 
     uri: str
@@ -64,6 +69,7 @@ class ExportResult:
     written: int
     duplicates: int
     superseded: int
+    edited_ids: int = 0
 
 
 def export(
@@ -76,7 +82,8 @@ def export(
 
     What was planned first stays: an export that was interrupted resumes, whatever runs came since.
     Raises Missing where there are no images, BadInput where settings, source or destination must be
-    corrected or an image is damaged, Incomplete where a run was not aggregated, TryAgain.
+    corrected or an image is damaged, Incomplete where a run was not aggregated, or where there are
+    newer images than the export has, TryAgain.
     """
     settings = settings or read_settings()
     store = open_store(destination)
@@ -92,6 +99,7 @@ def export(
     written = 0
     if not store.exists(SUCCESS_KEY):
         written = _write_export(export_source, store, progress or NoProgress())
+    require_none_newer(export_source.store, store, plan, is_new=written > 0)
     images, size = count_left(store, plan)
     return ExportResult(
         uri=store.uri,
@@ -102,6 +110,7 @@ def export(
         written=written,
         duplicates=plan.duplicates,
         superseded=plan.superseded,
+        edited_ids=plan.edited_ids,
     )
 
 
@@ -174,13 +183,14 @@ def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPla
         files=tuple(files),
         duplicates=0 if dataset.replaced is None else dataset.replaced.duplicates,
         superseded=0 if dataset.replaced is None else dataset.replaced.superseded,
+        edited_ids=count_edited_ids(dataset.runs) if settings.newest_by == ID_COLUMN else 0,
     )
 
 
 def _exported_runs(dataset: Dataset) -> Iterator[ExportedRun]:
     for run in dataset.runs:
-        plan = load_plan(open_store(run.uri))
-        yield ExportedRun(plan.run_id, run.suffix)
+        folder = open_store(run.uri)
+        yield ExportedRun(load_plan(folder).run_id, run.suffix, load_summary(folder).ok)
 
 
 def _open_source(uri: str, plan: ExportPlan) -> ExportSource:

@@ -197,9 +197,13 @@ def find_position(
 
 
 def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float]:
-    """The mean of a column of numbers, for each run that has values in it."""
+    """The mean of a column of numbers over stored images, for each run that has values in it."""
     column = _find_numbers(index, name).field
-    sql = f"SELECT run, avg({column}) FROM images WHERE {column} IS NOT NULL GROUP BY run"
+    status = find_column(index, "status").field
+    sql = f"""
+        SELECT run, avg({column}) FROM images
+        WHERE {column} IS NOT NULL AND {status} = 'ok' GROUP BY run
+    """
     means = {}
     for number, mean in index.fetch(sql):
         run = index.runs.runs[number]

@@ -1,9 +1,9 @@
 """The runs under one output: which there are, and how each ended."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -33,8 +33,9 @@ class RunOverview:
     """A run in a line.
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
-    it was never aggregated, or had no image when it was. `ok` and `elapsed_seconds` are None for
-    the latter, `device_hours` where nothing was begun, `cost` also where there is no price.
+    it was never aggregated, or had no image when it was. `others` counts the images that are not
+    stored, by status. `ok`, `not_ok`, which failed, and `elapsed_seconds` are None for the latter,
+    `device_hours` where nothing was begun, `cost` also where there is no price.
     `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
     run incomplete. `committed` are the images of an unfinished run that are written already; None
     for other runs, and where there are too many parts to list.
@@ -47,6 +48,8 @@ class RunOverview:
     state: RunState
     images: int
     ok: int | None = None
+    not_ok: int | None = None
+    others: Mapping[str, int] = field(default_factory=dict)
     elapsed_seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
@@ -182,6 +185,8 @@ def _describe(run: Run) -> RunOverview:
         state="succeeded" if is_finished else "incomplete",
         images=summary.images,
         ok=summary.ok,
+        not_ok=summary.not_ok,
+        others=summary.others,
         elapsed_seconds=summary.elapsed_seconds,
         device_hours=device_hours,
         cost=cost,

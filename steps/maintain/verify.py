@@ -8,8 +8,8 @@ checked for being whole, not for what they say.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -56,12 +56,16 @@ FIRST_SENTENCE = re.compile(r"(?:\(.*\)|.)*?(?=\. |\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What was read back: the planned images, those that are ok, and the bytes of these."""
+    """What was read back: the planned images, those that are stored, and the bytes of these.
+
+    `others` counts those that are not stored, by status.
+    """
 
     run: str
     images: int
     ok: int
     bytes: int
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyResult:
@@ -93,7 +97,9 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         raise Incomplete(
             *_describe_errors(checked, run.store.uri), _advise(run, reconciler, checked)
         )
-    return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
+    return VerifyResult(
+        run.store.uri, checked.images, checked.ok, checked.bytes, recount.count_others()
+    )
 
 
 def _describe_errors(checked: CheckResult, run: str) -> list[str]:

@@ -3,6 +3,9 @@
 The column `image` comes first and is neither compressed nor dictionary-encoded, so that the bytes
 of each image are contiguous: with the offset and the size in the manifest, one ranged read fetches
 an image without a Parquet reader. The object commits the part, so a killed writer leaves nothing.
+
+A row is an image: who loads the files of a run gets no row without one. What became of the others
+that were planned is in the metadata of the object, from which the manifest has it.
 """
 
 import io
@@ -24,21 +27,22 @@ from imagekiln.steps.runs.parts import (
     RECORD_COLUMNS,
     ImageRecord,
     Part,
+    PartOutcomes,
     commit_part,
     emptied_outcome,
     image_records,
+    imageless_metadata,
     is_to_be_emptied,
     join_outcome,
     matches_rows,
     offsets_metadata,
     outcome_table,
-    read_offsets,
+    read_part,
 )
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     parquet_options,
     parse_parquet,
-    read_whole,
 )
 from imagekiln.steps.storage.store import Store
 
@@ -108,18 +112,19 @@ class ParquetFormat:
         where = store.uri_of(part.key)
         content = store.read(part.key)
         with parse_parquet(content, where) as parquet:
-            files = _read_files(parquet)
+            stored = iter(_read_files(parquet))
             columns = ["image_id", *outcome_schema(part.added).names]
-            outcomes = read_whole(parquet, columns)
-        if not is_to_be_emptied(outcomes, image_ids):
+            outcomes = read_part(parquet, columns, part.added)
+        if not is_to_be_emptied(outcomes.table, image_ids):
             return False
 
-        outcome = emptied_outcome(outcomes, image_ids, part.added)
-        statuses = outcome["status"].to_pylist()
-        for index, status in enumerate(statuses):
-            if status == FORGOTTEN_STATUS:
-                files[index] = None
-        emptied = _write_part(part.rows, outcome, files)
+        outcome = emptied_outcome(outcomes.table, image_ids, part.added)
+        files = [next(stored) if offset.is_valid else None for offset in outcomes.offsets]
+        kept = [
+            None if status == FORGOTTEN_STATUS else file
+            for status, file in zip(outcome["status"].to_pylist(), files, strict=True)
+        ]
+        emptied = _write_part(part.rows, outcome, kept)
         store.replace(part.key, emptied)
         return True
 
@@ -142,24 +147,21 @@ class ParquetFormat:
     def _check_content(self, content: bytes, part: Part, where: str) -> CheckResult:
         images = part.rows.num_rows
         with parse_parquet(content, where) as parquet:
-            offsets = read_offsets(parquet).to_pylist()
-            is_planned = matches_rows(parquet, part, [IMAGE_FIELD])
-            is_planned = is_planned and len(offsets) == images
-            if not is_planned or not _has_plain_images(parquet):
+            outcomes = read_part(parquet, ["image_id"])
+            if not (_is_as_planned(parquet, outcomes, part) and _has_plain_images(parquet)):
                 return check_failure(f"{where}: holds other images than were planned", images)
             result = CheckResult(images)
-            stored = zip(_iter_images(parquet), offsets, strict=True)
+            offsets = outcomes.offsets.drop_null()
+            stored = zip(_iter_images(parquet), offsets.to_pylist(), strict=True)
             for (record, image), offset in stored:
                 result += self._check_image(record, image, content, offset, where)
             return result
 
     def _check_image(
-        self, record: ImageRecord, image: bytes, content: bytes, offset: int | None, where: str
+        self, record: ImageRecord, image: bytes, content: bytes, offset: int, where: str
     ) -> CheckResult:
-        if record.status != "ok":
-            return CheckResult()
-        size = record.byte_size
-        if offset is None or size is None or image != content[offset : offset + size]:
+        end = offset + (record.byte_size or 0)
+        if record.status != "ok" or image != content[offset:end]:
             return check_failure(f"{where}: image {record.image_id} is not where the footer says")
         lossless = is_lossless(self.encoding)
         return check_image_bytes(record, image, where, lossless=lossless)
@@ -181,17 +183,27 @@ def part_to_parquet(
 
 
 def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | None]) -> bytes:
+    images = pa.array(files, IMAGE_FIELD.type)
+    is_imageless = images.is_null()
+    imageless = imageless_metadata(
+        rows["image_id"].filter(is_imageless),
+        outcome.filter(is_imageless),
+    )
     outcomes = join_outcome(rows, outcome)
-    columns = [pa.array(files, IMAGE_FIELD.type), *outcomes.columns]
-    table = pa.Table.from_arrays(columns, schema=image_table_schema(outcomes.schema))
+    outcomes = outcomes.filter(images.is_valid())
+    columns = [images.drop_null(), *outcomes.columns]
+    schema = image_table_schema(outcomes.schema)
+    table = pa.Table.from_arrays(columns, schema=schema)
     options = image_table_options(table.schema)
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
         if table.num_rows:  # some readers fail at a row group without rows
             writer.write_table(table, row_group_size=one_row_group)
-        offsets = list(_find_offsets(sink.getvalue(), files))
-        writer.add_key_value_metadata(offsets_metadata(offsets))
+        written = sink.getvalue()
+        offsets = list(_find_offsets(written, files))
+        metadata = offsets_metadata(offsets) | imageless
+        writer.add_key_value_metadata(metadata)
     return sink.getvalue()
 
 
@@ -239,6 +251,17 @@ def _find_offsets(written: bytes, files: Sequence[StoredFile | None]) -> Iterato
         position += len(file["bytes"])
 
 
+def _is_as_planned(parquet: pq.ParquetFile, outcomes: PartOutcomes, part: Part) -> bool:
+    """Whether the rows are those planned that have an image, and the metadata has the others."""
+    stored_ids = outcomes.table["image_id"]
+    planned_ids = part.rows["image_id"]
+    if not stored_ids.equals(planned_ids):
+        return False
+    has_image = outcomes.offsets.is_valid()
+    rows = part.rows.filter(has_image)
+    return matches_rows(parquet, rows, part.added, [IMAGE_FIELD])
+
+
 def _has_plain_images(parquet: pq.ParquetFile) -> bool:
     """Whether images are as large in memory as in the object, which compression would hide."""
     metadata = parquet.metadata
@@ -252,8 +275,8 @@ def _has_plain_images(parquet: pq.ParquetFile) -> bool:
     return True
 
 
-def _read_files(parquet: pq.ParquetFile) -> list[StoredFile | None]:
-    files: list[StoredFile | None] = []
+def _read_files(parquet: pq.ParquetFile) -> list[StoredFile]:
+    files: list[StoredFile] = []
     for batch in parquet.iter_batches(
         CHECK_BATCH_ROWS,
         columns=[IMAGE_FIELD.name],
@@ -274,4 +297,4 @@ def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]
         records = image_records(batch)
         images = batch[IMAGE_FIELD.name].to_pylist()
         for record, image in zip(records, images, strict=True):
-            yield record, b"" if image is None else image["bytes"]
+            yield record, image["bytes"]

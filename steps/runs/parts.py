@@ -1,8 +1,10 @@
 """Parts: the images of one slice of a shard, committed by one Parquet object, whole or not at all.
 
-That object lists the part's image rows with the outcome of each, and its metadata has the offset at
-which the bytes of each image begin. In the format `parquet` the object holds the images as well; in
-the other formats it is the index of images that lie in objects of their own.
+That object has the outcome of each of the part's image rows, and its metadata has the offset at
+which the bytes of each image begin. In the format `parquet` the object holds the images as well,
+and its rows are only those with an image, as readers expect of a dataset: the outcomes of the
+others are in its metadata. In the other formats it is the index of images that lie in objects of
+their own, with a row for each.
 """
 
 import json
@@ -17,7 +19,9 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
+from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import (
+    IMAGE_ROW_SCHEMA,
     have_same_rows,
     open_parquet,
     parse_parquet,
@@ -28,6 +32,8 @@ from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
 OFFSETS_METADATA = b"imagekiln.offsets"
+# A line of JSON for each image row that is no row of the object; absent where all are.
+IMAGELESS_METADATA = b"imagekiln.without_image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,8 @@ def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
     fields = [*rows.schema, *outcome.schema]
     columns = [*rows.columns, *outcome.columns]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    schema = pa.schema(fields)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
@@ -132,13 +139,70 @@ def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
     return pa.array(numbers, mask=is_null)
 
 
-def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field] = ()) -> bool:
-    """Whether an object has the columns that were planned of a part, and its rows in them.
+def imageless_metadata(image_ids: pa.ChunkedArray, outcome: pa.Table) -> dict[str, str]:
+    """The outcomes of images that are no rows of a part's Parquet object, as its metadata."""
+    table = outcome.add_column(0, "image_id", image_ids)
+    lines = b"".join(sidecar_lines(table))
+    return {IMAGELESS_METADATA.decode(): lines.decode()}
+
+
+def read_part(
+    parquet: pq.ParquetFile, columns: Sequence[str] | None, added: AddedFields = ()
+) -> PartOutcomes:
+    """These columns of an open part, or all, for each of its image rows in their order.
+
+    Of those without an image, a part may have no columns but their ids and outcomes: no others may
+    be named then. Raises one of DAMAGE_ERRORS.
+    """
+    table = read_whole(parquet, columns)
+    table = table.replace_schema_metadata(None)
+    offsets = read_offsets(parquet)
+    metadata = parquet.metadata.metadata
+    lines = metadata.get(IMAGELESS_METADATA)
+    if lines is not None:
+        imageless = _parse_imageless(lines, table.schema, added)
+        table = _in_planned_order(table, imageless, offsets)
+    return PartOutcomes(table, offsets)
+
+
+def _parse_imageless(lines: bytes, schema: pa.Schema, added: AddedFields) -> pa.Table:
+    id_field = IMAGE_ROW_SCHEMA.field("image_id")
+    fields = [id_field, *outcome_schema(added)]
+    rows = []
+    for line in lines.splitlines():
+        row = json.loads(line)
+        rows.append(dict(row))
+    table = pa.Table.from_pylist(rows, pa.schema(fields))
+    return table.select(schema.names)
+
+
+def _in_planned_order(images: pa.Table, others: pa.Table, offsets: pa.Array) -> pa.Table:
+    """All rows in their order, in which those with an image are those that have an offset."""
+    has_image = offsets.is_valid().to_numpy(zero_copy_only=False)
+    stored = int(has_image.sum())
+    rest = len(offsets) - stored
+    if (images.num_rows, others.num_rows) != (stored, rest):
+        raise ValueError("its rows are not those that its metadata names")
+    # As both tables have them, one after the other.
+    order = np.argsort(~has_image, kind="stable")
+    places = np.argsort(order)
+
+    both = pa.concat_tables([images, others])
+    ordered = both.take(pa.array(places))
+    return ordered.combine_chunks()
+
+
+def matches_rows(
+    parquet: pq.ParquetFile,
+    rows: pa.Table,
+    added: AddedFields = (),
+    leading: Sequence[pa.Field] = (),
+) -> bool:
+    """Whether an object has the columns that were planned of a part, and these rows in them.
 
     `leading` are the columns that its format puts before those of the rows.
     """
-    rows = part.rows
-    outcome = outcome_schema(part.added)
+    outcome = outcome_schema(added)
     planned = pa.schema([*leading, *rows.schema, *outcome])
     if not parquet.schema_arrow.equals(planned):
         return False
@@ -161,10 +225,10 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
     Raises BadInput where it is damaged, or its rows are not those of the part.
     """
     with parse_parquet(content, where) as parquet:
-        offsets = read_offsets(parquet)
-        if len(offsets) == part.rows.num_rows and matches_rows(parquet, part):
-            table = read_whole(parquet).replace_schema_metadata(None)
-            return PartOutcomes(table, offsets)
+        outcomes = read_part(parquet, None)
+        is_whole = len(outcomes.offsets) == part.rows.num_rows
+        if is_whole and matches_rows(parquet, part.rows, part.added):
+            return outcomes
     raise BadInput(
         f"{where}: holds other images than were planned. Choose another run_id or output."
     )
@@ -173,14 +237,13 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
 def read_outcomes(
     store: Store, key: str, columns: Sequence[str], added: AddedFields = ()
 ) -> PartOutcomes:
-    """Read columns of a part and these added ones, and none of its images.
+    """Read columns of a part and these added ones, and none of its images, as `read_part` does.
 
     Raises Missing, or BadInput where the part is damaged.
     """
     with open_parquet(store, key) as parquet:
         added_names = [field.name for field in added]
-        table = read_whole(parquet, [*columns, *added_names])
-        return PartOutcomes(table, read_offsets(parquet))
+        return read_part(parquet, [*columns, *added_names], added)
 
 
 def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
@@ -204,7 +267,8 @@ def note_committed(store: Store, key: str, rows: pa.Table) -> None:
 def check_part(store: Store, key: str, rows: pa.Table) -> None:
     """Raise BadInput unless the part that exists holds exactly the images of these rows."""
     outcomes = read_outcomes(store, key, ["image_id"])
-    require_same_images(store.uri_of(key), outcomes, rows)
+    where = store.uri_of(key)
+    require_same_images(where, outcomes, rows)
 
 
 def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:

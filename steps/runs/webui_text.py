@@ -7,17 +7,19 @@ prompt as <lora:name:weight>, and in the settings by the hashes of their tensors
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from imagekiln.steps.imaging.metadata import program_version
+from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.loras import format_weight, lora_weights
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.webui_passes import PassLabels
 
 NEGATIVE_PROMPT_LABEL = "Negative prompt:"
 # Before a line of a prompt that begins with the label, so that readers do not end the prompt there.
@@ -43,6 +45,7 @@ class ModelLabel:
     digest: str
     loras: Mapping[str, LoraFacts] = field(default_factory=dict)
     extra_settings: Mapping[str, str] = field(default_factory=dict)
+    passes: PassLabels = field(default_factory=PassLabels)
 
     @property
     def name(self) -> str:
@@ -72,7 +75,18 @@ def model_label(plan: Plan) -> ModelLabel:
         digest=plan.model.digest,
         loras=plan.loras,
         extra_settings={} if shortcuts is None else {"Shortcuts": shortcuts},
+        passes=PassLabels(plan.pass_sizes, dict(_pass_models(plan))),
     )
+
+
+def _pass_models(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The names of the models that passes have of their own, by pass."""
+    for name, facts in plan.passes.items():
+        settings = plan.job.passes[name]
+        reference = settings.model if isinstance(settings, RefinePass) else settings
+        if reference is not None:
+            label = ModelLabel(reference.id, facts.digest)
+            yield name, label.name
 
 
 def format_parameters(
@@ -113,7 +127,10 @@ def _lora_hashes(parameters: ImageParameters, model: ModelLabel) -> str | None:
 def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
     scheduler = SCHEDULERS.get(parameters.sampler)
     guidance = parameters.guidance
-    strength = parameters.strength
+    drawn_size = (parameters.width, parameters.height)
+    passes = model.passes.settings(drawn_size, parameters.steps)
+    if parameters.strength is not None:  # that of the image that was drawn over first
+        passes["Denoising strength"] = str(parameters.strength)
     values = {
         "Steps": str(parameters.steps),
         "Sampler": scheduler.webui_sampler if scheduler else None,
@@ -121,11 +138,12 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
         "CFG scale": None if guidance is None else str(guidance),
         "Seed": str(parameters.seed),
         "Size": f"{parameters.width}x{parameters.height}",
-        "Denoising strength": None if strength is None else str(strength),
+        "Denoising strength": None,
         "Model hash": model.hash,
         "Model": model.name,
         "Lora hashes": _lora_hashes(parameters, model),
         **model.extra_settings,
+        **passes,
         "Version": program_version(),
     }
     present = {name: value for name, value in values.items() if value is not None}

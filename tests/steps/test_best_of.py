@@ -18,6 +18,7 @@ from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
@@ -27,6 +28,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.text import format_forgotten
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.runs import (
     PROMPTS,
@@ -74,6 +76,11 @@ def winners(manifest: pa.Table) -> dict[str, int]:
     return {row["id"]: row["image_index"] for row in ok}
 
 
+def winning_scores(manifest: pa.Table) -> list[float]:
+    """The score of each image that is stored."""
+    return [row["seeds"] for row in manifest.to_pylist() if row["status"] == "ok"]
+
+
 def test_candidates_are_planned_together_however_a_run_is_cut(tmp_path: Path) -> None:
     sizes = ((3, 5, 7), (1, 1, 1))
     for number, (batch, part, shard) in enumerate(sizes):
@@ -105,7 +112,17 @@ def test_each_prompt_keeps_the_candidate_with_the_highest_score(tmp_path: Path) 
         assert [row["status"] for row in rows] == ["ok"] + ["outscored"] * 3
         assert [row["seeds"] for row in rows] == [row["seed"] % 1009 for row in rows]
         assert [row["sha256"] is None for row in rows] == [False, True, True, True]
-    assert verify(plan.uri).images == 20
+    verified = verify(plan.uri)
+    assert (verified.ok, verified.others) == (5, {"outscored": 15})
+    assert pq.read_table(Path(plan.uri, "images"))["candidate_rank"].to_pylist() == [1] * 5
+    (overview,) = list_runs(str(tmp_path / "out"))
+    assert (overview.ok, overview.not_ok, overview.others) == (5, 0, {"outscored": 15})
+    scores = summary.distributions.scores["seeds"]
+    assert (scores.images, scores.least) == (5, min(winning_scores(manifest)))
+    counted = imagekiln.forget(plan.uri, ids=[str(PROMPTS[0]["id"])])
+    assert format_forgotten(counted).startswith(
+        f"{plan.uri}: 1 image (and 3 outscored rows) selected"
+    )
 
 
 def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: Path) -> None:

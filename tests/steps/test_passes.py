@@ -20,7 +20,7 @@ from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.plan import plan_to_json
-from imagekiln.steps.runs.readback import read_image_pixels
+from imagekiln.steps.runs.readback import read_image_bytes, read_image_pixels
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
@@ -29,6 +29,7 @@ from imagekiln.steps.storage import open_store
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.models import DIFFUSERS_WARNS, SIDE, folder
+from tests.notes import parse, read
 from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
 
 BIG: dict[str, object] = {"kind": "upscale", "id": str(upscaler_folder())}
@@ -76,6 +77,10 @@ def test_what_is_stored_is_what_passes_made(tmp_path: Path, format_name: str) ->
         assert (row["width"], row["height"]) == (3 * SIDE, 3 * SIDE)
         assert (row["drawn_width"], row["drawn_height"]) == (SIDE, SIDE)
         assert read_image_pixels(store, row).shape == (3 * SIDE, 3 * SIDE, 3)
+        notes = parse(read(read_image_bytes(store, row)).parameters or "").settings
+        assert (notes["Size"], notes["Hires upscale"]) == (f"{SIDE}x{SIDE}", "3")
+        assert notes["Final size"] == f"{3 * SIDE}x{3 * SIDE}"
+        assert notes["Hires upscaler"] == Path(str(BIG["id"])).name
         assert row["words"]
     assert len({row["words"] for row in rows}) > 1
     stats = load_stats(store, 0)

@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagekiln.display import shown
 from imagekiln.steps.errors import explain_failures
 from imagekiln.steps.job.job import Job
 
@@ -123,8 +124,9 @@ def estimate(
     135
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
+    from imagekiln.workflows.cli.plan_text import format_estimate
 
-    return estimate_job(_dated_job(job, date, timezone), price)
+    return shown(estimate_job(_dated_job(job, date, timezone), price), format_estimate)
 
 
 @explain_failures
@@ -265,8 +267,9 @@ def runs(output: PathOrUri) -> "list[RunOverview]":
     Raises Missing where there is no such folder, BadInput where it is not the output of any job.
     """
     from imagekiln.steps.maintain.run_list import list_runs
+    from imagekiln.workflows.cli.text import format_runs
 
-    return list_runs(fspath(output))
+    return [shown(run, lambda run: format_runs([run])) for run in list_runs(fspath(output))]
 
 
 @explain_failures
@@ -280,8 +283,9 @@ def verify(run: PathOrUri) -> "VerifyResult":
     Raises Incomplete with a list where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
+    from imagekiln.workflows.cli.text import format_verified
 
-    return verify_run(fspath(run))
+    return shown(verify_run(fspath(run)), format_verified)
 
 
 @explain_failures
@@ -294,9 +298,11 @@ def retry(
     Raises Incomplete where too many fail again, TryAgain where storage or the device failed.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
+    from imagekiln.workflows.cli.text import format_retry
 
     with _progress(progress) as reporter:
-        return retry_run(fspath(run), reporter, include_permanent=include_permanent)
+        result = retry_run(fspath(run), reporter, include_permanent=include_permanent)
+    return shown(result, format_retry)
 
 
 @explain_failures
@@ -352,14 +358,17 @@ def export(
     Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
     an image for it.
     Called again, it resumes. Raises BadInput where an image is damaged, or the destination holds
-    something else; Missing where there is no run; Incomplete where one was never aggregated.
+    something else; Missing where there is no run; Incomplete where one was never aggregated, or
+    where a finished run has images that an export which is there lacks.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
+    from imagekiln.workflows.cli.text import format_export
 
     settings = read_settings(format, file_size, partition_by, columns, newest_by)
     with _progress(progress) as reporter:
-        return export_images(fspath(source), fspath(destination), settings, reporter)
+        result = export_images(fspath(source), fspath(destination), settings, reporter)
+    return shown(result, format_export)
 
 
 @explain_failures
@@ -404,10 +413,11 @@ def forget(
     """
     from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
+    from imagekiln.workflows.cli.text import format_forgotten
 
     selection = ForgetSelection(tuple(ids), tuple(prompt_contains), tuple(prompt_sha256))
     names = [fspath(name) for name in exports]
-    return forget_images(fspath(source), selection, names, remove=remove)
+    return shown(forget_images(fspath(source), selection, names, remove=remove), format_forgotten)
 
 
 @explain_failures

@@ -44,9 +44,9 @@ def verify(run: str, output_format: str) -> None:
     Exits with 3 where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.cli.text import format_verified, print_result
 
-    print_result(verify_run(run), output_format)
+    print_result(verify_run(run), output_format, format_verified)
 
 
 @cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))

@@ -65,17 +65,19 @@ def export(
     """Copy the images that are ok, each once, into fewer files.
 
     Each image is compared with its hash. The same command resumes an export that was interrupted.
+
+    Exits with 3 if finished runs have images that this export lacks: export to another folder.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.cli.text import format_export, print_result
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     settings = read_settings(file_format, file_size, partition_by, names, newest_by)
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
-    print_result(result, output_format)
+    print_result(result, output_format, format_export)
 
 
 @cloup.command(

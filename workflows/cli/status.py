@@ -13,7 +13,7 @@ from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.runtime.signals import Stopped
 from imagekiln.workflows.cli.terminal import print_failure, print_text
-from imagekiln.workflows.cli.text import print_result
+from imagekiln.workflows.cli.text import format_images, print_result
 from imagekiln.workflows.client import client
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
@@ -134,10 +134,18 @@ def status_line(status: WorkflowStatus) -> str:
         pods = _pods_text(status.pods)
         if pods:
             parts.append(f"pods {pods}")
-        parts.append(f"{status.made:,} of {status.images:,} images")
+        parts.append(_images_text(status, status.images))
     if not status.ended:
         parts += _progress_parts(status)
     return sanitize_line("; ".join(parts))
+
+
+def _images_text(status: WorkflowStatus, planned: int) -> str:
+    """The images that pods have made so far; once they were counted, what the run has."""
+    if status.ended and status.statuses:
+        others = {name: count for name, count in status.statuses.items() if name != "ok"}
+        return format_images(status.statuses.get("ok", 0), others)
+    return f"{status.made:,} of {planned:,} images"
 
 
 def _pods_text(pods: PodCounts) -> str:

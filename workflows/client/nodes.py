@@ -4,19 +4,18 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.objects import Json, object_metadata
-from imagekiln.workflows.templates.metrics import SPENT_FIGURES
+from imagekiln.workflows.templates.metrics import IMAGE_STATUSES, SPENT_FIGURES
 from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 # What Argo fills in for a pod whose progress it has not read is no count: 0/1, then 1/1.
 UNREAD_PROGRESS = 1
-MISSING = "missing"  # of the figures of a run: its images that are not there
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
 
 
@@ -83,31 +82,29 @@ def spent_figures(workflow: Json) -> dict[str, float]:
     for node, pods in _pods_by_node(_read_nodes(workflow)):
         if node.get("templateName") != "aggregate":
             continue
-        latest: dict[str, float] = {}
-        for pod in pods:
-            latest = _pod_figures(pod) or latest
-        for name, amount in latest.items():
+        for name, amount in _latest_figures(pods, SPENT_FIGURES).items():
             sums[name] = sums.get(name, 0.0) + amount
     return sums
 
 
-def count_missing(workflow: Json) -> int | None:
-    """How many images the run lacks, as aggregation counted them last; None where it did not."""
-    missing: int | None = None
-    for node in _read_nodes(workflow).values():
-        if node["type"] == "Pod" and node.get("templateName") == "aggregate":
-            count = _read_figures(node, (MISSING,)).get(MISSING)
-            missing = missing if count is None else int(count)
-    return missing
+def counted_images(workflow: Json) -> dict[str, int]:
+    """The images of the run by status, as the workflow's aggregation has counted them."""
+    counts: dict[str, float] = {}
+    for node, pods in _pods_by_node(_read_nodes(workflow)):
+        if node.get("templateName") == "aggregate":
+            counts = _latest_figures(pods, IMAGE_STATUSES) or counts
+    return {status: int(count) for status, count in counts.items() if count}
 
 
-def _pod_figures(pod: Json) -> dict[str, float]:
-    """What a pod of `aggregate` left as figures of what was spent."""
-    return _read_figures(pod, SPENT_FIGURES)
+def _latest_figures(pods: Iterable[Json], names: Sequence[str]) -> dict[str, float]:
+    latest: dict[str, float] = {}
+    for pod in pods:
+        latest = _pod_figures(pod, names) or latest
+    return latest
 
 
-def _read_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
-    """The figures of these names that a pod of `aggregate` left."""
+def _pod_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
+    """Those of these figures that a pod of `aggregate` left."""
     figures: object = {}
     with suppress(ValueError):
         figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))

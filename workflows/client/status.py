@@ -13,7 +13,7 @@ from imagekiln.workflows.client.connect import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
     PodAttempt,
-    count_missing,
+    counted_images,
     pending_groups,
     plan_outputs,
     pod_attempts,
@@ -55,14 +55,14 @@ class PodCounts:
 class WorkflowStatus:
     """A workflow at one moment.
 
-    `run` and `images` are None until planning has finished; `made` is what Argo has read of pods,
-    and once the workflow has ended, what the run has; `rate` (images per second while
+    `run` and `images` are None until planning has finished; `rate` (images per second while
     generating) and `seconds_left` until the first images are made. `stage` is None before the
     workflow has started and once it has ended. `waits` says what pods wait for, and `cause` in one
     line why the workflow failed. `warnings` are failures that changed nothing about its end: those
     of the exit handler. `device_seconds`, by use, and `cost` are what the run took since it was
     aggregated before, in this workflow and in any that was stopped; empty and None until they are
-    known, `cost` also where there is no price.
+    known, `cost` also where there is no price. `statuses` counts the images of the run by status,
+    once it was aggregated.
     """
 
     name: str
@@ -84,6 +84,7 @@ class WorkflowStatus:
     waits: tuple[StepWait, ...] = ()
     device_seconds: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
+    statuses: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -116,8 +117,6 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     # Judging a sample is a pause in which others wait: what it took says nothing of the rest.
     rest = shards if sample is None else _without_first(shards)
     rate = _image_rate(images_done - (sample or 0), rest, _generation_end(rest, stage, finished))
-    if images is not None and phase in ENDED_PHASES:
-        images_done = _count_final(workflow, images, images_done)
     spent = spent_figures(workflow)
     cost = spent.pop(COST, None)
     seconds_left = None
@@ -143,6 +142,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
         device_seconds=spent,
         cost=cost or None,
+        statuses=counted_images(workflow),
     )
 
 
@@ -198,17 +198,6 @@ def _read_canary(workflow: Json) -> int:
     text = next((item.get("value", "") for item in parameters if item["name"] == "job"), "")
     match = CANARY.search(text)
     return int(match[1]) if match else 0
-
-
-def _count_final(workflow: Json, images: int, images_done: int) -> int:
-    """How many images the run has in the end: what Argo last read of its pods may be less.
-
-    A workflow that succeeded was aggregated, which fails where an image is missing.
-    """
-    missing = count_missing(workflow)
-    if missing is None:
-        return images if has_succeeded(workflow) else images_done
-    return max(0, images - missing)
 
 
 def _without_first(shards: Sequence[Attempts]) -> list[Attempts]:

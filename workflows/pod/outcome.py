@@ -75,10 +75,11 @@ class WorkflowOutcome:
     """How a workflow ended.
 
     `run` is None where it ended before planning finished, and so is `images`, how many were
-    planned; `ok` is None where aggregation counted nothing. Of a round of `retry`, both count
-    all images of its run, and `others` those that are not ok, by status. `failures` has a line for
-    each failed step, and `cause` is the one that the others follow from. `links` are the URLs of
-    the workflow's page, its report and the runbook, if they are known.
+    planned; `ok` is None where aggregation counted nothing. Then `images` are without those that
+    lost or were taken down. Of a round of `retry`, both count all images of its run, and `others`
+    those that are not ok, by status. `failures` has a line for each failed step, and `cause` is
+    the one that the others follow from. `links` are the URLs of the workflow's page, its report and
+    the runbook, if they are known.
     """
 
     workflow: str
@@ -141,6 +142,9 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
     cause = find_cause(failed_nodes)
     run = ended_run(environment)
     counts = count_images(ended)
+    wanted = sum(counts.values())
+    wanted -= counts.get("outscored", 0)
+    wanted -= counts.get("forgotten", 0)
     planned = None if is_variable(ended.images) else ended.images or None
     return WorkflowOutcome(
         workflow=ended.workflow,
@@ -150,7 +154,7 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
             redact_secrets(_list_failures(failures, failed_nodes), secrets), MAX_FAILURES_CHARS
         ),
         cause=redact_secrets(cause, secrets) if cause else None,
-        images=str(sum(counts.values())) if counts else planned,
+        images=str(wanted) if counts else planned,
         ok=str(counts.get("ok", 0)) if counts else None,
         others={status: images for status, images in counts.items() if status != "ok"},
         links=_read_links(environment, ended.workflow, ended.report_node if run else ""),

@@ -23,6 +23,7 @@ def _manifest(
     count = len(sizes)
     return pa.table(
         {
+            "status": pa.array(["failed" if size is None else "ok" for size in sizes], pa.string()),
             "byte_size": pa.array(sizes, pa.int64()),
             "prompt": pa.array(["ż" * (place + 1) for place in range(count)], pa.string()),
             "width": pa.array([shape[0]] * count, pa.int64()),

@@ -70,12 +70,10 @@ def test_a_share_that_is_just_what_is_accepted_is_accepted(
 
 def test_a_run_from_which_images_were_taken_down_counts_them(whole: Summary, plain: Job) -> None:
     one = replace(whole, statuses={"ok": 19, "forgotten": 1})
-    expected = "Finished: 19 of 20 images are ok, 1 was taken down."
+    expected = "Finished: 19 images are ok, 1 was taken down."
     assert judge_run(one, plain, URI).headline == expected
     best = replace(whole, statuses={"ok": 4, "outscored": 14, "forgotten": 2})
-    expected = (
-        "Finished: 4 of 20 images are ok, the best candidates of their prompts, 2 were taken down."
-    )
+    expected = "Finished: 4 images are ok, the best of 20 candidates, 2 were taken down."
     assert judge_run(best, plain, URI).headline == expected
 
 

@@ -33,19 +33,22 @@ from imagekiln.steps.export.plan import load_export_plan
 from imagekiln.steps.export.settings import FileFormat
 from imagekiln.steps.export.step import export
 from imagekiln.steps.runs.forgotten import add_forgotten
+from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import CARD_KEY, EXPORT_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.interleaving import Process, interleaving
 from tests.mounts import small_disk
-from tests.runs import encoded, fill, not_ok, planned, retried
+from tests.runs import begin_round, encoded, fill, not_ok, planned, retried
 from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset", "files")
 IMAGES = 10
 FAILED = 3  # in the run itself; a round makes it again
 FILTERED = 5
+ROWS = [{"prompt": f"number {index}"} for index in range(IMAGES)]
 COLORS = ("red", "a/../b", "", None)
 HISTORIES = 12
 
@@ -164,6 +167,44 @@ def test_an_export_has_each_image_that_is_ok_once(
 
     again = imagekiln.export(output, store_uri, format=file_format, partition_by="color")
     assert (again.written, again.files) == (0, result.files)
+
+
+def test_an_export_says_which_finished_runs_are_not_in_it(tmp_path: Path) -> None:
+    output = str(tmp_path / "nights")
+    target = tmp_path / "exported"
+    first = planned(tmp_path, output, ROWS[:4], run_id="first", limits={"failed_share": 0.5})
+    fill(first, {1: not_ok(1)})
+    aggregate(first.uri)
+    imagekiln.export(output, target)
+    before = jobs.files(target)
+
+    night = planned(tmp_path, output, ROWS[4:], run_id="second", limits={"failed_share": 1})
+    with_none = planned(tmp_path, output, ROWS[:2], run_id="third", limits={"failed_share": 1})
+    fill(with_none, {0: not_ok(0), 1: not_ok(1)})
+    aggregate(with_none.uri)
+    assert imagekiln.export(output, target).written == 0  # nothing is new
+    fill(night, {0: not_ok(0)})
+    aggregate(night.uri)
+    with pytest.raises(
+        Incomplete,
+        match=r"Already exported, but 1 finished run \(5 images\) is not in it: second\. ",
+    ):
+        imagekiln.export(output, target)
+    assert jobs.files(target) == before
+    assert imagekiln.export(output, tmp_path / "again").images == 8
+
+
+def test_images_that_retry_made_are_not_in_an_earlier_export_of_the_run(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), ROWS[:4], limits={"failed_share": 0.5})
+    fill(run, {1: not_ok(1)})
+    aggregate(run.uri)
+    imagekiln.export(run.uri, tmp_path / "exported")
+    again = begin_round(run)
+    (part,) = read_shard(again.store, again.plan, 0)
+    format_of(again.plan.job).pack(part, [encoded(0)]).commit(again.store)
+    aggregate(run.uri)
+    with pytest.raises(Incomplete, match=r"\(1 image\) is not in it"):
+        imagekiln.export(run.uri, tmp_path / "exported")
 
 
 def test_readers_of_hive_layouts_read_an_export(output: str, tmp_path: Path) -> None:
@@ -339,7 +380,9 @@ def test_runs_that_end_later_are_in_no_export_that_was_planned(output: str, tmp_
         process.kill()
     fill(later := planned(tmp_path / "later", str(nights), [{"prompt": "new"}], run_id="later"))
     aggregate(later.uri)
-    assert imagekiln.export(nights, history.destination).images == len(contents_by_id(output))
+    with pytest.raises(Incomplete, match=r"Exported, but 1 finished run \(1 image\) is not in it"):
+        imagekiln.export(nights, history.destination)
+    assert len(read_files(str(history.destination))) == len(contents_by_id(output))
     assert imagekiln.export(nights, tmp_path / "new").runs == len(FORMATS) + 1
 
 

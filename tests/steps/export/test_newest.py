@@ -1,6 +1,7 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, manifest_key
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.text import format_export
 from tests.runs import begin_round, encoded, fill, not_ok, planned
 from tests.texts import chance
 
@@ -111,6 +113,12 @@ def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
     assert result.images == len(expected)
     assert result.duplicates + result.superseded == len(all_rows) - len(expected)
     assert result.superseded == (0 if column == "image_id" else len(all_rows) - len(without_older))
+    texts = {(row["id"], row["prompt"]) for row in all_rows if row["id"] is not None}
+    edited = [name for name, count in Counter(name for name, _ in texts).items() if count > 1]
+    assert edited
+    assert result.edited_ids == (len(edited) if column == "image_id" else 0)
+    said = f"{len(edited)} ids have images of two texts; --newest-by id keeps the newest."
+    assert format_export(result).endswith(said) == (column == "image_id")
     again = imagekiln.export(output, tmp_path, newest_by=column)
     assert (again.duplicates, again.superseded) == (result.duplicates, result.superseded)
 

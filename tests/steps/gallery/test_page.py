@@ -182,7 +182,7 @@ def test_trends_show_each_run(tab: Tab) -> None:
     tab.evaluate("$('show-trends').click(); $('mean').value = 'score'; showTrends()")
     tab.wait_for(
         "[...document.querySelectorAll('figcaption')]"
-        ".some((one) => one.textContent.startsWith('Mean of score: 1.3 to 2.3'))"
+        ".some((one) => one.textContent.startsWith('Mean of score: 1.1111 to 2.1111'))"
     )
     assert tab.evaluate("document.querySelectorAll('#nights tr').length") == 2
     assert tab.evaluate(NO_OVERFLOW)

@@ -25,6 +25,7 @@ from imagekiln.steps.models.facts import weights_digest as digest_of
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import load_stats
@@ -179,10 +180,15 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
     rows[1].update(UNDRAWABLE)
     there = planned(tmp_path, str(tmp_path / "out"), rows)
     generate(there.uri, 0)
-    found = pq.read_table(open_store(there.uri).uri_of(KEYS[0]))
-    errors = dict(zip(found["id"].to_pylist(), found["error"].to_pylist(), strict=True))
-    assert errors["row-0"] is errors["row-2"] is None
-    assert errors["row-1"].startswith("ValueError: The combination of `original_steps x strength`")
+    found = read_outcomes(open_store(there.uri), KEYS[0], ["status", "error"]).table
+    assert sorted(found["status"].to_pylist()) == ["failed", "ok", "ok", "ok"]
+    assert sorted(pq.read_table(there.uri + f"/{KEYS[0]}")["id"].to_pylist()) == [
+        "row-0",
+        "row-2",
+        "row-3",
+    ]
+    [error] = found["error"].drop_null().to_pylist()
+    assert error.startswith("ValueError: The combination of `original_steps x strength`")
 
 
 @pytest.mark.parametrize("number", [-1, 1, 99999])

@@ -10,7 +10,7 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.parquet_format import ParquetFormat, part_to_parquet
-from imagekiln.steps.runs.parts import Part, commit_part, read_outcomes
+from imagekiln.steps.runs.parts import Part, commit_part, outcome_table, read_outcomes
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
@@ -41,19 +41,30 @@ def test_a_part_holds_the_plan_s_columns_the_outcome_and_the_image(rows: pa.Tabl
         *ORIGIN_SCHEMA.names,
         *OUTCOME_SCHEMA.names,
     ]
-    assert table.select(rows.column_names).equals(rows)
-    assert table["status"].to_pylist() == ["ok", "failed", "ok", "ok"]
-    assert table["error"].to_pylist() == [None, "RuntimeError: a fault", None, None]
+    assert table.select(rows.column_names).equals(rows.take([0, 2, 3]))
+    assert table["status"].to_pylist() == ["ok"] * 3
 
 
-def test_an_image_is_a_file_named_by_its_id_and_null_where_there_is_none(rows: pa.Table) -> None:
+def test_what_has_no_image_is_no_row_and_keeps_its_outcome(rows: pa.Table, store: Store) -> None:
+    lost = replace(not_ok(1, "outscored"), candidate_rank=2, scores={"clip": 0.1})
+    lost_twice = replace(lost, index_in_part=3, scores={"clip": None})
+    images = [encoded(0), lost, encoded(2), lost_twice]
+    added = [pa.field("clip", pa.float32()), pa.field("candidate_rank", pa.int64())]
+    store.create(KEY, part_to_parquet(rows, images, added))
+    assert pq.read_metadata(store.uri_of(KEY)).num_rows == 2
+    outcomes = read_outcomes(store, KEY, ["image_id", *OUTCOME_SCHEMA.names], added).table
+    assert outcomes["image_id"].equals(rows["image_id"])
+    assert outcomes.drop_columns(["image_id"]).equals(outcome_table(images, added))
+
+
+def test_an_image_is_a_file_named_by_its_id(rows: pa.Table) -> None:
     table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
     image_ids = rows["image_id"].to_pylist()
     files = [
         {"bytes": image.content, "path": f"{image_id}.png"}
         for image_id, image in zip(image_ids, IMAGES, strict=True)
     ]
-    assert table["image"].to_pylist() == [files[0], None, files[2], files[3]]
+    assert table["image"].to_pylist() == [files[0], files[2], files[3]]
 
 
 def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import (
+    IMAGELESS_METADATA,
     Part,
     commit_part,
     index_to_parquet,
@@ -44,6 +46,31 @@ def test_a_part_with_the_images_of_another_plan_is_refused(
         match=r"00000-0000.parquet: holds the images of another plan. Choose another run_id",
     ):
         commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
+
+
+def test_images_of_another_plan_are_found_where_none_was_made(
+    planned_rows: list[pa.Table], store: Store
+) -> None:
+    rows, other = planned_rows
+    nothing = [not_ok(index) for index in range(4)]
+    commit_part(store, KEY, other, part_to_parquet(other, nothing))
+    with pytest.raises(BadInput, match="holds the images of another plan"):
+        commit_part(store, KEY, rows, part_to_parquet(rows, nothing))
+
+
+@pytest.mark.parametrize("lines", ["1\n", "{}\n{}\n", "{\n", '{"image_id": []}\n'])
+def test_metadata_that_says_something_else_is_called_damaged(
+    lines: str, rows: pa.Table, store: Store
+) -> None:
+    content = part_to_parquet(rows, IMAGES)
+    table = pq.read_table(pa.BufferReader(content))
+    metadata = dict(pq.read_metadata(pa.BufferReader(content)).metadata)
+    metadata[IMAGELESS_METADATA] = lines.encode()
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), sink)
+    store.replace(KEY, bytes(sink.getvalue()))
+    with pytest.raises(BadInput, match="is damaged"):
+        read_outcomes(store, KEY, ["image_id", "status"])
 
 
 def test_a_part_that_does_not_exist_is_missing(store: Store) -> None:

@@ -7,7 +7,10 @@ import gc
 import hashlib
 import io
 import json
+import re
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +19,14 @@ import duckdb
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # it ships no types
 import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 import webdataset
 from PIL import Image
 
+import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from tests.runs import IMAGES, PROMPTS, fill, finished, not_ok, planned
@@ -122,6 +129,58 @@ def test_hugging_face_datasets_loads_the_folder_as_its_card_says(
 def test_hugging_face_datasets_streams_the_folder(runs: dict[str, Path], format_name: str) -> None:
     first = next(iter(datasets.load_dataset(str(runs[format_name]), split="train", streaming=True)))
     assert first["png" if format_name == "webdataset" else "image"].size == (16, 16)
+
+
+FIRST_CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def thinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four parts: the first has no image, the next two lack some, one taken down."""
+    folder = tmp_path_factory.mktemp("thinned")
+    rows = PROMPTS[:16]
+    result = planned(folder, str(folder / "out"), rows, limits={"failed_share": 1})
+    lost = {place: not_ok(place % 4) for place in range(5)}
+    lost |= {6: not_ok(2, "blank"), 9: not_ok(1, "filtered")}
+    fill(result, lost)
+    aggregate(result.uri)
+    imagekiln.forget(result.uri, ids=["row-11"], remove=True)
+    return Path(result.uri)
+
+
+def test_whoever_loads_a_run_by_its_card_gets_images_only(thinned: Path, tmp_path: Path) -> None:
+    card = (thinned / "README.md").read_text()
+    code = FIRST_CODE.findall(card)[0].replace("path/to/this/folder", str(thinned))
+    names: dict[str, Any] = {}
+    exec(code.replace("split=", f"cache_dir={str(tmp_path)!r}, split="), names)  # noqa: S102  # the card's own
+    assert len(names["images"]) == 8
+    assert all(row["image"].size == (16, 16) for row in names["images"])
+    assert len(names["manifest"]) == 16
+    stream = datasets.load_dataset(str(thinned), split="train", streaming=True)
+    assert [row["id"] for row in stream] == names["images"]["id"]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: pa.Table.from_pandas(duckdb.execute(f"from '{folder}/*.parquet'").df()),
+        lambda folder: pl.read_parquet(folder / "*.parquet").to_arrow(),
+        lambda folder: pa.Table.from_pandas(pd.read_parquet(folder)),
+        lambda folder: pyarrow.dataset.dataset(folder).to_table(),
+    ],
+    ids=["DuckDB", "Polars", "pandas", "pyarrow"],
+)
+def test_any_reader_of_parts_gets_images_only(
+    read: Callable[[Path], pa.Table], thinned: Path
+) -> None:
+    rows = read(thinned / "images")
+    assert [row["image"]["bytes"][:4] for row in rows.to_pylist()] == [b"\x89PNG"] * 8
+
+
+def test_what_became_of_the_others_is_in_the_manifest(thinned: Path) -> None:
+    found = Counter(pq.read_table(thinned / "manifest")["status"].to_pylist())
+    assert found == {"ok": 8, "failed": 5, "blank": 1, "filtered": 1, "forgotten": 1}
+    assert imagekiln.verify(thinned).others == {name: found[name] for name in found if name != "ok"}
 
 
 def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None:

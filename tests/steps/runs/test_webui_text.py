@@ -1,13 +1,17 @@
 """The text that web UIs read back."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from imagekiln.steps.imaging.metadata import program_version
+from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass
 from imagekiln.steps.job.samplers import SAMPLERS as OURS
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.passes import PassFacts, PassSizes
+from imagekiln.steps.runs.webui_passes import PassLabels
 from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
 from tests.notes import parse
 from tests.runs import image_row
@@ -70,6 +74,46 @@ def test_loras_stand_in_the_prompt_and_by_the_hash_of_their_tensors_in_the_setti
     assert 'Lora hashes: "detail: aaaaaaaaaaaa, style: bbbbbbbbbbbb", Version' in text
     one = image_row("a", loras="style:1")
     assert 'Lora hashes: "style: bbbbbbbbbbbb"' in format_parameters(one.parameters, model)
+
+
+UPSCALE = UpscalePass(id="org/doubles", revision="a" * 40)
+REFINE = RefinePass(strength=0.4, scale=1.5)
+FACTS = PassFacts(f"org/doubles@{'a' * 40}", 2)
+
+
+@pytest.mark.parametrize(
+    ("passes", "known"),
+    [
+        (
+            {"big": UPSCALE, "detail": REFINE},
+            "Denoising strength: 0.4, Hires upscale: 3, Hires steps: 2, "
+            "Hires upscaler: org/doubles, "
+            "Passes: big (upscale org/doubles); detail (refine), "
+            "Final size: 48x48",
+        ),
+        (
+            {"detail": RefinePass(strength=0.4, steps=9, width=32, height=24)},
+            "Denoising strength: 0.4, Hires resize: 32x24, Hires steps: 9, "
+            "Hires upscaler: Lanczos, Passes: detail (refine), Final size: 32x24",
+        ),
+        (
+            {"big": UPSCALE, "words": CaptionPass(id="org/words", revision="b" * 40)},
+            "Postprocess upscale by: 2, Postprocess upscaler: org/doubles, "
+            "Passes: big (upscale org/doubles), Final size: 32x32",
+        ),
+    ],
+    ids=["both", "refine", "upscale"],
+)
+def test_passes_and_the_final_size_stand_in_the_settings(
+    passes: dict[str, AnyPass], known: str
+) -> None:
+    sizes = PassSizes(passes, {"big": FACTS}, 8)
+    model = replace(MODEL, passes=PassLabels(sizes, {"big": "org/doubles"}))
+    settings = parse(format_parameters(image_row("a", 7).parameters, model)).settings
+    assert settings == SETTINGS | parse(f"a\n{known}").settings | {
+        "Model": MODEL.name,
+        "Version": program_version(),
+    }
 
 
 def test_without_a_negative_prompt_there_is_no_line_of_it() -> None:

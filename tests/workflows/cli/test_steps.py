@@ -9,6 +9,7 @@ import pytest
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, stats_key
+from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.runs import DRAWABLE, UNDRAWABLE, encoded, fill, not_ok, write_prompts
@@ -141,7 +142,8 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
     size = json.loads(open_store(run).read(SUMMARY_KEY))["bytes"]
-    assert kiln("verify", run).stdout == f"run:    {run}\nimages: 6\nok:     6\nbytes:  {size:,}\n"
+    verified = f"{run}: all 6 stored images verified, {format_bytes(size)}.\n"
+    assert kiln("verify", run).stdout == verified
 
 
 def test_aggregate_as_json_is_the_summary(store: Store) -> None:
