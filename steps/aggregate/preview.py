@@ -99,11 +99,12 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
 def _reasons(summary: Summary, job: Job) -> list[str]:
     """What of the images is not as the job asks."""
     reasons = []
+    failed = summary.not_ok - summary.missing
     if summary.missing:
         reasons.append(f"{pluralize(summary.missing, 'image is', 'images are')} missing")
-    elif summary.too_many_failed:
+    if summary.images and failed / summary.images > summary.failed_share:
         causes = list_causes(summary, MAX_CAUSES)
-        not_ok = pluralize(summary.not_ok, "image is", "images are")
+        not_ok = pluralize(failed, "image is", "images are")
         allowed = format_percent(summary.failed_share)
         reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")
     exceeded = [result for result in gate_results(job, summary) if result.status == "exceeded"]

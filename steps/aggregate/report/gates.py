@@ -23,9 +23,8 @@ MAX_GATES_WITH_SAMPLES = 12
 
 @dataclass(frozen=True, slots=True)
 class GateExample:
-    """One marked image: the number of its thumbnail, and why the gate marked it."""
+    """One marked image, and why the gate marked it."""
 
-    number: int
     sample: Sample
     reason: str
 
@@ -40,22 +39,16 @@ class GateSection:
 
 
 def gate_sections(
-    job: Job,
-    summary: Summary,
-    samples_by_gate: Mapping[str, Sequence[Sample]],
-    first_number: int,
+    job: Job, summary: Summary, samples_by_gate: Mapping[str, Sequence[Sample]]
 ) -> tuple[GateSection, ...]:
-    """A section for every gate, in order. Thumbnails are numbered from `first_number`."""
+    """A section for every gate, in order."""
     sections = []
-    number = first_number
     for result in gate_results(job, summary):
         samples = samples_by_gate.get(result.gate, ())
         examples = tuple(
-            GateExample(index, sample, _mark_reason(result.gate, sample))
-            for index, sample in enumerate(samples, number)
+            GateExample(sample, _mark_reason(result.gate, sample)) for sample in samples
         )
         sections.append(GateSection(result, _criterion(job, result.gate), examples))
-        number += len(samples)
     return tuple(sections)
 
 

@@ -21,6 +21,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.image import OUTSCORED_STATUS
+from imagekiln.steps.runs.varied_settings import describe_setting
 from imagekiln.steps.runtime.figures import format_count, pluralize
 from imagekiln.steps.runtime.sanitize import truncate_text
 
@@ -131,11 +132,13 @@ class SweepSheet:
 
     def _make_grid(self, prompts: list[GridPrompt], all_prompts: int) -> SweepGrid:
         *down, across = self._settings
-        columns = [_describe(across, value) for value in self._settings[across][: self._columns]]
+        columns = [
+            describe_setting(across, value) for value in self._settings[across][: self._columns]
+        ]
         combinations = product(*(self._settings[name] for name in down))
         lines = []
         for values in islice(combinations, self._lines):
-            settings = map(_describe, down, values)
+            settings = map(describe_setting, down, values)
             lines.append(", ".join(settings))
         note = pluralize(all_prompts, "prompt")
         if len(prompts) < all_prompts:
@@ -159,10 +162,3 @@ def _may_win(rows: pa.Table) -> npt.NDArray[np.bool_]:
     has_lost = pc.fill_null(pc.greater(rows[RANK_COLUMN], 1), False)
     has_no_better: npt.NDArray[np.bool_] = ~pc.or_(is_outscored, has_lost).to_numpy()
     return has_no_better
-
-
-def _describe(name: str, value: SweepValue) -> str:
-    """A setting with its value, such as `guidance 2.5`."""
-    if value == "":
-        return f"no {name}"
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"

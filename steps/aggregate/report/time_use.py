@@ -38,6 +38,9 @@ ADVICE: dict[BottleneckKind, str] = {
     "launching": "Draw more images in a batch, or let the model be compiled.",
 }
 
+# Of a run of one shard, only their size would shorten them: its pages do not speak of it.
+SHARD_SIZE_BOTTLENECKS = ("loading", "compiling", "ends")
+
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:

@@ -111,6 +111,28 @@ def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -
     ]
 
 
+def test_what_is_missing_hides_nothing_else_that_is_wrong(whole: Summary, plain: Job) -> None:
+    lacking = replace(
+        whole,
+        statuses={"ok": 12, "failed": 3, "missing": 5},
+        missing_parts=("images/00003-0001.parquet",),
+        missing_parts_count=1,
+        marks={"low_contrast": 5},
+    )
+    failed = replace(whole, statuses={"ok": 17, "failed": 3}, marks={"low_contrast": 5})
+    gates = "Gates found too many images, too: low_contrast 25 %, where 10 % are allowed."
+    for run in (lacking, failed):
+        result = judge_run(run, plain, URI)
+        assert gates in result.advice
+        assert gates in str(result.error)
+        preview = judge_preview(Preview(URI, "page", 100, run), plain)
+        assert "3 images are not ok" in preview.headline
+        assert "gate low_contrast found 5 of 20" in preview.headline
+    assert "3 images are not ok, too" in judge_run(lacking, plain, URI).advice
+    within = replace(lacking, failed_share=0.5, accepted=("low_contrast",))
+    assert "too" not in judge_run(within, plain, URI).advice
+
+
 def test_a_run_with_too_many_failures_says_how_to_accept_them(whole: Summary, plain: Job) -> None:
     result = judge_run(replace(whole, statuses={"ok": 13, "failed": 7}), plain, URI)
     assert (result.kind, result.headline) == (
