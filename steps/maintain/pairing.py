@@ -31,7 +31,7 @@ INSERT_IMAGES = """
         status,
         CAST(substr(pixels_sha256, 1, 32) AS UUID)
     FROM shard_rows"""
-# Of rows that only their seeds tell apart, the first one is paired.
+# Of rows that only their settings tell apart, the first one is paired.
 CREATE_FIRST = (
     "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
 )
@@ -79,7 +79,7 @@ class RowLocation:
 class Pairing:
     """How many images have a counterpart, their statuses, and a random sample of those ok in both.
 
-    `indistinct` images are in no pair: only their seed tells them from another one of their run.
+    `indistinct` images are in no pair: only their settings tell them from another one of their run.
     """
 
     both: int

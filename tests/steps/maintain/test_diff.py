@@ -137,6 +137,33 @@ def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path)
         assert image.size == (24, 16)
 
 
+def test_pairs_say_the_settings_that_vary_within_a_run_or_between_both(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{steps}-{seed}", "prompt": "a kettle", "steps": steps, "seed": seed}
+        for steps in (2, 3)
+        for seed in (7, 8)
+    ]
+    other = [row | {"seed": row["seed"] + 10} for row in rows]
+    same = page(diff(*[noise_run(tmp_path / "a", rows)] * 2, str(tmp_path / "same")))
+    for steps in (2, 3):
+        for seed in (7, 8):
+            assert f"seed {seed}, steps {steps}; difference 0.0" in same
+    first, second = noise_run(tmp_path / "b", rows), noise_run(tmp_path / "c", other)
+    assert "seed 7 and seed 17, steps 2; " in page(diff(first, second, str(tmp_path / "other")))
+    assert "guidance" not in same
+
+
+def test_pictures_come_before_figures_and_long_lists_of_settings(tmp_path: Path) -> None:
+    first = noise_run(tmp_path / "a", PROMPTS[:14])
+    defaults = {"steps": 3, "guidance": 3.0, "seed": 7}
+    changes = {"defaults": defaults, "name": "other", "shard": {"images": 14}}
+    second = noise_run(tmp_path / "b", PROMPTS[:14], **changes)
+    html = page(diff(first, second, str(tmp_path / "page")))
+    places = [html.index(text) for text in ("14 images in both", "<img", "Pixel difference")]
+    assert places == sorted(places)
+    assert html.index("Settings that differ") > html.index("2 more pairs") > html.index("<img")
+
+
 class Tags(HTMLParser):
     """What a page is made of."""
 
