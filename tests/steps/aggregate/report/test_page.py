@@ -27,6 +27,7 @@ from imagekiln.steps.aggregate.spending import DevicePrice, Spending, UseAmounts
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary
 from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_throughput
+from imagekiln.steps.aggregate.verdict import RunVerdict
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.plan.step import PlanResult
@@ -465,6 +466,81 @@ def test_the_same_figures_give_the_same_bytes(large: tuple[ReportData, str]) -> 
 def test_a_small_run_has_no_plots(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []
+
+
+def _places(html: str, *names: str) -> list[int]:
+    """Where sections begin."""
+    return [html.index(f'<h2 id="{name}"') for name in names]
+
+
+def test_pictures_are_between_the_verdict_and_the_figures(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    html = _html(tmp_path / "run")
+    order = _places(html, "verdict", "sheet", "gates", "output", "time", "distributions")
+    assert order == sorted(order)
+    found_nothing = "No image was found by blank, safety, low_contrast, over_saturated."
+    assert found_nothing in Page(html).texts
+    assert "20 images" in Page(html).texts
+    assert 'id="cost"' not in html
+
+
+def test_where_too_many_failed_the_causes_come_first(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    strict = replace(summary, failed_share=0.0)
+    samples = [Sample("0" * 32, None, 0, part_key(0, 0), 0, 1, "a", 16, 16)]
+    html = render_report(ReportData("run", hostile.plan, strict, samples))
+    order = _places(html, "verdict", "failures", "gates", "sheet", "output")
+    assert order == sorted(order)
+
+
+def test_a_sweep_is_its_grid_and_other_images_of_a_prompt_say_their_settings(
+    tmp_path: Path,
+) -> None:
+    sweep = {"guidance": [1.5, 2.5], "steps": [1, 2]}
+    template = {"template": "a {red|blue} kettle", "combinations": "all", "sweep": sweep}
+    twice = {"seed": 7, "images_per_prompt": 2}
+    run = planned(tmp_path, str(tmp_path / "out"), prompts=template, defaults=twice)
+    fill(run)
+    aggregate(run.uri)
+    html = _html(run.uri)
+    order = _places(html, "verdict", "sweep", "sheet", "gates")
+    assert order == sorted(order)
+    page = Page(html)
+    assert len(page.named("img")) == 16
+    assert len({image["src"] for image in page.named("img")}) == 16
+    captions = [text for text in page.texts if text.startswith("steps ")]
+    settings = [caption.partition(", 16")[0] for caption in captions]
+    assert set(settings) == {
+        f"steps {steps}, guidance {guidance}" for steps in (1, 2) for guidance in (1.5, 2.5)
+    }
+
+
+def test_of_many_images_some_from_all_over_the_run_are_unfolded(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    samples = [
+        Sample(f"{place:032x}", None, place, part_key(0, 0), place, 1, f"number {place}", 16, 16)
+        for place in range(90)
+    ]
+    large = replace(summary, images=1000, statuses={"ok": 1000})
+    html = render_report(ReportData("run", hostile.plan, large, samples))
+    unfolded, _, folded = html.partition("67 more images")
+    assert Page(unfolded).named("img")[-1]["alt"] == "number 88"
+    assert (len(Page(unfolded).named("img")), len(Page(folded).named("img"))) == (23, 67)
+    assert "A random sample of 90 images" in Page(html).texts
+
+
+def test_shards_are_not_to_be_larger_where_there_is_one_or_the_page_is_of_a_sample(
+    hostile: PlanResult,
+) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    loading = replace(summary, seconds=StageSeconds(total=100.0, load=60.0, denoise=40.0))
+    two = replace(hostile.plan, shards=hostile.plan.shards * 2)
+    sample = RunVerdict("finished", "Preview", "", ())
+    pages = [
+        render_report(ReportData("run", plan, loading, [], verdict=verdict))
+        for plan, verdict in ((two, None), (hostile.plan, None), (two, sample))
+    ]
+    assert ["Make shards larger" in page for page in pages] == [True, False, False]
 
 
 def _marked(tmp_path: Path) -> PlanResult:
