@@ -70,8 +70,7 @@ class SettingDifference:
 class Diff:
     """How two runs compare.
 
-    `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255. `indistinct`
-    images are in no pair: only their settings tell them from another one of their run.
+    `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255.
     """
 
     first: str
@@ -80,7 +79,6 @@ class Diff:
     both: int
     only_first: int
     only_second: int
-    indistinct: int
     pixels_equal: int
     changes: tuple[StatusChange, ...]
     settings: tuple[SettingDifference, ...]
@@ -92,8 +90,8 @@ def diff(first: str, second: str, to: str) -> Diff:
     """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
     Images are paired by their row's own id, where both runs have ids, or else by prompt and
-    negative prompt, and by their index. Raises Incomplete where a run was never aggregated,
-    BadInput on damage, TryAgain where storage fails.
+    negative prompt, and by their index; several of one prompt in their order. Raises Incomplete
+    where a run was never aggregated, BadInput on damage, TryAgain where storage fails.
     """
     first_run = open_run(first)
     second_run = open_run(second)
@@ -211,7 +209,6 @@ def _build_diff(
         both=pairing.both,
         only_first=pairing.only_first,
         only_second=pairing.only_second,
-        indistinct=pairing.indistinct,
         pixels_equal=pairing.pixels_equal,
         changes=tuple(_status_changes(pairing)),
         settings=tuple(_setting_differences(first.plan, second.plan)),

@@ -47,15 +47,7 @@ class ShareRow:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class StackedBarPlot:
-    """Shares of a whole: the `sequential` ones make one bar, each `concurrent` one its own."""
-
-    sequential: tuple[ShareRow, ...]
-    concurrent: tuple[ShareRow, ...]
-
-
-Plot = BarPlot | ScatterPlot | StackedBarPlot
+Plot = BarPlot | ScatterPlot
 
 
 @dataclass(frozen=True, slots=True)

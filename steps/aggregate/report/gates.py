@@ -22,20 +22,12 @@ MAX_GATES_WITH_SAMPLES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class GateExample:
-    """One marked image, and why the gate marked it."""
-
-    sample: Sample
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class GateSection:
-    """What one gate looks for and what it found."""
+    """What one gate looks for and what it found, with marked images and why it marked them."""
 
     result: GateResult
     criterion: str
-    examples: tuple[GateExample, ...]
+    examples: tuple[tuple[Sample, str], ...]
 
 
 def gate_sections(
@@ -45,9 +37,7 @@ def gate_sections(
     sections = []
     for result in gate_results(job, summary):
         samples = samples_by_gate.get(result.gate, ())
-        examples = tuple(
-            GateExample(sample, _mark_reason(result.gate, sample)) for sample in samples
-        )
+        examples = tuple((sample, _mark_reason(result.gate, sample)) for sample in samples)
         sections.append(GateSection(result, _criterion(job, result.gate), examples))
     return tuple(sections)
 

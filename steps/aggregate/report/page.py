@@ -169,12 +169,7 @@ def write_report(
 
 def plotted_charts(summary: Summary) -> list[Chart]:
     """The charts that have a plot."""
-    time_use = summarize_time_use(summary.seconds, summary.usage)
-    charts = [
-        throughput_chart(summary.throughput),
-        time_use.chart if time_use else None,
-        *distribution_charts(summary),
-    ]
+    charts = [throughput_chart(summary.throughput), *distribution_charts(summary)]
     return [chart for chart in charts if chart is not None and chart.plot is not None]
 
 

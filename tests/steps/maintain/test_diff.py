@@ -53,7 +53,7 @@ def test_numbers_of_two_runs(tmp_path: Path) -> None:
         defaults={"steps": 3, "guidance": 3.0, "seed": 7},
     )
     actual = diff(first, second, str(tmp_path / "page"))
-    assert (actual.both, actual.only_first, actual.only_second, actual.indistinct) == (8, 2, 2, 0)
+    assert (actual.both, actual.only_first, actual.only_second) == (8, 2, 2)
     assert actual.changes == (StatusChange("ok", "blank", 1),)
     # Noise follows from the place in the part: rows 2 to 9 are at other places in the second run.
     assert (actual.pixels_equal, actual.sampled) == (0, 7)
@@ -135,6 +135,23 @@ def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path)
     assert actual.rms
     with Pillow.open(tmp_path / "page" / diff_image_key(0, "b")) as image:
         assert image.size == (24, 16)
+
+
+def test_images_of_one_prompt_pair_in_their_order(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": prompt, "guidance": guidance, "seed": seed}
+        for prompt in ("a kettle", "a pot")
+        for guidance in (2.0, 4.0)
+        for seed in (7, 8)
+    ]
+    first = noise_run(tmp_path / "a", rows)
+    other = [row | {"guidance": row["guidance"] + 1} for row in rows[:7]]
+    result = diff(first, noise_run(tmp_path / "b", other), str(tmp_path / "page"))
+    assert (result.both, result.only_first, result.only_second, result.sampled) == (7, 1, 0, 7)
+    html = page(result)
+    for guidance, pairs in ((2, 4), (4, 3)):
+        both = f", guidance {guidance} and guidance {guidance + 1};"
+        assert html.count(f"seed 7{both}") + html.count(f"seed 8{both}") == pairs
 
 
 def test_pairs_say_the_settings_that_vary_within_a_run_or_between_both(tmp_path: Path) -> None:
