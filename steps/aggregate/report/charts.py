@@ -181,7 +181,8 @@ def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
 
 
 def _share_rows(values: TopValues) -> list[ShareRow]:
-    total = sum(value.images for value in values.top) + values.other_images
+    listed = sum(value.images for value in values.top)
+    total = listed + values.other_images
     counts = [(value.value, value.images) for value in values.top]
     if values.other_images:
         counts.append((f"and {format_count(values.others)} more", values.other_images))

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import chain, count
 from math import ceil
-from pathlib import PurePosixPath
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
@@ -71,6 +70,7 @@ FORMAT_PHRASES = {
     "files": "as files with sidecars",
 }
 TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
+    "describe_setting": describe_setting,
     "format_bytes": format_bytes,
     "format_duration": format_duration,
     "format_count": format_count,
@@ -103,8 +103,9 @@ class ReportData:
     @property
     def samples(self) -> list[Sample]:
         """The images that are shown, each once, in the order in which thumbnails are numbered."""
-        shown = chain(self.sheet_samples, self._gate_samples, self._grid_samples)
-        return list({sample.image_id: sample for sample in shown}.values())
+        samples = [*self.sheet_samples, *self._gate_samples, *self._grid_samples]
+        distinct = {sample.image_id: sample for sample in samples}
+        return list(distinct.values())
 
     @property
     def full_images(self) -> dict[str, str]:
@@ -149,7 +150,8 @@ def write_report(
         log.warning(NO_PLOTS)
 
     grid = None if sweep is None else sweep.build(summary.rows)
-    in_grid = set() if grid is None else {sample.image_id for sample in grid.samples}
+    shown = [] if grid is None else grid.samples
+    in_grid = {sample.image_id for sample in shown}
     data = ReportData(
         uri=store.uri,
         plan=plan,
@@ -212,7 +214,8 @@ def _write_samples(store: Store, target: Store, data: ReportData) -> None:
 
     def write(number: int, sample: Sample) -> None:
         content = read_sample(store, sample)
-        target.replace(thumbnail_key(number), render_thumbnail(store, sample, content))
+        thumbnail = render_thumbnail(store, sample, content)
+        target.replace(thumbnail_key(number), thumbnail)
         if sample.image_id in full_images:
             target.replace(full_images[sample.image_id], content)
 
@@ -231,38 +234,23 @@ def _sheet_note(data: ReportData) -> str:
     )
 
 
-def _setting_captions(data: ReportData) -> dict[str, str]:
-    """The settings that tell images of one prompt apart, by image."""
-    images = [(sample.prompt, sample.settings) for sample in data.samples]
-    varied = find_varied_settings(images)
-    return {
-        sample.image_id: "".join(
-            f"{describe_setting(name, sample.settings[name])}, " for name in varied[sample.prompt]
-        )
-        for sample in data.samples
-    }
-
-
 def _find_bottleneck(data: ReportData) -> Bottleneck | None:
     """What limited the run, if its page shows all of it, and more than a shard's size does."""
     bottleneck = find_bottleneck(data.summary.seconds, data.summary.usage)
-    is_sample = data.verdict is not None
-    if is_sample or bottleneck is None:
+    is_part = data.verdict is not None
+    has_one_shard = len(data.plan.shards) == 1
+    if bottleneck is None or is_part:
         return None
-    is_about_size = len(data.plan.shards) == 1 and bottleneck.kind in SHARD_SIZE_BOTTLENECKS
-    return None if is_about_size else bottleneck
-
-
-def _relative_links(keys: Mapping[str, str]) -> dict[str, str]:
-    """The same objects, named from the page."""
-    folder = f"{PurePosixPath(REPORT_KEY).parent}/"
-    return {image_id: key.removeprefix(folder) for image_id, key in keys.items()}
+    if has_one_shard and bottleneck.kind in SHARD_SIZE_BOTTLENECKS:
+        return None
+    return bottleneck
 
 
 def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
-    gates = gate_sections(job, summary, data.samples_by_gate)
+    samples = data.samples
+    settings = [(sample.prompt, sample.settings) for sample in samples]
     return {
         "uri": data.uri,
         "plan": data.plan,
@@ -274,9 +262,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "missing_parts": summary.missing_parts[:MAX_PARTS],
         "failures": summary.failures[:MAX_FAILURES],
         "unfolded_failures": UNFOLDED_FAILURES,
-        "found_gates": [gate for gate in gates if gate.result.images],
-        "quiet_gates": [gate.result.gate for gate in gates if not gate.result.images],
-        "is_short": len(data.plan.shards) == 1,
+        "gates": gate_sections(job, summary, data.samples_by_gate),
         "throughput": throughput_chart(summary.throughput),
         "time_use": summarize_time_use(summary.seconds, summary.usage),
         "starts": describe_starts(summary.throughput.starts),
@@ -286,10 +272,10 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),
         "grid": data.grid,
-        "thumbnails": {sample.image_id: number for number, sample in enumerate(data.samples)},
+        "thumbnails": {sample.image_id: number for number, sample in enumerate(samples)},
         "samples": data.sheet_samples,
         "unfolded_step": ceil(len(data.sheet_samples) / UNFOLDED_SAMPLES),
-        "captions": _setting_captions(data),
+        "varied": find_varied_settings(settings),
         "sheet_note": _sheet_note(data),
-        "full_images": _relative_links(data.full_images),
+        "full_images": data.full_images,
     }

@@ -159,6 +159,8 @@ class SweepSheet:
 def _may_win(rows: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether images are the best candidates, or no other one has beaten them."""
     is_outscored = pc.equal(rows["status"], OUTSCORED_STATUS)
-    has_lost = pc.fill_null(pc.greater(rows[RANK_COLUMN], 1), False)
-    has_no_better: npt.NDArray[np.bool_] = ~pc.or_(is_outscored, has_lost).to_numpy()
+    is_lower = pc.greater(rows[RANK_COLUMN], 1)
+    has_lost = pc.fill_null(is_lower, False)
+    has_better = pc.or_(is_outscored, has_lost)
+    has_no_better: npt.NDArray[np.bool_] = ~has_better.to_numpy()
     return has_no_better
