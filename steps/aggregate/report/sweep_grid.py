@@ -102,7 +102,8 @@ class SweepSheet:
         if self._rows is not None:
             rows = pa.concat_tables([self._rows, rows])
         prompts = self._row_numbers(rows) // self._cells
-        lowest = np.unique(prompts)[: self._prompts]
+        distinct = np.unique(prompts)
+        lowest = distinct[: self._prompts]
         self._rows = rows.filter(pa.array(np.isin(prompts, lowest)))
 
     def build(self, input_rows: int) -> SweepGrid | None:
@@ -116,7 +117,8 @@ class SweepSheet:
             prompt = row["input_row"] // self._cells
             texts[prompt] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
         is_ok = pc.equal(self._rows["status"], "ok")
-        for sample in to_samples(self._rows.filter(is_ok)):
+        ok_rows = self._rows.filter(is_ok)
+        for sample in to_samples(ok_rows):
             cells[sample.input_row] = sample
         places = [
             line * self._width + column
