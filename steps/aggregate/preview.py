@@ -10,6 +10,7 @@ from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder, write_sum
 from imagekiln.steps.aggregate.verdict import (
     GateResult,
     RunVerdict,
+    describe_ok,
     gate_results,
     list_causes,
     require_finished,
@@ -81,8 +82,8 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     )
     reasons = _reasons(summary, job)
     if not reasons:
-        all_images = pluralize(summary.images, "image is", "images are")
-        return RunVerdict("finished", f"Preview: all {all_images} as the job asks.", scope, ())
+        headline = f"Preview: {describe_ok(summary)}, as the job asks."
+        return RunVerdict("finished", headline, scope, ())
 
     listed = "; ".join(reasons)
     return RunVerdict(

@@ -106,7 +106,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     if not summary.not_ok:
         return RunVerdict(
             "finished",
-            f"Finished: {_describe_ok(summary)}.",
+            f"Finished: {describe_ok(summary)}.",
             "Nothing is left to do. To read everything back and check it by hash:",
             (verify,),
         )
@@ -128,7 +128,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     )
 
 
-def _describe_ok(summary: Summary) -> str:
+def describe_ok(summary: Summary) -> str:
     """That nothing failed, which candidates have won, and how many images were taken down."""
     all_images = pluralize(summary.images, "image is", "images are")
     if summary.ok == summary.images:

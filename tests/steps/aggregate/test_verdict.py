@@ -94,6 +94,15 @@ def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
         assert "outscored" not in result.error
 
 
+def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Job) -> None:
+    best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
+    preview = judge_preview(Preview(URI, "page", 100, best), plain)
+    expected = (
+        "Preview: 2 of 8 images are ok, the best candidates of their prompts, as the job asks."
+    )
+    assert preview.headline == expected
+
+
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
     parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.tar")
     lacking = replace(
