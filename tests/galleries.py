@@ -74,6 +74,29 @@ def write_runs(folder: Path, output: str) -> None:
         aggregate(result.uri)
 
 
+def write_best_of(folder: Path, output: str | None = None) -> str:
+    """A run of another job, two prompts with four candidates: one kept, one failed, one removed."""
+    result = planned(
+        folder,
+        output or str(folder / "out"),
+        [{"prompt": "a kettle"}, {"prompt": "a pot"}],
+        name="best",
+        scores={"spread": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
+        keep="best 1 of 4 by spread",
+        limits={"failed_share": 0.5},
+    )
+    statuses = ["outscored", "ok", *["outscored"] * 2, "failed", "forgotten", *["outscored"] * 2]
+    ranks = [2, 1, 3, 4, None, 1, 2, 3]
+    outcomes = {}
+    for place, (status, rank) in enumerate(zip(statuses, ranks, strict=True)):
+        image = encoded(place) if status == "ok" else not_ok(place, status)
+        scores = {} if rank is None else {"spread": 1 - rank / 4}
+        outcomes[place] = replace(image, scores=scores, candidate_rank=rank)
+    fill(result, outcomes)
+    aggregate(result.uri)
+    return result.uri
+
+
 def _measured(place: int) -> EncodedImage:
     """A picture of noise with its perceptual hash; every second one is marked."""
     marks = ("low_contrast",) if place % 2 else ()

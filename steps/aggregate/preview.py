@@ -10,6 +10,7 @@ from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder, write_sum
 from imagekiln.steps.aggregate.verdict import (
     GateResult,
     RunVerdict,
+    describe_ok,
     gate_results,
     list_causes,
     require_finished,
@@ -81,8 +82,8 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     )
     reasons = _reasons(summary, job)
     if not reasons:
-        all_images = pluralize(summary.images, "image is", "images are")
-        return RunVerdict("finished", f"Preview: all {all_images} as the job asks.", scope, ())
+        headline = f"Preview: {describe_ok(summary)}, as the job asks."
+        return RunVerdict("finished", headline, scope, ())
 
     listed = "; ".join(reasons)
     return RunVerdict(
@@ -99,11 +100,12 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
 def _reasons(summary: Summary, job: Job) -> list[str]:
     """What of the images is not as the job asks."""
     reasons = []
+    failed = summary.not_ok - summary.missing
     if summary.missing:
         reasons.append(f"{pluralize(summary.missing, 'image is', 'images are')} missing")
-    elif summary.too_many_failed:
+    if summary.images and failed / summary.images > summary.failed_share:
         causes = list_causes(summary, MAX_CAUSES)
-        not_ok = pluralize(summary.not_ok, "image is", "images are")
+        not_ok = pluralize(failed, "image is", "images are")
         allowed = format_percent(summary.failed_share)
         reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")
     exceeded = [result for result in gate_results(job, summary) if result.status == "exceeded"]

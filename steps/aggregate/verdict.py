@@ -106,7 +106,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     if not summary.not_ok:
         return RunVerdict(
             "finished",
-            f"Finished: {_describe_ok(summary)}.",
+            f"Finished: {describe_ok(summary)}.",
             "Nothing is left to do. To read everything back and check it by hash:",
             (verify,),
         )
@@ -128,7 +128,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     )
 
 
-def _describe_ok(summary: Summary) -> str:
+def describe_ok(summary: Summary) -> str:
     """That nothing failed, which candidates have won, and how many images were taken down."""
     all_images = pluralize(summary.images, "image is", "images are")
     if summary.ok == summary.images:
@@ -180,17 +180,43 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
         listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
     images = pluralize(summary.images, "image")
     retry = format_command("retry", uri)
+    further = f"{_failures_beside_missing(summary)}{_gates_beside(summary, job)}"
     resume = ""
     if summary.rounds:
         resume = f"For parts that a round of retry has begun, resume the round: {retry}. "
     return RunVerdict(
         "incomplete",
         f"Incomplete: {format_count(summary.missing)} of {images} are missing.",
-        "Run the job again, or its workflow: it generates what is missing and nothing else. "
-        f"{resume}{by_hand}:",
+        f"{further}Run the job again, or its workflow: it generates what is missing and nothing "
+        f"else. {resume}{by_hand}:",
         tuple(commands),
         f"{uri}: {summary.missing} of {summary.images} images are missing: {listed}. "
-        f"To generate them, run the job again. {resume}{by_hand}: {' && '.join(commands)}",
+        f"{further}To generate them, run the job again. {resume}{by_hand}: {' && '.join(commands)}",
+    )
+
+
+def _failures_beside_missing(summary: Summary) -> str:
+    """A sentence where too many of the images that are there are not ok, else nothing."""
+    failed = summary.not_ok - summary.missing
+    if failed / summary.images <= summary.failed_share:
+        return ""
+    images = pluralize(failed, "image is", "images are")
+    return f"{images} not ok, too: more than the job accepts. "
+
+
+def _gates_beside(summary: Summary, job: Job) -> str:
+    """A sentence on the gates that found too many images, where worse is wrong with the run."""
+    exceeded = _exceeded_gates(summary, job)
+    if not exceeded:
+        return ""
+    return f"Gates found too many images, too: {_describe_shares(exceeded)}. "
+
+
+def _describe_shares(exceeded: list[GateResult]) -> str:
+    return "; ".join(
+        f"{result.gate} {format_percent(result.share)}, "
+        f"where {format_percent(result.allowed_share or 0)} are allowed"
+        for result in exceeded
     )
 
 
@@ -213,6 +239,7 @@ def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
     accept = _accept_command(summary, job, uri)
     not_ok_share = format_percent(summary.not_ok / summary.images)
     all_images = pluralize(summary.images, "image is", "images are")
+    further = _gates_beside(summary, job)
     permanent = describe_permanent_failures(summary)
     others = "the others" if permanent else "these images"
     again = f"Generate {others} again, or accept the run as it is:"
@@ -226,21 +253,16 @@ def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
         "failed",
         f"Too many images failed: {format_count(summary.not_ok)} of {all_images} not ok.",
         f"That is {not_ok_share}; {format_percent(summary.failed_share)} are accepted. "
-        f"See the causes below. {permanent}{again}",
+        f"See the causes below. {further}{permanent}{again}",
         commands,
         f"{uri}: {summary.not_ok} of {summary.images} images are not ok: {causes}. "
-        f"{permanent}{error_again}To accept them: {accept}",
+        f"{further}{permanent}{error_again}To accept them: {accept}",
     )
 
 
 def _exceeded_verdict(
     exceeded: list[GateResult], summary: Summary, job: Job, uri: str
 ) -> RunVerdict:
-    allowed = "; ".join(
-        f"{result.gate} {format_percent(result.share)}, "
-        f"where {format_percent(result.allowed_share or 0)} are allowed"
-        for result in exceeded
-    )
     counts = "; ".join(
         f"{result.gate} found {result.images} of {result.total} "
         f"(share {result.share:.3g}, allowed {result.allowed_share:g})"
@@ -251,7 +273,8 @@ def _exceeded_verdict(
     return RunVerdict(
         "failed",
         f"{pluralize(len(exceeded), 'gate')} found too many images.",
-        f"{allowed}. See the images below. Change the job, or accept what was found:",
+        f"{_describe_shares(exceeded)}. See the images below. Change the job, or accept what was "
+        "found:",
         (accept,),
         f"{uri}: gates found more images than the job allows: {counts}. "
         f"See them in the report: {open_store(uri).uri_of(REPORT_KEY)}. "

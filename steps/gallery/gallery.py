@@ -15,10 +15,11 @@ from imagekiln.steps.gallery.queries import (
     PageQuery,
     Tile,
     count_images,
+    find_candidates,
     find_neighbors,
     find_page,
     find_position,
-    mean_by_run,
+    summarize_runs,
 )
 from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 from imagekiln.steps.runs.image import STATUSES
@@ -65,10 +66,11 @@ class GalleryState:
 
 @dataclass(frozen=True, slots=True)
 class ImageDetails:
-    """An image with its row, and the images that look most like it."""
+    """An image with its row, the candidates of its place, and the images that look most like it."""
 
     number: int
     row: GalleryRow
+    candidates: list[Tile]
     neighbors: list[Tile]
 
 
@@ -116,8 +118,8 @@ class Gallery:
         with self._queries:
             return find_page(self._index, query)
 
-    def count(self, where: tuple[Condition, ...]) -> int:
-        """How many images of those that are indexed fulfill the conditions."""
+    def count(self, where: tuple[Condition, ...]) -> dict[str, int]:
+        """How many images of those that are indexed fulfill the conditions, by status."""
         with self._queries:
             return count_images(self._index, where)
 
@@ -126,8 +128,9 @@ class Gallery:
         row_number, position = find_position(self._index, run_id, image_id, number)
         row = self._images.read_row(position, image_id)
         with self._queries:
+            candidates = find_candidates(self._index, position)
             neighbors = find_neighbors(self._index, row_number)
-        return ImageDetails(row_number, row, neighbors)
+        return ImageDetails(row_number, row, candidates, neighbors)
 
     def file(self, run_id: str, image_id: str, number: int | None) -> ImageFile:
         """The stored file of an image. Raises Missing, BadInput, TryAgain."""
@@ -142,13 +145,12 @@ class Gallery:
     def trends(self, column: str | None) -> list[Figures]:
         """The runs, oldest first, with the mean of a column of numbers. Raises BadInput.
 
-        `rate` is in images that are ok per device-hour.
+        `rate` is in images that are ok per device-hour, `not_ok` a share.
         """
-        means: dict[str, float] = {}
-        if column is not None:
-            with self._queries:
-                means = mean_by_run(self._index, column)
-        return [night | {"mean": means.get(str(night["run_id"]))} for night in self._nights(0)]
+        with self._queries:
+            sums = summarize_runs(self._index, column)
+        unknown = {"mean": None, "not_ok": None}
+        return [night | sums.get(str(night["run_id"]), unknown) for night in self._nights(0)]
 
 
 def _read_nights(runs: GalleryRuns) -> list[Figures]:

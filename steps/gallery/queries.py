@@ -7,7 +7,7 @@ first. Row numbers come first, and the columns that a page shows only for those.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,14 @@ from imagekiln.steps.gallery.index import (
     IndexColumn,
     Position,
 )
+from imagekiln.steps.job.scores import RANK_COLUMN
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
+from imagekiln.steps.runs.varied_settings import (
+    CAPTION_SETTINGS,
+    describe_setting,
+    find_varied_settings,
+)
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_PAGE_IMAGES = 200
@@ -38,6 +45,7 @@ OPERATORS: dict[ColumnKind, tuple[Operator, ...]] = {
     "run": ("is",),
 }
 COMPARISONS = {"is": "=", "at_least": ">=", "at_most": "<="}
+TILE_COLUMNS = ("status", "prompt", "error", *CAPTION_SETTINGS)
 RowNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
 
 
@@ -54,7 +62,7 @@ class Condition:
 class PageQuery:
     """A page of images: those that fulfill all conditions, after the image numbered `after`.
 
-    With `sort`, by that column, without images that have no value in it.
+    With `sort`, by that column; images that have no value in it come last.
     """
 
     where: tuple[Condition, ...] = ()
@@ -68,7 +76,8 @@ class PageQuery:
 class Tile:
     """An image on a page. `number` is its row in the index, `value` that of the sorted column.
 
-    `distance` is the number of bits by which its perceptual hash differs from another's.
+    `settings` tell it from others of its prompt on the page. `distance` is the number of bits by
+    which its perceptual hash differs from another's.
     """
 
     number: int
@@ -77,6 +86,7 @@ class Tile:
     status: str
     prompt: str
     error: str | None
+    settings: str = ""
     value: str | None = None
     distance: int | None = None
 
@@ -121,21 +131,23 @@ def _find_sorted_page(
     index: GalleryIndex, query: PageQuery, column: IndexColumn, selection: Filter
 ) -> list[Tile]:
     name = column.field
-    selection.add(f"{name} IS NOT NULL")
     if query.after is not None:
         last = _value_before(index, column, query.after)
-        comparison = "<" if query.descending else ">"
-        clause = f"({name} {comparison} ? OR ({name} = ? AND rowid > ?))"
-        selection.add(clause, last, last, query.after)
+        if last is None:
+            selection.add(f"{name} IS NULL AND rowid > ?", query.after)
+        else:
+            comparison = "<" if query.descending else ">"
+            clause = f"({name} {comparison} ? OR {name} = ? AND rowid > ? OR {name} IS NULL)"
+            selection.add(clause, last, last, query.after)
 
     direction = "DESC" if query.descending else "ASC"
-    order = f"ORDER BY {name} {direction}, rowid LIMIT {query.limit}"
+    order = f"ORDER BY {name} {direction} NULLS LAST, rowid LIMIT {query.limit}"
     sql = f"SELECT rowid, {name} FROM images {selection.sql} {order}"
     rows = index.fetch(sql, selection.values)
     return _tiles(
         index,
         [number for number, _ in rows],
-        values=[str(value) for _, value in rows],
+        values=[None if value is None else str(value) for _, value in rows],
     )
 
 
@@ -147,12 +159,37 @@ def _value_before(index: GalleryIndex, column: IndexColumn, number: int) -> obje
     return rows[0][0]
 
 
-def count_images(index: GalleryIndex, where: Sequence[Condition]) -> int:
-    """How many indexed images fulfill the conditions. Raises as `find_page` does."""
+def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, int]:
+    """How many indexed images fulfill the conditions, by status. Raises as `find_page` does."""
     selection = _select(index, where)
-    sql = f"SELECT count(*) FROM images {selection.sql}"
-    rows = index.fetch(sql, selection.values)
-    return int(rows[0][0])
+    status = index.columns["status"].field
+    sql = f"SELECT {status}, count(*) FROM images {selection.sql} GROUP BY ALL ORDER BY ALL"
+    return dict(index.fetch(sql, selection.values))
+
+
+def find_candidates(index: GalleryIndex, position: Position) -> list[Tile]:
+    """The candidates of a place, of which the best was kept, the best first; else nothing."""
+    job = index.runs.runs[position.run].run.plan.job
+    if job.keep is None:
+        return []
+    names = [name for name in (RANK_COLUMN, *job.scores, "seed") if name in index.columns]
+    fields = ", ".join(index.columns[name].field for name in names)
+    first = position.row - position.row % job.candidates
+    sql = f"""
+        SELECT rowid, {fields} FROM images
+        WHERE run = ? AND shard = ? AND shard_row BETWEEN ? AND ?
+        ORDER BY {index.columns[RANK_COLUMN].field} NULLS LAST, rowid
+    """
+    rows = index.fetch(sql, [position.run, position.shard, first, first + job.candidates - 1])
+    values = [
+        ", ".join(
+            describe_setting(name.removeprefix("candidate_"), value)
+            for name, value in zip(names, row[1:], strict=True)
+            if value is not None
+        )
+        for row in rows
+    ]
+    return _tiles(index, [row[0] for row in rows], values=values)
 
 
 def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
@@ -196,19 +233,23 @@ def find_position(
     return row, Position(run, shard, shard_row)
 
 
-def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float]:
-    """The mean of a column of numbers over stored images, for each run that has values in it."""
-    column = _find_numbers(index, name).field
-    status = find_column(index, "status").field
-    sql = f"""
-        SELECT run, avg({column}) FROM images
-        WHERE {column} IS NOT NULL AND {status} = 'ok' GROUP BY run
+def summarize_runs(index: GalleryIndex, name: str | None) -> dict[str, dict[str, float | None]]:
+    """By run, the share of images that are not ok, and the mean of a column of numbers.
+
+    Candidates that lost and images that were taken down are no failures, and only images that were
+    kept have a part in the mean.
     """
-    means = {}
-    for number, mean in index.fetch(sql):
-        run = index.runs.runs[number]
-        means[run.run_id] = float(mean)
-    return means
+    column = "NULL" if name is None else _find_numbers(index, name).field
+    status = index.columns["status"].field
+    sql = f"""
+        SELECT run, avg({column}) FILTER ({status} = 'ok'), avg(CAST({status} NOT IN ? AS INTEGER))
+        FROM images GROUP BY run
+    """
+    settled = ["ok", OUTSCORED_STATUS, FORGOTTEN_STATUS]
+    return {
+        index.runs.runs[run].run_id: {"mean": mean, "not_ok": not_ok}
+        for run, mean, not_ok in index.fetch(sql, [settled])
+    }
 
 
 def find_column(index: GalleryIndex, name: str) -> IndexColumn:
@@ -298,27 +339,32 @@ def _parse_number(column: IndexColumn, text: str) -> int | float:
 def _tiles(
     index: GalleryIndex,
     numbers: Sequence[int],
-    values: Sequence[str] = (),
+    values: Sequence[str | None] = (),
     distances: Sequence[int] = (),
 ) -> list[Tile]:
     """What pages show of these rows, in their order."""
     if not numbers:
         return []
-    fields = [index.columns[name].field for name in ("status", "prompt", "error")]
+    names = [name for name in TILE_COLUMNS if name in index.columns]
+    fields = ", ".join(index.columns[name].field for name in names)
     marks = ", ".join("?" for _ in numbers)
-    names = ", ".join(fields)
-    sql = f"SELECT rowid, run, image_id, {names} FROM images WHERE rowid IN ({marks})"
-    by_number: dict[int, tuple[Any, ...]] = {row[0]: row for row in index.fetch(sql, numbers)}
+    sql = f"SELECT rowid, run, image_id, {fields} FROM images WHERE rowid IN ({marks})"
+    by_number = {row[0]: row for row in index.fetch(sql, numbers)}
+    rows = [dict(zip(names, by_number[number][3:], strict=True)) for number in numbers]
+    prompts = [row["prompt"] or "" for row in rows]
+    varied = find_varied_settings(zip(prompts, rows, strict=True))
     tiles = []
-    for place, number in enumerate(numbers):
-        _, run, image_id, status, prompt, error = by_number[number]
+    for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
+        _, run, image_id, *_ = by_number[number]
+        settings = [describe_setting(name, row[name]) for name in varied[prompts[place]]]
         tile = Tile(
             number=number,
             run=index.runs.runs[run].run_id,
             image_id=image_id.hex,
-            status=status,
-            prompt=truncate_text(prompt or "", MAX_TEXT_CHARS),
-            error=error and truncate_text(error, MAX_TEXT_CHARS),
+            status=row["status"],
+            prompt=truncate_text(prompts[place], MAX_TEXT_CHARS),
+            error=row["error"] and truncate_text(row["error"], MAX_TEXT_CHARS),
+            settings=", ".join(settings),
             value=values[place] if values else None,
             distance=distances[place] if distances else None,
         )

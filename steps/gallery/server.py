@@ -262,8 +262,7 @@ def _page(gallery: Gallery, options: Options) -> object:
 
 
 def _count(gallery: Gallery, options: Options) -> object:
-    images = gallery.count(_where(options))
-    return {"images": images}
+    return gallery.count(_where(options))
 
 
 def _trends(gallery: Gallery, options: Options) -> object:

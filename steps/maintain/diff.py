@@ -22,6 +22,7 @@ from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.rounds import Run, open_run
+from imagekiln.steps.runs.varied_settings import describe_setting, find_varied_settings
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import sanitize_page_text
 from imagekiln.steps.storage import open_store
@@ -37,10 +38,13 @@ PICTURE_SIDE = 320  # pixels
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """One pair. `rms` is the distance of its pixels; sizes are width and height in pixels."""
+    """One pair. `rms` is the distance of its pixels; sizes are width and height in pixels.
+
+    `settings` are its seeds, and those that vary within a run or between the two.
+    """
 
     prompt: str
-    seeds: tuple[str, str]
+    settings: str
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
     rms: float
 
@@ -67,8 +71,7 @@ class SettingDifference:
 class Diff:
     """How two runs compare.
 
-    `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255. `indistinct`
-    images are in no pair: only their seed tells them from another one of their run.
+    `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255.
     """
 
     first: str
@@ -77,7 +80,6 @@ class Diff:
     both: int
     only_first: int
     only_second: int
-    indistinct: int
     pixels_equal: int
     changes: tuple[StatusChange, ...]
     settings: tuple[SettingDifference, ...]
@@ -89,8 +91,8 @@ def diff(first: str, second: str, to: str) -> Diff:
     """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
     Images are paired by their row's own id, where both runs have ids, or else by prompt and
-    negative prompt, and by their index. Raises Incomplete where a run was never aggregated,
-    BadInput on damage, TryAgain where storage fails.
+    negative prompt, and by their index; several of one prompt in their order. Raises Incomplete
+    where a run was never aggregated, BadInput on damage, TryAgain where storage fails.
     """
     first_run = open_run(first)
     second_run = open_run(second)
@@ -145,16 +147,34 @@ def _compare_sample(
     first_rows = read_manifest_rows(first, first_locations)
     second_rows = read_manifest_rows(second, second_locations)
     stores = (first.store, second.store)
+    captions = _describe_pairs(first_rows, second_rows)
 
     def compare(index: int) -> PairComparison:
         rows = (first_rows[index], second_rows[index])
-        return _compare_pair(stores, rows, target, index)
+        return _compare_pair(stores, rows, captions[index], target, index)
 
     return list(map_ordered(compare, len(pairing.sample)))
 
 
+def _describe_pairs(first: list[ManifestRow], second: list[ManifestRow]) -> list[str]:
+    """For each pair, its seeds, and the settings that vary within a run or between the two."""
+    varied = find_varied_settings(("", row) for row in (*first, *second)).get("", ())
+    names = dict.fromkeys(("seed", *varied))
+    captions = []
+    for rows in zip(first, second, strict=True):
+        values = (
+            dict.fromkeys(describe_setting(name, row[name]) for row in rows) for name in names
+        )
+        captions.append(", ".join(" and ".join(both) for both in values))
+    return captions
+
+
 def _compare_pair(
-    stores: tuple[Store, Store], rows: tuple[ManifestRow, ManifestRow], target: Store, index: int
+    stores: tuple[Store, Store],
+    rows: tuple[ManifestRow, ManifestRow],
+    settings: str,
+    target: Store,
+    index: int,
 ) -> PairComparison:
     """Measure one pair, and write the images of the first pairs."""
     first = read_image_pixels(stores[0], rows[0])
@@ -167,7 +187,7 @@ def _compare_pair(
         target.replace(diff_image_key(index, "b"), second_content)
     return PairComparison(
         prompt=str(rows[0]["prompt"]),
-        seeds=(str(rows[0]["seed"]), str(rows[1]["seed"])),
+        settings=settings,
         sizes=(first.shape[1::-1], second.shape[1::-1]),
         rms=difference.rms,
     )
@@ -190,7 +210,6 @@ def _build_diff(
         both=pairing.both,
         only_first=pairing.only_first,
         only_second=pairing.only_second,
-        indistinct=pairing.indistinct,
         pixels_equal=pairing.pixels_equal,
         changes=tuple(_status_changes(pairing)),
         settings=tuple(_setting_differences(first.plan, second.plan)),

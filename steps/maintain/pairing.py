@@ -31,39 +31,33 @@ INSERT_IMAGES = """
         status,
         CAST(substr(pixels_sha256, 1, 32) AS UUID)
     FROM shard_rows"""
-# Of rows that only their seeds tell apart, the first one is paired.
-CREATE_FIRST = (
-    "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
-)
-CREATE_PAIRS = """
+# Of rows with one name, as of a sweep, the first ones are a pair, the second ones, and so on.
+NUMBER_ROWS = """
+    SELECT *, row_number() OVER (PARTITION BY name ORDER BY number) AS place FROM {run}"""
+CREATE_PAIRS = f"""
     CREATE TABLE pairs AS
     SELECT
-        numbers.name AS name,
-        first_number,
-        second_number,
-        first_run.status AS first_status,
-        second_run.status AS second_status,
-        first_run.pixels = second_run.pixels AS pixels_equal
-    FROM (
-        SELECT name, one.number AS first_number, other.number AS second_number
-        FROM first_run_first one JOIN second_run_first other USING (name)
-    ) numbers
-    JOIN first_run ON first_run.number = first_number
-    JOIN second_run ON second_run.number = second_number"""
+        name,
+        one.number AS first_number,
+        other.number AS second_number,
+        one.status AS first_status,
+        other.status AS second_status,
+        one.pixels = other.pixels AS pixels_equal
+    FROM ({NUMBER_ROWS.format(run="first_run")}) one
+    JOIN ({NUMBER_ROWS.format(run="second_run")}) other USING (name, place)"""
 COUNT_STATUSES = """
     SELECT first_status, second_status, count(*) AS images FROM pairs GROUP BY ALL"""
 COUNT_IMAGES = """
     SELECT
-        (SELECT count(*) FROM first_run_first) AS first,
-        (SELECT count(*) FROM second_run_first) AS second,
-        (SELECT count(*) FROM first_run) + (SELECT count(*) FROM second_run) AS images,
+        (SELECT count(*) FROM first_run) AS first,
+        (SELECT count(*) FROM second_run) AS second,
         (SELECT count(*) FROM pairs WHERE pixels_equal) AS pixels_equal"""
-# A name is a hash, so that the smallest ones are a random sample.
+# By a hash, so that the smallest ones are a random sample.
 SAMPLE_PAIRS = """
     SELECT first_number, second_number
     FROM pairs
     WHERE first_status = 'ok' AND second_status = 'ok'
-    ORDER BY name
+    ORDER BY md5(concat(name, first_number))
     LIMIT {limit}"""
 
 
@@ -77,15 +71,11 @@ class RowLocation:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """How many images have a counterpart, their statuses, and a random sample of those ok in both.
-
-    `indistinct` images are in no pair: only their seed tells them from another one of their run.
-    """
+    """How many images have a counterpart, their statuses, a random sample of those ok in both."""
 
     both: int
     only_first: int
     only_second: int
-    indistinct: int
     pixels_equal: int
     statuses: Counter[tuple[str, str]]
     sample: tuple[tuple[RowLocation, RowLocation], ...]
@@ -136,7 +126,6 @@ def _load_images(database: Database, table: str, run: Run, key: str) -> None:
     for manifest in _iter_manifests(run, PAIRING_COLUMNS):
         database.register("shard_rows", manifest.to_reader())
         database.execute(INSERT_IMAGES.format(run=table, key=key))
-    database.execute(CREATE_FIRST.format(run=table))
 
 
 def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
@@ -174,7 +163,6 @@ def _count_pairs(database: Database, sample_size: int) -> Pairing:
         both=both,
         only_first=counts["first"] - both,
         only_second=counts["second"] - both,
-        indistinct=counts["images"] - counts["first"] - counts["second"],
         pixels_equal=counts["pixels_equal"],
         statuses=statuses,
         sample=tuple(

@@ -152,7 +152,7 @@ def measure_gallery(output: str) -> list[Timing]:
             ("page", lambda: len(gallery.page(PageQuery(limit=PAGE_IMAGES)))),
             ("rare words", lambda: len(gallery.page(PageQuery(rare)))),
             ("rare words, again", lambda: len(gallery.page(PageQuery(rare)))),
-            ("rare words counted", lambda: gallery.count(rare)),
+            ("rare words counted", lambda: sum(gallery.count(rare).values())),
             ("failed", lambda: len(gallery.page(PageQuery(failed)))),
             ("another run", lambda: len(gallery.page(PageQuery(last_run)))),
             ("sorted by contrast", lambda: len(gallery.page(PageQuery(sort="contrast")))),

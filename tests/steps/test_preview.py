@@ -20,7 +20,7 @@ def test_a_preview_is_the_first_part_of_the_run_and_nothing_is_made_twice(tmp_pa
     result = preview(tiny, 6)
     assert (result.summary.images, result.planned_images) == (6, len(PROMPTS))
     page = Path(result.page).read_text()
-    assert "Preview: all 6 images are as the job asks." in page
+    assert "Preview: all 6 images are ok, as the job asks." in page
     assert page.count("thumbnails/") >= 6
 
     store = open_store(result.uri)

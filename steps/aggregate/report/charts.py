@@ -47,15 +47,7 @@ class ShareRow:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class StackedBarPlot:
-    """Shares of a whole: the `sequential` ones make one bar, each `concurrent` one its own."""
-
-    sequential: tuple[ShareRow, ...]
-    concurrent: tuple[ShareRow, ...]
-
-
-Plot = BarPlot | ScatterPlot | StackedBarPlot
+Plot = BarPlot | ScatterPlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +181,8 @@ def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
 
 
 def _share_rows(values: TopValues) -> list[ShareRow]:
-    total = sum(value.images for value in values.top) + values.other_images
+    listed = sum(value.images for value in values.top)
+    total = listed + values.other_images
     counts = [(value.value, value.images) for value in values.top]
     if values.other_images:
         counts.append((f"and {format_count(values.others)} more", values.other_images))

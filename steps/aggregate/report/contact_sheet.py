@@ -1,7 +1,7 @@
 """The images of the report: a random sample of those that are ok, and a few of each gate."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain, islice
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.runs.readback import decode_stored_image, read_image_bytes
+from imagekiln.steps.runs.varied_settings import CAPTION_SETTINGS, SettingValues
 from imagekiln.steps.runtime.sanitize import truncate_text
 from imagekiln.steps.storage.store import Store
 
@@ -35,9 +36,9 @@ class Sample:
     byte_offset: int
     byte_size: int
     prompt: str
-    seed: int
     width: int
     height: int
+    settings: SettingValues = field(default_factory=dict, hash=False)
     marks: tuple[str, ...] = ()
     marks_reason: str | None = None
     contrast: float | None = None
@@ -165,8 +166,9 @@ def _sample_of_id(rows: pa.Table, image_id: str) -> Sample:
 
 def to_samples(rows: pa.Table) -> Iterator[Sample]:
     """The images in these rows of the manifest, as samples."""
-    columns = [field.name for field in fields(Sample)]
-    for row in rows.select(columns).to_pylist():
+    columns = [column.name for column in fields(Sample) if column.name != "settings"]
+    for row in rows.select([*columns, *CAPTION_SETTINGS]).to_pylist():
+        row["settings"] = {name: row.pop(name) for name in CAPTION_SETTINGS}
         row["prompt"] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
         if row["id"] is not None:
             row["id"] = truncate_text(row["id"], MAX_ID_CHARS)

@@ -68,8 +68,12 @@ def _rows(spending: Spending) -> Iterator[CostRow]:
 
 
 def _row(label: str, seconds: float, total: float, cost: float | None) -> CostRow:
-    money = "" if cost is None else format_money(cost)
-    return CostRow(label, format_duration(seconds), format_percent(seconds / total), money)
+    return CostRow(
+        use=label,
+        time=format_duration(seconds),
+        share=format_percent(seconds / total),
+        cost="" if cost is None else format_money(cost),
+    )
 
 
 def _sentences(summary: Summary) -> Iterator[str]:

@@ -22,40 +22,23 @@ MAX_GATES_WITH_SAMPLES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class GateExample:
-    """One marked image: the number of its thumbnail, and why the gate marked it."""
-
-    number: int
-    sample: Sample
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class GateSection:
-    """What one gate looks for and what it found."""
+    """What one gate looks for and what it found, with marked images and why it marked them."""
 
     result: GateResult
     criterion: str
-    examples: tuple[GateExample, ...]
+    examples: tuple[tuple[Sample, str], ...]
 
 
 def gate_sections(
-    job: Job,
-    summary: Summary,
-    samples_by_gate: Mapping[str, Sequence[Sample]],
-    first_number: int,
+    job: Job, summary: Summary, samples_by_gate: Mapping[str, Sequence[Sample]]
 ) -> tuple[GateSection, ...]:
-    """A section for every gate, in order. Thumbnails are numbered from `first_number`."""
+    """A section for every gate, in order."""
     sections = []
-    number = first_number
     for result in gate_results(job, summary):
         samples = samples_by_gate.get(result.gate, ())
-        examples = tuple(
-            GateExample(index, sample, _mark_reason(result.gate, sample))
-            for index, sample in enumerate(samples, number)
-        )
+        examples = tuple((sample, _mark_reason(result.gate, sample)) for sample in samples)
         sections.append(GateSection(result, _criterion(job, result.gate), examples))
-        number += len(samples)
     return tuple(sections)
 
 

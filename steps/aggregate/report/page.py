@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
-from itertools import chain
-from pathlib import PurePosixPath
+from itertools import chain, count
+from math import ceil
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
@@ -27,6 +27,8 @@ from imagekiln.steps.aggregate.report.costs import cost_section
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
 from imagekiln.steps.aggregate.report.time_use import (
+    SHARD_SIZE_BOTTLENECKS,
+    Bottleneck,
     describe_starts,
     find_bottleneck,
     summarize_time_use,
@@ -36,6 +38,7 @@ from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
 from imagekiln.steps.job.output import describe_encoding, file_suffix
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, report_image_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.varied_settings import describe_setting, find_varied_settings
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
@@ -58,6 +61,7 @@ NO_PLOTS = (
 SAMPLE_WRITERS = 8
 MAX_FULL_IMAGE_BYTES = 128_000_000  # of all together, beside the report
 UNFOLDED_FAILURES = 5  # the others are folded away
+UNFOLDED_SAMPLES = 24  # likewise
 MAX_FAILURES = 20
 MAX_PARTS = 20
 FORMAT_PHRASES = {
@@ -66,6 +70,7 @@ FORMAT_PHRASES = {
     "files": "as files with sidecars",
 }
 TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
+    "describe_setting": describe_setting,
     "format_bytes": format_bytes,
     "format_duration": format_duration,
     "format_count": format_count,
@@ -97,8 +102,10 @@ class ReportData:
 
     @property
     def samples(self) -> list[Sample]:
-        """All samples, in the order in which thumbnails are numbered."""
-        return [*self.sheet_samples, *self._gate_samples, *self._grid_samples]
+        """The images that are shown, each once, in the order in which thumbnails are numbered."""
+        samples = [*self.sheet_samples, *self._gate_samples, *self._grid_samples]
+        distinct = {sample.image_id: sample for sample in samples}
+        return list(distinct.values())
 
     @property
     def full_images(self) -> dict[str, str]:
@@ -142,15 +149,18 @@ def write_report(
     if charts and not can_plot:
         log.warning(NO_PLOTS)
 
+    grid = None if sweep is None else sweep.build(summary.rows)
+    shown = [] if grid is None else grid.samples
+    in_grid = {sample.image_id for sample in shown}
     data = ReportData(
         uri=store.uri,
         plan=plan,
         summary=summary,
-        sheet_samples=sheet.samples,
+        sheet_samples=[sample for sample in sheet.samples if sample.image_id not in in_grid],
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
         with_plots=can_plot,
         verdict=verdict,
-        grid=None if sweep is None else sweep.build(summary.rows),
+        grid=grid,
     )
     target = target or store
     _write_samples(store, target, data)
@@ -161,12 +171,7 @@ def write_report(
 
 def plotted_charts(summary: Summary) -> list[Chart]:
     """The charts that have a plot."""
-    time_use = summarize_time_use(summary.seconds, summary.usage)
-    charts = [
-        throughput_chart(summary.throughput),
-        time_use.chart if time_use else None,
-        *distribution_charts(summary),
-    ]
+    charts = [throughput_chart(summary.throughput), *distribution_charts(summary)]
     return [chart for chart in charts if chart is not None and chart.plot is not None]
 
 
@@ -206,21 +211,16 @@ def write_plots(store: Store, charts: list[Chart]) -> None:
 def _write_samples(store: Store, target: Store, data: ReportData) -> None:
     """Write the thumbnails of images in `store`, and the full images that they lead to."""
     full_images = data.full_images
-    numbers: dict[str, list[int]] = {}
-    for number, sample in enumerate(data.samples):
-        numbers.setdefault(sample.image_id, []).append(number)
 
-    def write(sample: Sample) -> None:
+    def write(number: int, sample: Sample) -> None:
         content = read_sample(store, sample)
         thumbnail = render_thumbnail(store, sample, content)
-        for number in numbers[sample.image_id]:
-            target.replace(thumbnail_key(number), thumbnail)
+        target.replace(thumbnail_key(number), thumbnail)
         if sample.image_id in full_images:
             target.replace(full_images[sample.image_id], content)
 
-    distinct = {sample.image_id: sample for sample in data.samples}
     with ThreadPoolExecutor(SAMPLE_WRITERS) as pool:
-        list(pool.map(write, distinct.values()))
+        list(pool.map(write, count(), data.samples))
 
 
 def _sheet_note(data: ReportData) -> str:
@@ -234,15 +234,23 @@ def _sheet_note(data: ReportData) -> str:
     )
 
 
-def _relative_links(keys: Mapping[str, str]) -> dict[str, str]:
-    """The same objects, named from the page."""
-    folder = f"{PurePosixPath(REPORT_KEY).parent}/"
-    return {image_id: key.removeprefix(folder) for image_id, key in keys.items()}
+def _find_bottleneck(data: ReportData) -> Bottleneck | None:
+    """What limited the run, if its page shows all of it, and more than a shard's size does."""
+    bottleneck = find_bottleneck(data.summary.seconds, data.summary.usage)
+    is_part = data.verdict is not None
+    has_one_shard = len(data.plan.shards) == 1
+    if bottleneck is None or is_part:
+        return None
+    if has_one_shard and bottleneck.kind in SHARD_SIZE_BOTTLENECKS:
+        return None
+    return bottleneck
 
 
 def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
+    samples = data.samples
+    settings = [(sample.prompt, sample.settings) for sample in samples]
     return {
         "uri": data.uri,
         "plan": data.plan,
@@ -254,20 +262,20 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "missing_parts": summary.missing_parts[:MAX_PARTS],
         "failures": summary.failures[:MAX_FAILURES],
         "unfolded_failures": UNFOLDED_FAILURES,
-        "gates": gate_sections(
-            job, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
-        ),
+        "gates": gate_sections(job, summary, data.samples_by_gate),
         "throughput": throughput_chart(summary.throughput),
         "time_use": summarize_time_use(summary.seconds, summary.usage),
         "starts": describe_starts(summary.throughput.starts),
         "cost": cost_section(summary),
         "price_per_hour": summary.spending.price_per_hour or summary.price_per_hour or 0.0,
-        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
+        "bottleneck": _find_bottleneck(data),
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),
         "grid": data.grid,
-        "thumbnails": {sample.image_id: number for number, sample in enumerate(data.samples)},
+        "thumbnails": {sample.image_id: number for number, sample in enumerate(samples)},
         "samples": data.sheet_samples,
+        "unfolded_step": ceil(len(data.sheet_samples) / UNFOLDED_SAMPLES),
+        "varied": find_varied_settings(settings),
         "sheet_note": _sheet_note(data),
-        "full_images": _relative_links(data.full_images),
+        "full_images": data.full_images,
     }

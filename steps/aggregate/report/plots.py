@@ -13,14 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image as Pillow
 
-from imagekiln.steps.aggregate.report.charts import BarPlot, Plot, ScatterPlot, StackedBarPlot
-from imagekiln.steps.runtime.figures import format_number, format_percent
+from imagekiln.steps.aggregate.report.charts import BarPlot, Plot, ScatterPlot
+from imagekiln.steps.runtime.figures import format_number
 
 WIDTH, HEIGHT = 460, 230  # CSS pixels
 PIXEL_RATIO = 2  # for sharp screens
 PALETTE_COLORS = 64
 AXES_RECTANGLE = (0.12, 0.14, 0.81, 0.8)  # left, bottom, width, height, as shares of the figure
-STACK_RECTANGLE = (0.25, 0.36, 0.72, 0.62)
 MAX_TICKS = 5
 SMALL_FONT_SIZE = 9
 
@@ -28,22 +27,16 @@ MAX_LARGE_DOTS = 300
 MAX_LABELED_SHARDS = 3  # slow shards with their number beside them
 EDGE_MARGIN = 0.02  # left and right of the shards, as a share of their count
 
-MIN_VISIBLE_SHARE = 0.005  # that a bar can show
-BAR_HEIGHT = 0.42
-BAR_SPACING = 0.62
-
 
 @dataclass(frozen=True, slots=True)
 class ColorScheme:
-    """The colors of a plot. `stages` are those of a stacked bar, in order, before `passes`."""
+    """The colors of a plot."""
 
     background: str
     ink: str
     line: str
     bar: str
     slow: str
-    stages: tuple[str, ...]
-    passes: tuple[str, ...]
 
 
 LIGHT_SCHEME = ColorScheme(
@@ -52,8 +45,6 @@ LIGHT_SCHEME = ColorScheme(
     line="#e2e5ea",
     bar="#b4531a",
     slow="#b3261e",
-    stages=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#4c8c7d", "#8b1a5c", "#d5d9df"),
-    passes=("#7a4fa3", "#2f7fbf", "#a3733f", "#5a8c3a", "#c0487a", "#3f9ea3", "#8c7a2a", "#6b5b95"),
 )
 DARK_SCHEME = ColorScheme(
     background="#1c1f24",
@@ -61,8 +52,6 @@ DARK_SCHEME = ColorScheme(
     line="#343a43",
     bar="#f0935a",
     slow="#ff8a80",
-    stages=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#6cc0ab", "#e86fb5", "#454c57"),
-    passes=("#b48fe0", "#7fb8e8", "#d9ab7a", "#9ccc7a", "#f08fb5", "#7ad0d4", "#d1c06a", "#a99bd0"),
 )
 
 
@@ -79,10 +68,8 @@ def draw_plot(plot: Plot, scheme: ColorScheme) -> bytes:
         _style_axes(axes, scheme)
         if isinstance(plot, BarPlot):
             _draw_bars(axes, plot, scheme)
-        elif isinstance(plot, ScatterPlot):
-            _draw_scatter(axes, plot, scheme)
         else:
-            _draw_stack(axes, plot, scheme)
+            _draw_scatter(axes, plot, scheme)
         png = io.BytesIO()
         figure.savefig(png, format="png", facecolor=scheme.background, metadata={"Software": None})
     return _reduce_colors(png)
@@ -140,58 +127,6 @@ def _draw_scatter(axes: Axes, plot: ScatterPlot, scheme: ColorScheme) -> None:
     axes.set_ylim(0, 1.15 * max(rates.values()))
     axes.xaxis.set_major_locator(MaxNLocator(MAX_TICKS, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _draw_stack(axes: Axes, plot: StackedBarPlot, scheme: ColorScheme) -> None:
-    end = _draw_stages(axes, plot, scheme)
-    for row, bar in enumerate(plot.concurrent, 1):
-        axes.barh(BAR_SPACING * row, bar.share, BAR_HEIGHT, color=scheme.ink)
-
-    labels = ["device"]
-    labels += [f"{bar.name}\n{format_percent(bar.share)}" for bar in plot.concurrent]
-    positions = [BAR_SPACING * row for row in range(len(labels))]
-    axes.set_yticks(positions, labels, fontsize=SMALL_FONT_SIZE)
-    axes.set_ylim(BAR_SPACING * len(labels) - 0.3, -0.3)
-    axes.set_xlim(0, max(1.0, end))
-    axes.set_xticks([])
-    axes.grid(visible=False)
-    axes.set_position(STACK_RECTANGLE)
-
-
-def _draw_stages(axes: Axes, plot: StackedBarPlot, scheme: ColorScheme) -> float:
-    """Draw the stacked bar and its legend; returns where the bar ends."""
-    end = 0.0
-    bars = []
-    colors = (*scheme.stages, *scheme.passes)
-    for stage, color in zip(plot.sequential, colors, strict=False):  # few jobs have passes
-        if stage.share < MIN_VISIBLE_SHARE:
-            continue
-        bar = axes.barh(
-            0,
-            stage.share,
-            BAR_HEIGHT,
-            end,
-            color=color,
-            edgecolor=scheme.background,
-            linewidth=0.8,
-            label=f"{stage.name} {format_percent(stage.share)}",
-        )
-        bars.append(bar)
-        end += stage.share
-
-    axes.legend(
-        handles=bars,
-        ncols=3,
-        loc="upper left",
-        bbox_to_anchor=(-0.35, -0.02),
-        frameon=False,
-        fontsize=SMALL_FONT_SIZE,
-        labelcolor=scheme.ink,
-        handlelength=0.8,
-        handleheight=0.8,
-        columnspacing=1.2,
-    )
-    return end
 
 
 def _format_tick(value: float) -> str:

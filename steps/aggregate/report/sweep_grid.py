@@ -21,6 +21,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.image import OUTSCORED_STATUS
+from imagekiln.steps.runs.varied_settings import describe_setting
 from imagekiln.steps.runtime.figures import format_count, pluralize
 from imagekiln.steps.runtime.sanitize import truncate_text
 
@@ -101,7 +102,8 @@ class SweepSheet:
         if self._rows is not None:
             rows = pa.concat_tables([self._rows, rows])
         prompts = self._row_numbers(rows) // self._cells
-        lowest = np.unique(prompts)[: self._prompts]
+        distinct = np.unique(prompts)
+        lowest = distinct[: self._prompts]
         self._rows = rows.filter(pa.array(np.isin(prompts, lowest)))
 
     def build(self, input_rows: int) -> SweepGrid | None:
@@ -115,7 +117,8 @@ class SweepSheet:
             prompt = row["input_row"] // self._cells
             texts[prompt] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
         is_ok = pc.equal(self._rows["status"], "ok")
-        for sample in to_samples(self._rows.filter(is_ok)):
+        ok_rows = self._rows.filter(is_ok)
+        for sample in to_samples(ok_rows):
             cells[sample.input_row] = sample
         places = [
             line * self._width + column
@@ -131,11 +134,13 @@ class SweepSheet:
 
     def _make_grid(self, prompts: list[GridPrompt], all_prompts: int) -> SweepGrid:
         *down, across = self._settings
-        columns = [_describe(across, value) for value in self._settings[across][: self._columns]]
+        columns = [
+            describe_setting(across, value) for value in self._settings[across][: self._columns]
+        ]
         combinations = product(*(self._settings[name] for name in down))
         lines = []
         for values in islice(combinations, self._lines):
-            settings = map(_describe, down, values)
+            settings = map(describe_setting, down, values)
             lines.append(", ".join(settings))
         note = pluralize(all_prompts, "prompt")
         if len(prompts) < all_prompts:
@@ -156,13 +161,8 @@ class SweepSheet:
 def _may_win(rows: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether images are the best candidates, or no other one has beaten them."""
     is_outscored = pc.equal(rows["status"], OUTSCORED_STATUS)
-    has_lost = pc.fill_null(pc.greater(rows[RANK_COLUMN], 1), False)
-    has_no_better: npt.NDArray[np.bool_] = ~pc.or_(is_outscored, has_lost).to_numpy()
+    is_lower = pc.greater(rows[RANK_COLUMN], 1)
+    has_lost = pc.fill_null(is_lower, False)
+    has_better = pc.or_(is_outscored, has_lost)
+    has_no_better: npt.NDArray[np.bool_] = ~has_better.to_numpy()
     return has_no_better
-
-
-def _describe(name: str, value: SweepValue) -> str:
-    """A setting with its value, such as `guidance 2.5`."""
-    if value == "":
-        return f"no {name}"
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"

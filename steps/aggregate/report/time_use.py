@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from imagekiln.steps.aggregate.report.charts import Chart, ShareRow, StackedBarPlot
+from imagekiln.steps.aggregate.report.charts import ShareRow
 from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
 from imagekiln.steps.runs.start_times import format_start
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.figures import format_count, format_duration, format_percent
 
-MIN_PLOT_SECONDS = 60.0  # below which the text and the table say it all
 SEQUENTIAL_STAGES = {
     "load": "load the model",
     "compile": "compile",
@@ -37,6 +36,9 @@ ADVICE: dict[BottleneckKind, str] = {
     "ends": "Make shards larger, and parts smaller.",
     "launching": "Draw more images in a batch, or let the model be compiled.",
 }
+
+# Of a run of one shard, only their size would shorten them: its pages do not speak of it.
+SHARD_SIZE_BOTTLENECKS = ("loading", "compiling", "ends")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,6 @@ class TimeUse:
 
     sequential: tuple[ShareRow, ...]
     concurrent: tuple[ShareRow, ...]
-    chart: Chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +126,13 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
         _share_row(f"pass {name}", duration, seconds.total)
         for name, duration in seconds.passes.items()
     )
-    host_work = tuple(
+    concurrent = tuple(
         _share_row(label, getattr(seconds, stage), seconds.total)
         for stage, label in CONCURRENT_STAGES.items()
         if stage != "score" or seconds.score
     )
-    concurrent = host_work + _overlapping_device_work(seconds, breakdown)
-    plot = StackedBarPlot(sequential, host_work) if seconds.total >= MIN_PLOT_SECONDS else None
-    text = (
-        f"Of the {format_duration(seconds.total)} that the shards took, one after another: "
-        f"{_format_shares(sequential)}. At the same time: {_format_shares(concurrent)}."
-    )
-    chart = Chart("time", "Where the time went", text, (), (), plot)
-    return TimeUse(tuple(row for row in sequential if row.share), concurrent, chart)
+    concurrent += _overlapping_device_work(seconds, breakdown)
+    return TimeUse(tuple(row for row in sequential if row.share), concurrent)
 
 
 def describe_starts(starts: Starts | None) -> str:
@@ -181,11 +176,6 @@ def _overlapping_device_work(
 
 def _share_row(label: str, duration: float, total: float) -> ShareRow:
     return ShareRow(label, format_duration(duration), duration / total)
-
-
-def _format_shares(rows: tuple[ShareRow, ...]) -> str:
-    shares = [f"{row.name} {format_percent(row.share)}" for row in rows if row.share]
-    return ", ".join(shares) or "nothing"
 
 
 def _find_losses(seconds: StageSeconds, breakdown: TimeBreakdown) -> list[_Loss]:

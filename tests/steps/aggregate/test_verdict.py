@@ -92,6 +92,15 @@ def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
         assert "outscored" not in result.error
 
 
+def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Job) -> None:
+    best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
+    preview = judge_preview(Preview(URI, "page", 100, best), plain)
+    expected = (
+        "Preview: 2 of 8 images are ok, the best candidates of their prompts, as the job asks."
+    )
+    assert preview.headline == expected
+
+
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
     parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.tar")
     lacking = replace(
@@ -107,6 +116,28 @@ def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -
         ["generate", URI, "--shard", "12"],
         ["aggregate", URI],
     ]
+
+
+def test_what_is_missing_hides_nothing_else_that_is_wrong(whole: Summary, plain: Job) -> None:
+    lacking = replace(
+        whole,
+        statuses={"ok": 12, "failed": 3, "missing": 5},
+        missing_parts=("images/00003-0001.parquet",),
+        missing_parts_count=1,
+        marks={"low_contrast": 5},
+    )
+    failed = replace(whole, statuses={"ok": 17, "failed": 3}, marks={"low_contrast": 5})
+    gates = "Gates found too many images, too: low_contrast 25 %, where 10 % are allowed."
+    for run in (lacking, failed):
+        result = judge_run(run, plain, URI)
+        assert gates in result.advice
+        assert gates in str(result.error)
+        preview = judge_preview(Preview(URI, "page", 100, run), plain)
+        assert "3 images are not ok" in preview.headline
+        assert "gate low_contrast found 5 of 20" in preview.headline
+    assert "3 images are not ok, too" in judge_run(lacking, plain, URI).advice
+    within = replace(lacking, failed_share=0.5, accepted=("low_contrast",))
+    assert "too" not in judge_run(within, plain, URI).advice
 
 
 def test_a_run_with_too_many_failures_says_how_to_accept_them(whole: Summary, plain: Job) -> None:

@@ -1,6 +1,7 @@
 """The gallery's page in a real browser: what people do with it, and what it does with texts."""
 
 import http.server
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.browser import Tab, find_browser, open_tab
-from tests.galleries import HOSTILE, HOSTILE_COLUMN, IMAGES, Client, serving, write_runs
+from tests.galleries import (
+    HOSTILE,
+    HOSTILE_COLUMN,
+    IMAGES,
+    Client,
+    serving,
+    write_best_of,
+    write_runs,
+)
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium: apt-get install chromium-headless-shell"
@@ -45,12 +54,45 @@ def tab(browser: Tab, client: Client) -> Tab:
     browser.wait_for("location.href === 'about:blank'")
     browser.events.clear()
     browser.open(client.server.url)
-    browser.wait_for(f"{TILES}.length === {2 * IMAGES} && $('count').textContent")
+    browser.wait_for(f"{TILES}.length === {2 * IMAGES - 2} && $('count').textContent")
     return browser
 
 
+def test_images_come_first_and_what_has_none_is_a_click_away(tab: Tab) -> None:
+    assert tab.evaluate("$('count').textContent") == f"{2 * IMAGES - 2} images; 2 failed hidden"
+    assert tab.evaluate("$('status').offsetParent") is None, "the filters are folded"
+    assert tab.evaluate("document.querySelector('#sheet img').getBoundingClientRect().top < 370")
+    tab.evaluate("$('fold').click()")
+    assert tab.evaluate("$('status').offsetParent !== null && " + NO_OVERFLOW)
+    tab.evaluate("$('show-hidden').click()")
+    shown = f"{TILES}.length === {2 * IMAGES} && $('show-hidden').hidden && $('count').textContent"
+    assert tab.wait_for(shown) == f"{2 * IMAGES} images"
+    tab.reload()
+    assert tab.wait_for(shown) == f"{2 * IMAGES} images"
+
+
+def test_an_image_shows_its_values_and_the_candidates_it_has_beaten(
+    browser: Tab, tmp_path: Path
+) -> None:
+    with serving(write_best_of(tmp_path)) as client:
+        browser.open(client.server.url)
+        count = browser.wait_for(f"{TILES}.length === 1 && $('count').textContent")
+        assert count == "1 image; 1 failed, 1 forgotten, 5 outscored hidden"
+        browser.evaluate("openTile(0)")
+        browser.wait_for("$('candidates').children.length === 4 && !$('rivals').hidden")
+        assert browser.evaluate("$('candidates').children[1].textContent.endsWith('outscored')")
+        tops = ["$('cells')", "$('command')", "$('alike')"]
+        order = " < ".join(f"{top}.getBoundingClientRect().top" for top in tops[:2])
+        assert browser.evaluate(order)
+        browser.evaluate("$('candidates').children[3].click()")
+        browser.wait_for("$('full').hidden && $('candidates').children.length === 4")
+        browser.evaluate("$('close').click(); $('show-hidden').click()")
+        browser.wait_for(f"{TILES}.length === 8")
+        red = "[...document.querySelectorAll('.frame .bad')].map((one) => one.textContent).join()"
+        assert browser.evaluate(red) == "failed"
+
+
 def test_people_search_look_and_step_with_the_keyboard_on_a_phone(tab: Tab, client: Client) -> None:
-    assert tab.evaluate("$('count').textContent") == f"{2 * IMAGES} images"
     assert tab.wait_for(f"{TILES}[0].querySelector('img').naturalWidth > 0")
     assert tab.evaluate(NO_OVERFLOW)
 
@@ -172,18 +214,32 @@ def test_an_answer_that_comes_late_replaces_no_newer_one(tab: Tab) -> None:
       await showTrends();
       release();
       await late;
-      return [...document.querySelectorAll('figcaption')].map((one) => one.textContent);
+      return $('nights').textContent;
     })()""")
-    assert isinstance(captions, list)
-    assert any(caption.startswith("Mean of score") for caption in captions)
+    assert "mean of score" in str(captions)
 
 
-def test_trends_show_each_run(tab: Tab) -> None:
+def test_trends_have_a_bar_for_each_run_of_a_job_and_a_table_for_each_job(
+    tab: Tab, output: Path, tmp_path: Path
+) -> None:
     tab.evaluate("$('show-trends').click(); $('mean').value = 'score'; showTrends()")
-    tab.wait_for(
-        "[...document.querySelectorAll('figcaption')]"
-        ".some((one) => one.textContent.startsWith('Mean of score: 1.1111 to 2.1111'))"
-    )
-    assert tab.evaluate("document.querySelectorAll('#nights tr').length") == 2
+    last = "[...document.querySelectorAll('#nights tr > :last-child')]"
+    shown = f"{last}.length === 3 && {last}.map((one) => one.textContent).join('; ')"
+    assert tab.wait_for(shown) == "mean of score, of ok images; 2.1111; 1.1111"
+    widths = f"{last}.slice(1).map((one) => parseFloat(one.querySelector('i').style.width)).join()"
+    assert tab.evaluate(widths) == "100,52.6316"
+    assert tab.evaluate("document.querySelectorAll('#nights table').length") == 1
     assert tab.evaluate(NO_OVERFLOW)
     assert tab.complaints() == []
+
+    shutil.copytree(output, tmp_path / "out")
+    write_best_of(tmp_path / "best", str(tmp_path / "out"))
+    titles = "[...document.querySelectorAll('#nights h2')].map((one) => one.textContent)"
+    with serving(str(tmp_path / "out")) as client:
+        tab.open(client.server.url)
+        tab.wait_for(f"{TILES}.length === {2 * IMAGES - 1}")
+        tab.evaluate("$('show-trends').click()")
+        assert set(str(tab.wait_for(f"{titles}.length && {titles}.join()")).split(",")) == {
+            "best",
+            "tiny",
+        }

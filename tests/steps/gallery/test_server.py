@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -37,6 +38,7 @@ from tests.galleries import (
     conditions,
     image_path,
     serving,
+    write_best_of,
     write_runs,
 )
 from tests.jobs import files
@@ -83,7 +85,20 @@ def all_pages(client: Client, **options: object) -> list[Row]:
 
 def test_pages_hold_every_image_once(client: Client, rows: list[Row]) -> None:
     assert ids(all_pages(client)) == ids(rows)
-    assert client.get("/count").json == {"images": 2 * IMAGES}
+    assert client.get("/count").json == {"failed": 2, "ok": 2 * IMAGES - 2}
+
+
+def test_sorted_pages_end_with_the_images_that_have_no_value(
+    client: Client, rows: list[Row]
+) -> None:
+    measured = sorted(
+        (row for row in rows if row["contrast"] is not None), key=lambda row: row["contrast"]
+    )
+    failed = [row for row in rows if row["contrast"] is None]
+    assert failed
+    pages = all_pages(client, sort="contrast", descending=False)
+    assert ids(pages) == ids([*measured, *failed])
+    assert [page["value"] for page in pages[-len(failed) :]] == [None] * len(failed)
 
 
 @pytest.mark.parametrize("descending", [True, False])
@@ -104,7 +119,9 @@ def test_conditions_select_what_a_scan_of_the_manifests_does(
 ) -> None:
     expected = [row for row in rows if is_selected(row)]
     assert ids(client.tiles(*where)) == ids(expected)
-    assert client.get("/count", {"where": conditions(*where)}).json == {"images": len(expected)}
+    assert client.get("/count", {"where": conditions(*where)}).json == Counter(
+        row["status"] for row in expected
+    )
 
 
 def test_an_image_comes_with_its_row_and_command_and_those_most_alike(
@@ -161,9 +178,33 @@ def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Cl
         ("night-0", IMAGES, IMAGES - 1),
         ("night-1", IMAGES, IMAGES - 1),
     ]
-    # Of the nine that are stored: the one that failed has 3 and 4.
+    # Of the scores 0, 1, 2, 3, 0 and so on, row 3 failed.
     assert [night["mean"] for night in nights] == pytest.approx([10 / 9, 19 / 9])
-    assert [night["not_ok"] for night in nights] == [1, 1]
+    assert [night["not_ok"] for night in nights] == pytest.approx([1 / IMAGES, 1 / IMAGES])
+
+
+def test_candidates_that_lost_are_no_failures_and_have_no_part_in_means(tmp_path: Path) -> None:
+    run = write_best_of(tmp_path)
+    with serving(run) as client:
+        assert client.get("/count").json == {"failed": 1, "forgotten": 1, "ok": 1, "outscored": 5}
+        nights = client.get("/trends", {"column": "spread"}).json
+        assert isinstance(nights, list)
+        (night,) = nights
+        assert night["mean"] == pytest.approx(0.75)
+        assert night["not_ok"] == pytest.approx(1 / 8)
+
+
+def test_an_image_comes_with_the_candidates_that_it_has_beaten(tmp_path: Path) -> None:
+    with serving(write_best_of(tmp_path)) as client:
+        (kept,) = client.tiles(("status", "is", "ok"))
+        details = client.get(image_path("row", kept)).json
+        assert isinstance(details, dict)
+        candidates = details["candidates"]
+        assert candidates[0]["image_id"] == kept["image_id"]
+        assert [each["status"] for each in candidates] == ["ok", *["outscored"] * 3]
+        assert [each["value"].partition(", seed")[0] for each in candidates] == [
+            f"rank {rank}, spread {0.75 - (rank - 1) / 4:g}" for rank in range(1, 5)
+        ]
 
 
 def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:
@@ -219,7 +260,7 @@ def test_a_hostile_request_is_refused_in_a_sentence(
     assert (answer.status, list(answer.json)) == (status, ["error"])
     assert len(str(answer.json["error"])) < 500
     assert answer.headers["Content-Type"] == "application/json"
-    assert client.get("/count").json == {"images": 2 * IMAGES}
+    assert client.get("/count").json == {"failed": 2, "ok": 2 * IMAGES - 2}
 
 
 @pytest.mark.parametrize(("column", "number"), [("seed", "9" * 20), ("score", "nan")])
@@ -235,7 +276,7 @@ def test_words_and_marks_are_compared_as_they_are(
     client: Client, column: str, operator: str
 ) -> None:
     answer = client.get("/count", {"where": conditions((column, operator, "x') OR (1=1) --"))})
-    assert (answer.status, answer.json) == (200, {"images": 0})
+    assert (answer.status, answer.json) == (200, {})
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", ""])

@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_numbers_of_two_runs(tmp_path: Path) -> None:
         defaults={"steps": 3, "guidance": 3.0, "seed": 7},
     )
     actual = diff(first, second, str(tmp_path / "page"))
-    assert (actual.both, actual.only_first, actual.only_second, actual.indistinct) == (8, 2, 2, 0)
+    assert (actual.both, actual.only_first, actual.only_second) == (8, 2, 2)
     assert actual.changes == (StatusChange("ok", "blank", 1),)
     # Noise follows from the place in the part: rows 2 to 9 are at other places in the second run.
     assert (actual.pixels_equal, actual.sampled) == (0, 7)
@@ -135,6 +136,52 @@ def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path)
     assert actual.rms
     with Pillow.open(tmp_path / "page" / diff_image_key(0, "b")) as image:
         assert image.size == (24, 16)
+
+
+def test_images_of_one_prompt_pair_in_their_order(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": prompt, "guidance": guidance, "seed": seed}
+        for prompt in ("a kettle", "a pot")
+        for guidance in (2.0, 4.0)
+        for seed in (7, 8)
+    ]
+    first = noise_run(tmp_path / "a", rows)
+    other = [row | {"guidance": row["guidance"] + 1} for row in rows[:7]]
+    result = diff(first, noise_run(tmp_path / "b", other), str(tmp_path / "page"))
+    assert (result.both, result.only_first, result.only_second, result.sampled) == (7, 1, 0, 7)
+    html = page(result)
+    for guidance, pairs in ((2, 4), (4, 3)):
+        both = f", guidance {guidance} and guidance {guidance + 1};"
+        assert html.count(f"seed 7{both}") + html.count(f"seed 8{both}") == pairs
+
+
+def test_pairs_say_the_settings_that_vary_within_a_run_or_between_both(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": f"{steps}-{seed}", "prompt": "a kettle", "steps": steps, "seed": seed}
+        for steps in (2, 3)
+        for seed in (7, 8)
+    ]
+    other = [row | {"seed": row["seed"] + 10} for row in rows]
+    one = noise_run(tmp_path / "a", rows)
+    same = page(diff(one, one, str(tmp_path / "same")))
+    for steps in (2, 3):
+        for seed in (7, 8):
+            assert f"seed {seed}, steps {steps}; difference 0.0" in same
+    first, second = noise_run(tmp_path / "b", rows), noise_run(tmp_path / "c", other)
+    assert "seed 7 and seed 17, steps 2; " in page(diff(first, second, str(tmp_path / "other")))
+    assert "guidance" not in same
+
+
+def test_pictures_come_before_figures_and_long_lists_of_settings(tmp_path: Path) -> None:
+    first = noise_run(tmp_path / "a", PROMPTS[:14])
+    defaults = {"steps": 3, "guidance": 3.0, "seed": 7}
+    second = noise_run(
+        tmp_path / "b", PROMPTS[:14], defaults=defaults, name="other", shard={"images": 14}
+    )
+    html = page(diff(first, second, str(tmp_path / "page")))
+    places = [html.index(text) for text in ("14 images in both", "<img", "Pixel difference")]
+    assert places == sorted(places)
+    assert html.index("Settings that differ") > html.index("2 more pairs") > html.index("<img")
 
 
 class Tags(HTMLParser):

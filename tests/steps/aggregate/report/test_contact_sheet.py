@@ -27,6 +27,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.imaging.codecs import encode_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.varied_settings import CAPTION_SETTINGS
 from imagekiln.steps.storage import open_store
 from tests.runs import encoded, picture
 from tests.steps.aggregate.test_reconcile import Reading
@@ -51,7 +52,7 @@ def _shard(
             "byte_size": [1] * len(statuses),
             "sha256": pa.nulls(len(statuses), pa.string()),
             "prompt": [f"{number}-{place}" for place in places],
-            "seed": [0] * len(statuses),
+            **{name: [0] * len(statuses) for name in CAPTION_SETTINGS},
             "width": pa.array([width] * len(statuses), pa.int64()),
             "height": pa.array([8] * len(statuses), pa.int64()),
             "marks": pa.array([list(marks)] * len(statuses), pa.list_(pa.string())),
@@ -157,7 +158,7 @@ def test_marks_set_after_all_shards_are_on_the_sheet_too() -> None:
 
 
 def _sample(content: bytes, width: int = 16, height: int = 16, byte_offset: int = 0) -> Sample:
-    sample = Sample("0" * 32, None, 0, "part", byte_offset, len(content), "a", 1, width, height)
+    sample = Sample("0" * 32, None, 0, "part", byte_offset, len(content), "a", width, height)
     return replace(sample, sha256=hashlib.sha256(content).hexdigest())
 
 

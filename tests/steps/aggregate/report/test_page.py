@@ -1,9 +1,10 @@
 """The report: totals that are right, and untrusted text that stays text."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,16 +28,18 @@ from imagekiln.steps.aggregate.spending import DevicePrice, Spending, UseAmounts
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary
 from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_throughput
+from imagekiln.steps.aggregate.verdict import RunVerdict
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.imaging.measures import ImageMeasures
-from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import ImageQuality
 from imagekiln.steps.runs.keys import REPORT_KEY, SUMMARY_KEY, part_key
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.runtime.figures import format_duration
 from imagekiln.steps.runtime.sanitize import sanitize_page_text as visible
 from imagekiln.steps.storage import open_store
-from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
+from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned, settings
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -167,11 +170,12 @@ def test_a_thumbnail_leads_to_the_image_as_it_is_stored(format_name: str, tmp_pa
 def test_large_images_are_not_all_copied_beside_the_report(hostile: PlanResult) -> None:
     summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
     samples = [
-        Sample(f"{place:032x}", None, place, part_key(0, 0), 0, 50_000_000, "a", 1, 4096, 4096)
+        Sample(f"{place:032x}", None, place, part_key(0, 0), 0, 50_000_000, "a", 4096, 4096)
         for place in range(4)
     ]
     marked = {"low_contrast": samples[3:]}
-    data = ReportData("run", hostile.plan, summary, samples, marked)
+    found = replace(summary, marks={"low_contrast": 1})
+    data = ReportData("run", hostile.plan, found, samples, marked)
     page = Page(render_report(data))
     assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
     assert any(text.startswith("2 images open in full size;") for text in page.texts)
@@ -200,7 +204,8 @@ def _tiles(page: Page) -> dict[str, str]:
         "duplicates, generated once",
         "prompts truncated",
     ]
-    return {label: page.after(label) for label in labels if label in page.texts}
+    texts = page.texts[page.texts.index("prompt rows") :]
+    return {label: texts[texts.index(label) + 1] for label in labels if label in texts}
 
 
 def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
@@ -412,7 +417,7 @@ def test_plots_come_light_and_dark_with_their_figures_in_words(
     write_plots(store, plotted_charts(contents.summary))
     page = Page(html)
     pairs = list(zip(page.named("source"), page.named("img"), strict=True))
-    assert len(pairs) == 4
+    assert len(pairs) == 3
     for dark, light in pairs:
         assert "prefers-color-scheme: dark" in dark["media"]
         assert re.search(r"\d", light["alt"])
@@ -465,6 +470,79 @@ def test_a_small_run_has_no_plots(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []
 
 
+def _places(html: str, *names: str) -> list[int]:
+    """Where sections begin."""
+    return [html.index(f'<h2 id="{name}"') for name in names]
+
+
+def test_pictures_are_between_the_verdict_and_the_figures(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    html = _html(tmp_path / "run")
+    order = _places(html, "verdict", "sheet", "gates", "output", "time", "distributions")
+    assert order == sorted(order)
+    found_nothing = "No image was found by blank, safety, low_contrast, over_saturated."
+    assert found_nothing in Page(html).texts
+    assert "20 images" in Page(html).texts
+    assert 'id="cost"' not in html
+
+
+def test_where_too_many_failed_the_causes_come_first(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    strict = replace(summary, failed_share=0.0)
+    samples = [Sample("0" * 32, None, 0, part_key(0, 0), 0, 1, "a", 16, 16)]
+    html = render_report(ReportData("run", hostile.plan, strict, samples))
+    order = _places(html, "verdict", "failures", "gates", "sheet", "output")
+    assert order == sorted(order)
+
+
+def test_a_sweep_is_its_grid_and_other_images_of_a_prompt_say_their_settings(
+    tmp_path: Path,
+) -> None:
+    sweep = {"guidance": [1.5, 2.5], "steps": [1, 2]}
+    template = {"template": "a {red|blue} kettle", "combinations": "all", "sweep": sweep}
+    twice = {"seed": 7, "images_per_prompt": 2}
+    plain = settings(tmp_path, str(tmp_path / "out"), defaults=twice)
+    run = make_plan(validate_job(plain | {"prompts": template}))
+    fill(run)
+    aggregate(run.uri)
+    html = _html(run.uri)
+    order = _places(html, "verdict", "sweep", "sheet", "gates")
+    assert order == sorted(order)
+    page = Page(html)
+    assert len(page.named("img")) == 16
+    assert len({image["src"] for image in page.named("img")}) == 16
+    captions = re.findall(r"seed \d+, steps (\d), guidance ([\d.]+), 16", " ".join(page.texts))
+    assert Counter(captions) == dict.fromkeys(product("12", ("1.5", "2.5")), 2)
+
+
+def test_of_many_images_some_from_all_over_the_run_are_unfolded(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    samples = [
+        Sample(f"{place:032x}", None, place, part_key(0, 0), place, 1, f"number {place}", 16, 16)
+        for place in range(90)
+    ]
+    large = replace(summary, images=1000, statuses={"ok": 1000})
+    html = render_report(ReportData("run", hostile.plan, large, samples))
+    unfolded, _, folded = html.partition("67 more images")
+    assert Page(unfolded).named("img")[-1]["alt"] == "number 88"
+    assert (len(Page(unfolded).named("img")), len(Page(folded).named("img"))) == (23, 67)
+    assert "A random sample of 90 images" in Page(html).texts
+
+
+def test_shards_are_not_to_be_larger_where_there_is_one_or_the_page_is_of_a_sample(
+    hostile: PlanResult, large: tuple[ReportData, str]
+) -> None:
+    seconds = StageSeconds(total=100.0, load=60.0, denoise=40.0)
+    loading = replace(large[0].summary, seconds=seconds)
+    two = replace(hostile.plan, shards=hostile.plan.shards * 2)
+    sample = RunVerdict("finished", "Preview", "", ())
+    pages = [
+        render_report(ReportData("run", plan, loading, [], verdict=verdict))
+        for plan, verdict in ((two, None), (hostile.plan, None), (two, sample))
+    ]
+    assert ["Make shards larger" in page for page in pages] == [True, False, False]
+
+
 def _marked(tmp_path: Path) -> PlanResult:
     """A run of 8 images, two of them marked by a user's check, with HTML in its reason."""
     rows = [*PROMPTS[:8]]
@@ -495,8 +573,9 @@ def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path
     assert page.texts.count("<b>odd</b>") == 2
     assert "over 10 %, accepted" in page.texts
     assert page.texts.count("even") == 2 + 2  # in the table and over its pictures, and on the sheet
-    pictures = sorted(image["src"] for image in page.named("img"))
-    assert pictures == [f"thumbnails/{place:04d}.jpg" for place in range(7 + 2)]
+    pictures = sorted({image["src"] for image in page.named("img")})
+    assert len(page.named("img")) == 7 + 2
+    assert pictures == [f"thumbnails/{place:04d}.jpg" for place in range(7)]
     assert all((Path(planned_run.uri) / "report" / picture).is_file() for picture in pictures)
     assert len([image for image in page.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
 

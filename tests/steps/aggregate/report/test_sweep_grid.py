@@ -19,6 +19,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.varied_settings import CAPTION_SETTINGS
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, write
 from tests.runs import fill, not_ok, settings
@@ -94,7 +95,7 @@ def _shard(rows: Sequence[int]) -> ReconciledShard:
             "image_index": pa.array([0] * count, pa.int64()),
             "status": ["ok"] * count,
             "prompt": [f"prompt {row // 400}" for row in rows],
-            "seed": [0] * count,
+            **{name: [0] * count for name in CAPTION_SETTINGS},
             "part": ["part"] * count,
             "marks": pa.nulls(count, pa.list_(pa.string())),
             "near_duplicate_of": pa.nulls(count, pa.string()),
