@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from imagekiln.steps.job.adapters import (
     AdapterName,
@@ -33,6 +33,7 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
+from imagekiln.steps.job.origin import JobOrigin
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
@@ -242,6 +243,7 @@ class Job(Settings):
         description="accept allows a store without conditional PUT, where two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
+    _origin: JobOrigin = PrivateAttr(default=JobOrigin())
 
     @field_validator("carry")
     @classmethod
@@ -343,6 +345,17 @@ class Job(Settings):
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
+
+    @property
+    def origin(self) -> JobOrigin:
+        """Where the job was read from; nothing is known of one that was made in Python."""
+        return self._origin
+
+    def with_origin(self, origin: JobOrigin) -> "Job":
+        """The same job, read from there."""
+        job = self.model_copy()
+        job._origin = origin
+        return job
 
     def without_cluster(self) -> "Job":
         """The job as a plan holds it: the same wherever it runs, and whatever it may cost."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
     HubReference,
     Integer,
@@ -120,6 +121,18 @@ class ClassifierScore(ModelScore):
     label: NonEmptyText = Field(description="The label in the model's config.json, such as nsfw.")
 
 
+class SharpnessScore(Score):
+    """How sharp an image is: the variance of the Laplacian of its luma. Needs no model."""
+
+    kind: Literal["sharpness"] = "sharpness"
+
+
+class ContrastScore(Score):
+    """The RMS contrast of an image, as in the column contrast. Needs no model."""
+
+    kind: Literal["contrast"] = "contrast"
+
+
 class OwnScore(Score):
     """A score of the user's own, imported where the images are generated."""
 
@@ -139,11 +152,14 @@ class OwnScore(Score):
 
 
 AnyModelScore = ClipScore | RewardScore | AestheticScore | ClassifierScore
-AnyScore = Annotated[AnyModelScore | OwnScore, Field(discriminator="kind")]
+AnyMeasuredScore = SharpnessScore | ContrastScore
+AnyScore = Annotated[AnyModelScore | AnyMeasuredScore | OwnScore, Field(discriminator="kind")]
 
 
 def describe_score(score: AnyScore) -> str:
-    """The kind of a score and what computes it."""
+    """The kind of a score and what computes it, if the kind does not say so."""
+    if isinstance(score, AnyMeasuredScore):
+        return score.kind
     source = score.entry if isinstance(score, OwnScore) else score.id
     return f"{score.kind}, {source}"
 
@@ -179,7 +195,7 @@ def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
     """Raise SettingMistake where a score's name means something else, or `keep` names none."""
-    reserved = {*GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
+    reserved = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
     for name in scores:
         if name in reserved:
             raise SettingMistake(
@@ -187,6 +203,13 @@ def check_scores(
             )
     if keep is None or keep.by in scores:
         return
+    if keep.by in reserved:
+        raise SettingMistake(
+            ("keep",),
+            f'chooses by "{keep.by}", which is the name of a column, gate or status and of no '
+            "score; add a score of another name, such as scores: {sharpness: {kind: sharpness}}, "
+            "and choose by sharpness",
+        )
     if not scores:
         raise SettingMistake(
             ("keep",), f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}'

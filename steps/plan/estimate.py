@@ -8,6 +8,7 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
+from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
@@ -95,6 +96,7 @@ def estimate(
     A price goes before the job's own. There are as many pods as the job's parallelism, on GPUs of
     the name `gpu`, if that is known.
     """
+    find_untried_entries(job)  # one that can be tried and is wrong is refused
     terms = terms_of(job)
     if price_per_hour is not None:
         terms = replace(terms, price_per_hour=price_per_hour)

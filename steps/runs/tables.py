@@ -84,15 +84,6 @@ DUPLICATE_SCHEMA = pa.schema(
         pa.field("first_row", pa.int64()),
     ]
 )
-RESERVED_COLUMNS = {
-    *IMAGE_ROW_SCHEMA.names,
-    *DRAWN_SIZE_SCHEMA.names,
-    *ORIGIN_SCHEMA.names,
-    *OUTCOME_SCHEMA.names,
-    *LOCATION_SCHEMA.names,
-    *NEAR_DUPLICATE_SCHEMA.names,
-    IMAGE_FIELD.name,
-}
 # Values in these columns repeat within an object; ids, prompts and hashes do not.
 DICTIONARY_COLUMNS = (
     "negative_prompt",

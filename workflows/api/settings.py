@@ -39,9 +39,11 @@ from imagekiln.steps.job.scores import (
     AestheticScore,
     ClassifierScore,
     ClipScore,
+    ContrastScore,
     KeepSettings,
     OwnScore,
     RewardScore,
+    SharpnessScore,
 )
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "ClipScore",
     "ClusterSettings",
     "ColumnNames",
+    "ContrastScore",
     "ControlNetSettings",
     "GateSettings",
     "IpAdapterSettings",
@@ -74,6 +77,7 @@ __all__ = [
     "RewriteSettings",
     "RowDefaults",
     "ShardSettings",
+    "SharpnessScore",
     "SpeedSettings",
     "UpscalePass",
     "Webp",

@@ -203,7 +203,12 @@ def estimate(
     Reads and validates the prompts as planning does, and writes nothing.
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import format_estimate, format_passes, format_scores
+    from imagekiln.workflows.cli.plan_text import (
+        format_estimate,
+        format_passes,
+        format_scores,
+        print_untried_entries,
+    )
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.pod.request import resolve_job
@@ -221,6 +226,7 @@ def estimate(
         gpu=profile.gpu_name,
     )
     print_result(result, output_format, format_estimate)
+    print_untried_entries(estimated_job)
     if estimated_job.scores:
         print_note(format_scores(estimated_job).strip())
     if estimated_job.passes:

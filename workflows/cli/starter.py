@@ -10,7 +10,7 @@ from string import Template
 import yaml
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.job.columns import PROMPT_COLUMNS, RESERVED_COLUMNS
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri
 
@@ -83,8 +83,6 @@ def choose_columns(columns: list[str]) -> dict[str, str]:
 
 def _columns_yaml(columns: list[str]) -> str:
     """The settings `columns` and `carry` as lines of a job file."""
-    from imagekiln.steps.runs.tables import RESERVED_COLUMNS  # with pyarrow, as above
-
     chosen = choose_columns(columns)
     taken = {*RESERVED_COLUMNS, *(column.name for column in PROMPT_COLUMNS), *chosen.values()}
     others = [name for name in columns if not {name, name.lower()} & taken]

@@ -64,7 +64,8 @@ def resolve_job(request: JobRequest, device: str | None = None) -> Job:
     """
     job = read_job(request.source, request.settings, text=request.text)
     if request.run_id:
-        job = validate_job(job.model_dump() | {"run_id": request.run_id}, "run-id")
+        named = validate_job(job.model_dump() | {"run_id": request.run_id}, "run-id")
+        job = named.with_origin(job.origin)
     job = fill_date(job, request.date, request.timezone)
     return _with_device(require_date(job), device)
 
@@ -77,7 +78,8 @@ def _with_device(job: Job, device: str | None) -> Job:
             f"job: device is {job.device!r}, and the profile's pods have {device!r}. "
             "Write device: auto, or choose another profile."
         )
-    return validate_job(job.model_dump() | {"device": device}, "--device")
+    placed = validate_job(job.model_dump() | {"device": device}, "--device")
+    return placed.with_origin(job.origin)
 
 
 def _parse_settings(text: str) -> tuple[str, ...]:
