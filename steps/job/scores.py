@@ -6,7 +6,7 @@ only decides how many images it has, each with its own seed.
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -211,8 +211,11 @@ def check_scores(
             "and choose by sharpness",
         )
     if not scores:
+        kinds = [kind.model_fields["kind"].default for kind in get_args(AnyMeasuredScore)]
+        settings = f": {{kind: {keep.by}}}" if keep.by in kinds else ""
         raise SettingMistake(
-            ("keep",), f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}'
+            ("keep",),
+            f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}{settings}',
         )
     names = ", ".join(scores)
     raise SettingMistake(

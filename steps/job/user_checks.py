@@ -59,6 +59,18 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
     return tuple(untried)
 
 
+def describe_pod_entries(job: Job) -> str | None:
+    """A sentence on where pods import the job's own functions from; None if it names none."""
+    own_scores = [score for score in job.scores.values() if isinstance(score, OwnScore)]
+    entries = [each.entry for each in (*job.gates.checks, *own_scores)]
+    if not entries:
+        return None
+    return (
+        f"Pods import {', '.join(entries)} from their container image: no file that is beside the "
+        "job is copied to them."
+    )
+
+
 def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], object]]]:
     """The settings that name functions of the user's own, each with what imports it."""
     for index, check in enumerate(job.gates.checks):
@@ -130,8 +142,8 @@ def _import_module(subject: str, name: str) -> ModuleType:
         remedy = "Correct the module, or install what it needs where images are made."
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             remedy = (
-                f"Put {name.replace('.', '/')}.py beside the job or into the current folder, or "
-                "install it where images are made, or correct the entry."
+                f"Put {name.replace('.', '/')}.py into the current folder or beside the job that "
+                "the command names, or install it where images are made, or correct the entry."
             )
         raise NotImported(
             f"{subject} does not import ({_import_reason(error)}). {remedy}"

@@ -18,6 +18,7 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from imagekiln.steps.job.job import Job
     from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.pod.request import JobRequest
 
@@ -227,6 +228,7 @@ def estimate(
     )
     print_result(result, output_format, format_estimate)
     print_untried_entries(estimated_job)
+    _note_missing_key(estimated_job)
     if estimated_job.scores:
         print_note(format_scores(estimated_job).strip())
     if estimated_job.passes:
@@ -236,6 +238,20 @@ def estimate(
             f"On a cluster, profile {profile.name} stops a workflow after {profile.days:g} days. "
             "Set more `days` in a profile of your own, or a larger cluster.parallelism."
         )
+
+
+def _note_missing_key(job: "Job") -> None:
+    """Print why this machine cannot sign the job's images: the one that makes them may."""
+    from imagekiln.steps.errors import BadInput
+    from imagekiln.steps.imaging.c2pa import C2paSigner
+    from imagekiln.workflows.cli.terminal import print_note
+
+    if job.c2pa is None:
+        return
+    try:
+        C2paSigner(job.c2pa, job.encoding)
+    except BadInput as error:
+        print_note(f"Images cannot be signed on this machine. {error}")
 
 
 class SizeParam(click.ParamType[tuple[int, int]]):

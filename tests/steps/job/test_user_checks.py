@@ -50,8 +50,8 @@ def test_module_that_is_not_here_is_noted_with_its_line_where_others_draw(tmp_pa
     assert check == (
         f"{tmp_path}/job.yaml:6: gates.checks: mine: no_such_package.module:check does not import "
         "(ModuleNotFoundError: No module named 'no_such_package'). Put no_such_package/module.py "
-        "beside the job or into the current folder, or install it where images are made, or "
-        "correct the entry."
+        "into the current folder or beside the job that the command names, or install it where "
+        "images are made, or correct the entry."
     )
     assert score.startswith(f"{tmp_path}/job.yaml:7: scores.warm: absent_score:warm does not")
     assert _refusal(job) == f"{check}\n{score}"
