@@ -157,9 +157,9 @@ AnyScore = Annotated[AnyModelScore | AnyMeasuredScore | OwnScore, Field(discrimi
 
 
 def describe_score(score: AnyScore) -> str:
-    """The kind of a score and what computes it, if the kind does not say so."""
+    """The kind of a score and what computes it."""
     if isinstance(score, AnyMeasuredScore):
-        return score.kind
+        return f"{score.kind} of the pixels"
     source = score.entry if isinstance(score, OwnScore) else score.id
     return f"{score.kind}, {source}"
 

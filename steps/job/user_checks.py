@@ -45,8 +45,8 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
     Raises BadInput where a module is importable and has no such function.
     """
     _search_beside(job.origin.folder)
-    untried = []
-    mistakes = []
+    untried: list[str] = []
+    mistakes: list[str] = []
     for path, find in _entries(job):
         place = job.origin.locate(path)
         try:
@@ -61,8 +61,8 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
 
 def describe_pod_entries(job: Job) -> str | None:
     """A sentence on where pods import the job's own functions from; None if it names none."""
-    own_scores = [score for score in job.scores.values() if isinstance(score, OwnScore)]
-    entries = [each.entry for each in (*job.gates.checks, *own_scores)]
+    entries = [check.entry for check in job.gates.checks]
+    entries += [score.entry for score in job.scores.values() if isinstance(score, OwnScore)]
     if not entries:
         return None
     return (
