@@ -28,9 +28,9 @@ from imagekiln.steps.generate.diffusion.scorers import (
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.quality import MAX_REASON_CHARS, marking_scores, to_image_spec
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.imaging.measures import measure_contrast, measure_sharpness
+from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.scores import AnyMeasuredScore, AnyScore, KeepSettings, OwnScore
+from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore, SharpnessScore
 from imagekiln.steps.job.user_checks import import_score
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
@@ -44,7 +44,6 @@ from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.storage.failures import error_reason
 
 Scorers = Mapping[str, BoundScorer]
-MEASURES = {"sharpness": measure_sharpness, "contrast": measure_contrast}
 
 
 class OwnScorer:
@@ -74,16 +73,9 @@ class OwnScorer:
             raise RuntimeError("it called exit()") from error
 
 
-class MeasuredScorer:
-    """A score that is measured of the pixels alone, image by image."""
-
-    def __init__(self, score: AnyMeasuredScore) -> None:
-        """Take the kind of the score."""
-        self._measure = MEASURES[score.kind]
-
-    def __call__(self, images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Sequence[float]:
-        """The measure of each RGB uint8 (height, width, 3)."""
-        return [self._measure(image) for image in images]
+def score_sharpness(images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Sequence[float]:
+    """The sharpness of each RGB uint8 (height, width, 3)."""
+    return [measure_sharpness(image) for image in images]
 
 
 class BatchScorer:
@@ -198,8 +190,8 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
         setting = f"scores.{name}"
         if isinstance(score, OwnScore):
             scorer: Scorer = OwnScorer(setting, score.entry, str(device))
-        elif isinstance(score, AnyMeasuredScore):
-            scorer = MeasuredScorer(score)
+        elif isinstance(score, SharpnessScore):
+            scorer = score_sharpness
         else:
             scorer = load_model_scorer(plan, name, device, stream)
         scorers[name] = BatchScorer(setting, scorer, plan.max_batch_size)

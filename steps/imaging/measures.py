@@ -45,18 +45,15 @@ class PixelDifference:
 
 def measure_image(rgb: RGB) -> ImageMeasures:
     """Measure RGB uint8 (height, width, 3)."""
-    small = _reduce(rgb)
+    image = Pillow.fromarray(rgb)
+    factor = math.ceil(max(image.size) / MAX_MEASURED_SIDE)
+    small = image.reduce(factor)
     gray = small.convert("L")
     return ImageMeasures(
         contrast=_contrast(small),
         saturation=_saturation(small),
         phash=perceptual_hash(gray),
     )
-
-
-def measure_contrast(rgb: RGB) -> float:
-    """The contrast alone of RGB uint8 (height, width, 3)."""
-    return _contrast(_reduce(rgb))
 
 
 def measure_sharpness(rgb: RGB) -> float:
@@ -73,12 +70,6 @@ def measure_sharpness(rgb: RGB) -> float:
     total = int(laplacian.sum())
     squares = int(np.square(laplacian).sum())
     return (laplacian.size * squares - total * total) / laplacian.size**2
-
-
-def _reduce(rgb: RGB) -> Pillow.Image:
-    """The copy that is measured."""
-    image = Pillow.fromarray(rgb)
-    return image.reduce(math.ceil(max(image.size) / MAX_MEASURED_SIDE))
 
 
 def compare_pixels(one: RGB, other: RGB) -> PixelDifference:

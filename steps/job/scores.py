@@ -6,7 +6,7 @@ only decides how many images it has, each with its own seed.
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -127,12 +127,6 @@ class SharpnessScore(Score):
     kind: Literal["sharpness"] = "sharpness"
 
 
-class ContrastScore(Score):
-    """The RMS contrast of an image, as in the column contrast. Needs no model."""
-
-    kind: Literal["contrast"] = "contrast"
-
-
 class OwnScore(Score):
     """A score of the user's own, imported where the images are generated."""
 
@@ -152,14 +146,13 @@ class OwnScore(Score):
 
 
 AnyModelScore = ClipScore | RewardScore | AestheticScore | ClassifierScore
-AnyMeasuredScore = SharpnessScore | ContrastScore
-AnyScore = Annotated[AnyModelScore | AnyMeasuredScore | OwnScore, Field(discriminator="kind")]
+AnyScore = Annotated[AnyModelScore | SharpnessScore | OwnScore, Field(discriminator="kind")]
 
 
 def describe_score(score: AnyScore) -> str:
     """The kind of a score and what computes it."""
-    if isinstance(score, AnyMeasuredScore):
-        return f"{score.kind} of the pixels"
+    if isinstance(score, SharpnessScore):
+        return "measured"
     source = score.entry if isinstance(score, OwnScore) else score.id
     return f"{score.kind}, {source}"
 
@@ -206,13 +199,11 @@ def check_scores(
     if keep.by in reserved:
         raise SettingMistake(
             ("keep",),
-            f'chooses by "{keep.by}", which is the name of a column, gate or status and of no '
-            "score; add a score of another name, such as scores: {sharpness: {kind: sharpness}}, "
-            "and choose by sharpness",
+            f'chooses by "{keep.by}", the name of a column, gate or status; choose by a score, '
+            "such as sharpness, and add scores.sharpness: {kind: sharpness}",
         )
     if not scores:
-        kinds = [kind.model_fields["kind"].default for kind in get_args(AnyMeasuredScore)]
-        settings = f": {{kind: {keep.by}}}" if keep.by in kinds else ""
+        settings = ": {kind: sharpness}" if keep.by == "sharpness" else ""
         raise SettingMistake(
             ("keep",),
             f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}{settings}',

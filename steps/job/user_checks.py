@@ -6,7 +6,7 @@ A module is looked for where Python looks, then beside the job's file and in the
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from difflib import get_close_matches
 from functools import partial
@@ -19,12 +19,11 @@ from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
 from imagekiln.steps.job.introspection import SettingPath
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.scores import SCORER_GROUP, AnyScore, OwnScore
+from imagekiln.steps.job.scores import SCORER_GROUP, OwnScore
 
 # Importing runs the user's code, which may raise anything.
 IMPORT_ERRORS = (Exception, SystemExit)
-CHECK_ARGUMENTS = ("image", "spec")
-SCORE_ARGUMENTS = ("images", "specs")
+CURRENT_FOLDER = ""  # on Python's path
 UserCheckFunction = Callable[..., object]
 _added_folders: list[str] = []  # by this module, to Python's path
 
@@ -44,7 +43,8 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
 
     Raises BadInput where a module is importable and has no such function.
     """
-    _search_beside(job.origin.folder)
+    if job.origin.folder is not None:
+        _search_beside(job.origin.folder)
     untried: list[str] = []
     mistakes: list[str] = []
     for path, find in _entries(job):
@@ -71,6 +71,12 @@ def describe_pod_entries(job: Job) -> str | None:
     )
 
 
+def import_entries(job: Job) -> None:
+    """Import the functions that a planned job names. Raises BadInput at the first that fails."""
+    for _, find in _entries(job):
+        find()
+
+
 def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], object]]]:
     """The settings that name functions of the user's own, each with what imports it."""
     for index, check in enumerate(job.gates.checks):
@@ -82,19 +88,12 @@ def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], object]]]:
 
 def import_check(check: UserCheckGate) -> UserCheckFunction:
     """The function of a check. Raises BadInput where there is none."""
-    return _import_entry(f"gates.checks: {check.name}", check.entry, CHECK_ARGUMENTS)
+    return _import_entry(f"gates.checks: {check.name}", check.entry, ("image", "spec"))
 
 
 def import_score(setting: str, entry: str) -> UserCheckFunction:
     """The function of a score, or its class. Raises BadInput where there is none."""
-    return _import_entry(setting, entry, SCORE_ARGUMENTS)
-
-
-def import_scores(scores: Mapping[str, AnyScore]) -> None:
-    """Import the user's own scores. Raises BadInput where one cannot be imported."""
-    for name, score in scores.items():
-        if isinstance(score, OwnScore):
-            import_score(f"scores.{name}", score.entry)
+    return _import_entry(setting, entry, ("images", "specs"))
 
 
 def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserCheckFunction:
@@ -111,7 +110,7 @@ def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserC
         ) from error
     if not callable(function):
         raise BadInput(f"{setting}: {entry} is not a function. Choose a function.")
-    if isinstance(function, type) and arguments == SCORE_ARGUMENTS:
+    if isinstance(function, type) and setting.startswith("scores."):
         arguments = ("device",)
     _require_arguments(f"{setting}: {entry}", function, arguments)
     return function  # type: ignore[no-any-return]  # the user's, of any type
@@ -133,7 +132,7 @@ def _resolve_entry_point(setting: str, entry: str) -> str:
 
 
 def _import_module(subject: str, name: str) -> ModuleType:
-    _search_in(str(Path.cwd()))
+    _search_in(CURRENT_FOLDER)
     _forget_other_module(name.partition(".")[0])
     try:
         with redirect_stdout(sys.stderr):  # what it prints is no result of ours
@@ -150,15 +149,12 @@ def _import_module(subject: str, name: str) -> ModuleType:
         ) from error
 
 
-def _search_beside(folder: Path | None) -> None:
+def _search_beside(folder: Path) -> None:
     """Let Python find modules in a job's folder, and no more in that of an earlier job."""
-    wanted = [str(Path.cwd()), *([] if folder is None else [str(folder)])]
-    for other in [added for added in _added_folders if added not in wanted]:
-        _added_folders.remove(other)
+    while _added_folders:
         with suppress(ValueError):
-            sys.path.remove(other)
-    for name in wanted:
-        _search_in(name)
+            sys.path.remove(_added_folders.pop())
+    _search_in(str(folder))
 
 
 def _search_in(folder: str) -> None:
@@ -173,9 +169,8 @@ def _forget_other_module(name: str) -> None:
     """Forget a module of this name that an earlier job had beside it."""
     loaded = getattr(sys.modules.get(name), "__spec__", None)
     found = PathFinder.find_spec(name)
-    if loaded is None or found is None or not (loaded.origin and found.origin):
-        return
-    if loaded.origin != found.origin:
+    origins = {None if spec is None else spec.origin for spec in (loaded, found)}
+    if len(origins - {None}) > 1:
         for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
             del sys.modules[each]
 

@@ -11,7 +11,6 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from imagekiln.steps.imaging.measures import (
     LOW_FREQUENCY_COSINES,
     compare_pixels,
-    measure_contrast,
     measure_image,
     measure_sharpness,
     perceptual_hash,
@@ -60,11 +59,6 @@ def test_images_of_any_size_are_measured(size: tuple[int, int]) -> None:
     measures = measure_image(noise)
     assert 0 < measures.contrast < 0.5
     assert -(2**63) <= measures.phash < 2**63
-
-
-def test_contrast_alone_is_that_of_all_measures() -> None:
-    noise = np.random.default_rng(5).integers(0, 256, (300, 700, 3), dtype=np.uint8)
-    assert measure_contrast(noise) == measure_image(noise).contrast
 
 
 def test_sharpness_is_the_variance_of_the_laplacian() -> None:

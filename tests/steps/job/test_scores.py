@@ -74,7 +74,7 @@ def test_a_score_may_not_be_called_as_a_column_of_a_dataset(name: str) -> None:
 
 def test_the_best_by_a_column_is_answered_with_a_score_that_there_can_be() -> None:
     message = _message(keep="best 1 of 4 by contrast")
-    assert "add a score of another name, such as scores: {sharpness: {kind: sharpness}}" in message
+    assert "such as sharpness, and add scores.sharpness: {kind: sharpness}" in message
 
 
 def test_a_score_may_not_be_called_as_a_carried_column() -> None:

@@ -227,7 +227,9 @@ def test_score_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
 
 def test_every_process_of_a_run_imports_a_score_beside_the_job(job: str, tmp_path: Path) -> None:
     (tmp_path / "score_beside.py").write_text(SCORE)
-    done = kiln("run", job, "--set", OWN_SCORE, "--set", "device=cpu", "--gpus", "2")
+    changes = (job, "--set", OWN_SCORE, "--set", "device=cpu")
+    assert kiln("plan", *changes).exit_code == 0  # a plan that is adopted knows of no job's file
+    done = kiln("run", *changes, "--gpus", "2")
     assert done.exit_code == 0, done.stderr
     assert "6 of 6 images are ok" in done.stdout
 
