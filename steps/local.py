@@ -12,7 +12,9 @@ from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
+from imagekiln.steps.imaging.c2pa import C2paSigner
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.user_checks import require_entries
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter
 from imagekiln.steps.runs.plan import Plan
@@ -60,8 +62,8 @@ def run(
     """
     progress = progress or NoProgress()
     stop = stop or Stop()
-    require_libraries(job)
-    # First of all: a device that is not here, or cannot be used, leaves no plan behind.
+    _require_what_it_names(job)
+    # A device that is not here, or cannot be used, leaves no plan behind.
     environments = choose_environments(job, gpus)
     result = make_plan(job, rewriter=prompt_rewriter(progress))
     change = result.input_change
@@ -86,6 +88,17 @@ def run(
         raise _stopped_error(store, result.plan) from error
     progress.close()
     return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
+
+
+def _require_what_it_names(job: Job) -> None:
+    """Raise BadInput where a library, a function or a key that the job names is not here.
+
+    Each is needed only once images are made: after planning, and after a model was downloaded.
+    """
+    require_libraries(job)
+    require_entries(job)
+    if job.c2pa is not None:
+        C2paSigner(job.c2pa, job.encoding)
 
 
 def _stopped_error(store: Store, plan: Plan) -> TryAgain:
@@ -144,7 +157,7 @@ def preview(
     planned without a sample.
     """
     progress = progress or NoProgress()
-    require_libraries(job)
+    _require_what_it_names(job)
     choose_environments(job, None)
     result = make_plan(job, sample_images=images, rewriter=prompt_rewriter(progress))
     plan = result.plan

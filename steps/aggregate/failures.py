@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.counters import TopKCounter
 from imagekiln.steps.aggregate.image_counts import is_permanent
 from imagekiln.steps.errors import first_line
+from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.runs.sidecar import to_rows
-from imagekiln.steps.runs.tables import dataset_name
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_EXAMPLES = 3

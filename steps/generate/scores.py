@@ -29,9 +29,10 @@ from imagekiln.steps.generate.diffusion.scorers import (
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.quality import MAX_REASON_CHARS, marking_scores, to_image_spec
 from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore
-from imagekiln.steps.job.user_checks import import_entry
+from imagekiln.steps.job.scores import AnyScore, KeepSettings, OwnScore, SharpnessScore
+from imagekiln.steps.job.user_checks import import_score
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     OUTSCORED_STATUS,
@@ -51,7 +52,7 @@ class OwnScorer:
 
     def __init__(self, setting: str, entry: str, device: str) -> None:
         """Import it. Raises BadInput where that fails, TryAgain where the device does."""
-        function = import_entry(setting, entry)
+        function = import_score(setting, entry)
         if isinstance(function, type):
             try:
                 function = function(device)
@@ -71,6 +72,11 @@ class OwnScorer:
             return self._function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
         except SystemExit as error:  # it would end the process as if all were made
             raise RuntimeError("it called exit()") from error
+
+
+def score_sharpness(images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Sequence[float]:
+    """The sharpness of each RGB uint8 (height, width, 3)."""
+    return [measure_sharpness(image) for image in images]
 
 
 class BatchScorer:
@@ -185,6 +191,8 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
         setting = f"scores.{name}"
         if isinstance(score, OwnScore):
             scorer: Scorer = OwnScorer(setting, score.entry, str(device))
+        elif isinstance(score, SharpnessScore):
+            scorer = score_sharpness
         else:
             scorer = load_model_scorer(plan, name, device, stream)
         scorers[name] = BatchScorer(setting, scorer, plan.max_batch_size)

@@ -31,7 +31,7 @@ from imagekiln.steps.generate.late_shards import (
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
-from imagekiln.steps.job.user_checks import import_scores
+from imagekiln.steps.job.user_checks import import_entries
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
@@ -67,7 +67,7 @@ class LazyDenoiser:
     def __call__(self) -> Denoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
-            import_scores(self._plan.job.scores)  # one that is missing needs no model to be refused
+            import_entries(self._plan.job)  # what is missing needs no model to be refused
             denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
             try:
                 denoiser.scorers = load_scorers(self._plan, denoiser.device)

@@ -78,6 +78,23 @@ IDENTITY_COLUMNS = tuple(column for column in PROMPT_COLUMNS if column.identity 
 OPTIONAL_IDENTITY_COLUMNS = tuple(
     column.name for column in PROMPT_COLUMNS if column.identity == "optional"
 )
+# All columns that a dataset may have: others, of scores, captions or the input, need other names.
+RESERVED_COLUMNS = frozenset(
+    {
+        *("image_id", "id", "image_index", "input_row", "truncated", "shortcuts", "image"),
+        *(column.name for column in IDENTITY_COLUMNS),
+        *("drawn_width", "drawn_height", "run_id", "model", "model_revision", "created_at"),
+        *("status", "error", "byte_size", "sha256", "pixels_sha256", "marks", "marks_reason"),
+        *("contrast", "saturation", "phash", "part", "byte_offset", "near_duplicate_of"),
+    }
+)
+# Before the name of a carried column, if the dataset has one of its own that is called so.
+CARRIED_PREFIX = "input_"
 # Images of the input that condition an image: what it starts from, where it is redrawn, what
 # guides it.
 INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.kind == "image")
+
+
+def dataset_name(column: str) -> str:
+    """The name of a carried column in the dataset."""
+    return f"{CARRIED_PREFIX}{column}" if column.lower() in RESERVED_COLUMNS else column

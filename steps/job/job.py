@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
 from imagekiln.steps.job.adapters import (
     AdapterName,
@@ -10,7 +10,7 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED
+from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, dataset_name
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -34,6 +34,7 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
+from imagekiln.steps.job.origin import JobOrigin
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
@@ -263,6 +264,7 @@ class Job(Settings):
         description="accept allows a store without conditional PUT, where two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
+    _origin: JobOrigin = PrivateAttr(default=JobOrigin())
 
     @field_validator("carry")
     @classmethod
@@ -298,12 +300,12 @@ class Job(Settings):
 
     @model_validator(mode="after")
     def _check_scores(self) -> "Job":
-        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_columns})
+        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
         return self
 
     @model_validator(mode="after")
     def _check_passes(self) -> "Job":
-        check_passes(self.passes, self.all_gates, self.carried_columns)
+        check_passes(self.passes, self.all_gates, self.carried_names)
         if self.refines_with_own_model and (self.model.controlnet or self.model.ip_adapter):
             raise ValueError(
                 "has a pass of the kind refine, which does not work with model.controlnet or "
@@ -364,11 +366,27 @@ class Job(Settings):
         return (*self.read_columns, *rewritten)
 
     @property
+    def carried_names(self) -> tuple[str, ...]:
+        """The names of the carried columns in the dataset."""
+        return tuple(map(dataset_name, self.carried_columns))
+
+    @property
     def read_columns(self) -> tuple[str, ...]:
         """Those of `carried_columns` that the prompts come with, before they are rewritten."""
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
+
+    @property
+    def origin(self) -> JobOrigin:
+        """Where the job was read from; nothing is known of one that was made in Python."""
+        return self._origin
+
+    def with_origin(self, origin: JobOrigin) -> "Job":
+        """The same job, read from there."""
+        job = self.model_copy()
+        job._origin = origin
+        return job
 
     def without_cluster(self) -> "Job":
         """The job as a plan holds it: the same wherever it runs, and whatever it may cost."""

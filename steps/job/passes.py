@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.columns import MAX_SIDE
+from imagekiln.steps.job.columns import MAX_SIDE, RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
     Guidance,
     HubReference,
@@ -17,6 +17,7 @@ from imagekiln.steps.job.fields import (
     Number,
     PipelineSettings,
     PositiveInteger,
+    SettingMistake,
     Settings,
     StepCount,
 )
@@ -133,28 +134,30 @@ def describe_pass(settings: AnyPass) -> str:
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:
-    """Raise ValueError where passes have names that mean something else, or a wrong order.
+    """Raise SettingMistake where passes have names that mean something else, or a wrong order.
 
     `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
     """
     reserved = {
+        *RESERVED_COLUMNS,
         *GATE_NAMES,
         *STATUS_NAMES,
         *taken_names,
         *taken_columns,
-        *DRAWN_SIZE_COLUMNS,
         RANK_COLUMN,
     }
     earlier_caption = None
     for name, settings in passes.items():
         if name in reserved:
-            raise ValueError(
-                f'has a pass named "{name}", the name of a column, score, gate or status; rename it'
+            raise SettingMistake(
+                ("passes", name),
+                "has the name of a column, score, gate or status; rename the pass",
             )
         if not alters_pixels(settings):
             earlier_caption = name
         elif earlier_caption is not None:
-            raise ValueError(
-                f'has the pass "{name}" after the caption "{earlier_caption}", and captions are of '
-                "the image as it is stored; move captions to the end"
+            raise SettingMistake(
+                ("passes", name),
+                f'comes after the caption "{earlier_caption}", and captions are of the image as it '
+                "is stored; move captions to the end",
             )

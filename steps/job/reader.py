@@ -5,11 +5,12 @@ Messages name where a wrong setting came from.
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.introspection import SettingPath, accepts_type
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.origin import JobOrigin
 from imagekiln.steps.job.settings_file import (
     YAML_ERRORS,
     load_yaml,
@@ -18,7 +19,7 @@ from imagekiln.steps.job.settings_file import (
     validate_settings,
 )
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.uri import is_remote_uri, read_text
+from imagekiln.steps.storage.uri import is_remote_uri, read_text, resolve_path
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".arrow", ".feather"}
 ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
@@ -36,14 +37,16 @@ def read_job(
     With `text`, that is the job, and `name` is only for messages. Raises BadInput with a sentence
     for each mistake.
     """
+    folder = None
     if text is None:
         _refuse_table(name)
         text = read_text(name) if is_remote_uri(name) else read_local_text(name, "a job file")
+        folder = None if is_remote_uri(name) else Path(resolve_path(name)).absolute().parent
     values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
     _apply_environment(values, os.environ if environment is None else environment, locations)
     for change in changes:
         _apply_option(values, change, locations)
-    return validate_job(values, name, locations)
+    return validate_job(values, name, locations).with_origin(JobOrigin(folder, locations))
 
 
 def _refuse_table(name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
     HubReference,
     Integer,
@@ -120,6 +121,12 @@ class ClassifierScore(ModelScore):
     label: NonEmptyText = Field(description="The label in the model's config.json, such as nsfw.")
 
 
+class SharpnessScore(Score):
+    """How sharp an image is: the variance of the Laplacian of its luma. Needs no model."""
+
+    kind: Literal["sharpness"] = "sharpness"
+
+
 class OwnScore(Score):
     """A score of the user's own, imported where the images are generated."""
 
@@ -139,11 +146,13 @@ class OwnScore(Score):
 
 
 AnyModelScore = ClipScore | RewardScore | AestheticScore | ClassifierScore
-AnyScore = Annotated[AnyModelScore | OwnScore, Field(discriminator="kind")]
+AnyScore = Annotated[AnyModelScore | SharpnessScore | OwnScore, Field(discriminator="kind")]
 
 
 def describe_score(score: AnyScore) -> str:
     """The kind of a score and what computes it."""
+    if isinstance(score, SharpnessScore):
+        return "measured"
     source = score.entry if isinstance(score, OwnScore) else score.id
     return f"{score.kind}, {source}"
 
@@ -179,7 +188,7 @@ def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
     """Raise SettingMistake where a score's name means something else, or `keep` names none."""
-    reserved = {*GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
+    reserved = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
     for name in scores:
         if name in reserved:
             raise SettingMistake(
@@ -187,9 +196,17 @@ def check_scores(
             )
     if keep is None or keep.by in scores:
         return
-    if not scores:
+    if keep.by in reserved:
         raise SettingMistake(
-            ("keep",), f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}'
+            ("keep",),
+            f'chooses by "{keep.by}", the name of a column, gate or status; choose by a score, '
+            "such as sharpness, and add scores.sharpness: {kind: sharpness}",
+        )
+    if not scores:
+        settings = ": {kind: sharpness}" if keep.by == "sharpness" else ""
+        raise SettingMistake(
+            ("keep",),
+            f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}{settings}',
         )
     names = ", ".join(scores)
     raise SettingMistake(

@@ -1,76 +1,119 @@
-"""The user's own checks and scores, found by their entries: the function, or why there is none."""
+"""The user's own checks and scores, found by their entries: the function, or why there is none.
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+A module is looked for where Python looks, then beside the job's file and in the current folder.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
+from difflib import get_close_matches
+from functools import partial
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
-from imagekiln.steps.job.scores import SCORER_GROUP, AnyScore, OwnScore
+from imagekiln.steps.job.introspection import SettingPath
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.scores import SCORER_GROUP, OwnScore
 
 # Importing runs the user's code, which may raise anything.
 IMPORT_ERRORS = (Exception, SystemExit)
+CURRENT_FOLDER = ""  # on Python's path
 UserCheckFunction = Callable[..., object]
+_added_folders: list[str] = []  # by this module, to Python's path
 
 
-def import_check(check: UserCheckGate) -> UserCheckFunction:
-    """The function of a check. Raises BadInput where it cannot be imported."""
-    return import_entry(_setting_of(check), check.entry)
+class NotImported(BadInput):
+    """The module of an entry is not on this machine, or raises when it is imported."""
 
 
-def import_entry(setting: str, entry: str) -> UserCheckFunction:
-    """The function or class that a setting names. Raises BadInput where it cannot be imported."""
-    module, _, _ = _resolve_entry_point(setting, entry).partition(":")
-    try:
-        imported = import_module(module)
-    except IMPORT_ERRORS as error:
-        raise _not_importable(setting, entry, error) from error
-    return _find_function(setting, entry, imported)
+def require_entries(job: Job) -> None:
+    """Import the functions that the job names. Raises BadInput with a sentence for each fault."""
+    if untried := find_untried_entries(job):
+        raise NotImported(*untried)
 
 
-def import_scores(scores: Mapping[str, AnyScore]) -> None:
-    """Import the user's own scores. Raises BadInput where one cannot be imported."""
-    for name, score in scores.items():
-        if isinstance(score, OwnScore):
-            import_entry(f"scores.{name}", score.entry)
-
-
-def find_untried_checks(checks: Sequence[UserCheckGate]) -> tuple[str, ...]:
-    """A sentence for each check whose module is not importable here: where pods run, it may be.
+def find_untried_entries(job: Job) -> tuple[str, ...]:
+    """A sentence for each module that is not importable here: where pods run, it may be.
 
     Raises BadInput where a module is importable and has no such function.
     """
-    sentences = (_try_entry(_setting_of(check), check.entry) for check in checks)
-    return tuple(filter(None, sentences))
+    if job.origin.folder is not None:
+        _search_beside(job.origin.folder)
+    untried: list[str] = []
+    mistakes: list[str] = []
+    for path, find in _entries(job):
+        place = job.origin.locate(path)
+        try:
+            find()
+        except BadInput as error:
+            sentences = untried if isinstance(error, NotImported) else mistakes
+            sentences.append(f"{place}: {error}" if place else str(error))
+    if mistakes:
+        raise BadInput(*mistakes)
+    return tuple(untried)
 
 
-def find_untried_scores(scores: Mapping[str, AnyScore]) -> tuple[str, ...]:
-    """The same of the user's own scores."""
-    sentences = (
-        _try_entry(f"scores: {name}", score.entry)
-        for name, score in scores.items()
-        if isinstance(score, OwnScore) and ":" in score.entry
+def describe_pod_entries(job: Job) -> str | None:
+    """A sentence on where pods import the job's own functions from; None if it names none."""
+    entries = [check.entry for check in job.gates.checks]
+    entries += [score.entry for score in job.scores.values() if isinstance(score, OwnScore)]
+    if not entries:
+        return None
+    return (
+        f"Pods import {', '.join(entries)} from their container image: no file that is beside the "
+        "job is copied to them."
     )
-    return tuple(filter(None, sentences))
 
 
-def _setting_of(check: UserCheckGate) -> str:
-    return f"gates.checks: {check.name}"
+def import_entries(job: Job) -> None:
+    """Import the functions that a planned job names. Raises BadInput at the first that fails."""
+    for _, find in _entries(job):
+        find()
 
 
-def _try_entry(setting: str, entry: str) -> str | None:
-    """Why an entry was not tried; None where it was, and is as it must be."""
-    module, _, _ = entry.partition(":")
+def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], object]]]:
+    """The settings that name functions of the user's own, each with what imports it."""
+    for index, check in enumerate(job.gates.checks):
+        yield ("gates", "checks", index, "entry"), partial(import_check, check)
+    for name, score in job.scores.items():
+        if isinstance(score, OwnScore):
+            yield ("scores", name, "entry"), partial(import_score, f"scores.{name}", score.entry)
+
+
+def import_check(check: UserCheckGate) -> UserCheckFunction:
+    """The function of a check. Raises BadInput where there is none."""
+    return _import_entry(f"gates.checks: {check.name}", check.entry, ("image", "spec"))
+
+
+def import_score(setting: str, entry: str) -> UserCheckFunction:
+    """The function of a score, or its class. Raises BadInput where there is none."""
+    return _import_entry(setting, entry, ("images", "specs"))
+
+
+def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserCheckFunction:
+    """The function or class that a setting names, which is called with such arguments."""
+    module_name, _, name = _resolve_entry_point(setting, entry).partition(":")
+    module = _import_module(f"{setting}: {entry}", module_name)
     try:
-        imported = import_module(module)
-    except IMPORT_ERRORS as error:
-        return (
-            f"{setting}: {entry} was not tried, since {module} does not "
-            f"import here ({_import_reason(error)}). Where images are generated, it must import."
-        )
-    _find_function(setting, entry, imported)
-    return None
+        function = getattr(module, name)
+    except IMPORT_ERRORS as error:  # a module may have code of its own for missing names
+        near = get_close_matches(name, vars(module), n=1)
+        remedy = f"Write {module_name}:{near[0]}." if near else "Correct the entry."
+        raise BadInput(
+            f"{setting}: {entry} does not import ({_import_reason(error)}). {remedy}"
+        ) from error
+    if not callable(function):
+        raise BadInput(f"{setting}: {entry} is not a function. Choose a function.")
+    if isinstance(function, type) and setting.startswith("scores."):
+        arguments = ("device",)
+    _require_arguments(f"{setting}: {entry}", function, arguments)
+    return function  # type: ignore[no-any-return]  # the user's, of any type
 
 
 def _resolve_entry_point(setting: str, entry: str) -> str:
@@ -80,29 +123,71 @@ def _resolve_entry_point(setting: str, entry: str) -> str:
     points = entry_points(group=SCORER_GROUP)
     if entry not in points.names:
         names = ", ".join(sorted(points.names)) or "none"
-        raise BadInput(
+        raise NotImported(
             f"{setting}: no installed package has the entry point {entry} in {SCORER_GROUP}; there "
-            f"are: {names}. Install it where images are made, or correct the entry."
+            f"are: {names}. Install it where images are made, or, for a function in {entry}.py, "
+            f"write {entry}:FUNCTION."
         )
     return points[entry].value
 
 
-def _find_function(setting: str, entry: str, module: ModuleType) -> UserCheckFunction:
-    _, _, name = _resolve_entry_point(setting, entry).partition(":")
+def _import_module(subject: str, name: str) -> ModuleType:
+    _search_in(CURRENT_FOLDER)
+    _forget_other_module(name.partition(".")[0])
     try:
-        function = getattr(module, name)
-    except IMPORT_ERRORS as error:  # a module may have code of its own for missing names
-        raise _not_importable(setting, entry, error) from error
-    if not callable(function):
-        raise BadInput(f"{setting}: {entry} is not a function. Choose a function.")
-    return function  # type: ignore[no-any-return]  # the user's, of any type
+        with redirect_stdout(sys.stderr):  # what it prints is no result of ours
+            return importlib.import_module(name)
+    except IMPORT_ERRORS as error:
+        remedy = "Correct the module, or install what it needs where images are made."
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            remedy = (
+                f"Put {name.replace('.', '/')}.py into the current folder or beside the job that "
+                "the command names, or install it where images are made, or correct the entry."
+            )
+        raise NotImported(
+            f"{subject} does not import ({_import_reason(error)}). {remedy}"
+        ) from error
 
 
-def _not_importable(setting: str, entry: str, error: BaseException) -> BadInput:
-    return BadInput(
-        f"{setting}: {entry} does not import ({_import_reason(error)}). "
-        "Install it where images are made, or correct the entry."
-    )
+def _search_beside(folder: Path) -> None:
+    """Let Python find modules in a job's folder, and no more in that of an earlier job."""
+    while _added_folders:
+        with suppress(ValueError):
+            sys.path.remove(_added_folders.pop())
+    _search_in(str(folder))
+
+
+def _search_in(folder: str) -> None:
+    """Let Python find modules in a folder, last: a file there hides no installed module."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+        _added_folders.append(folder)
+    importlib.invalidate_caches()
+
+
+def _forget_other_module(name: str) -> None:
+    """Forget a module of this name that an earlier job had beside it."""
+    loaded = getattr(sys.modules.get(name), "__spec__", None)
+    found = PathFinder.find_spec(name)
+    origins = {None if spec is None else spec.origin for spec in (loaded, found)}
+    if len(origins - {None}) > 1:
+        for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
+            del sys.modules[each]
+
+
+def _require_arguments(
+    subject: str, function: UserCheckFunction, arguments: tuple[str, ...]
+) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # of some that are written in C
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise BadInput(
+            f"{subject} does not take the arguments ({', '.join(arguments)}): {error}. Correct it."
+        ) from error
 
 
 def _import_reason(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from imagekiln.steps.job.introspection import (
     setting_description,
     setting_names,
 )
+from imagekiln.steps.job.origin import JobOrigin
 from imagekiln.steps.runtime.sanitize import redact_urls
 
 # Common names of a choice that are not spelled like it.
@@ -68,9 +69,10 @@ def describe_validation_errors(
         if is_first or error["type"] == "too_short":
             problems[path] = _describe_problem(root, path, error)
 
+    origin = JobOrigin(locations=locations)
     sentences = []
     for path, problem in problems.items():
-        where = _find_location(path, name, locations)
+        where = origin.locate(path) or name
         setting = format_path(path) or noun
         sentences.append(f"{where}: {setting} {problem}.")
     return sentences
@@ -80,14 +82,6 @@ def _is_inside(path: SettingPath, group: SettingPath) -> bool:
     if len(path) <= len(group):
         return False
     return path[: len(group)] == group
-
-
-def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath, str]) -> str:
-    """Where the setting, or else the innermost group around it, was set; otherwise the file."""
-    for depth in range(len(path), -1, -1):
-        if path[:depth] in locations:
-            return locations[path[:depth]]
-    return name
 
 
 def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:

@@ -19,6 +19,7 @@ from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.execution import MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.user_checks import require_entries
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.forgotten import NO_IDS, add_forgotten, read_forgotten_ids
 from imagekiln.steps.runs.image import MISSING_STATUS
@@ -120,6 +121,7 @@ def retry(
     """
     run = open_run(uri)
     require_libraries()
+    require_entries(run.plan.job)
     retry_round = plan_next_round(run.store, run.plan, include_permanent=include_permanent)
     if retry_round is None:
         return RetryResult(run.store.uri, 0, 0, finish_run(run))

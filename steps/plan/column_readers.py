@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, cut_name
-from imagekiln.steps.job.columns import ColumnKind
-from imagekiln.steps.runs.tables import can_be_carried, dataset_name
+from imagekiln.steps.job.columns import ColumnKind, dataset_name
+from imagekiln.steps.runs.tables import can_be_carried
 
 INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
 # Of digits with a fraction of zeros, which pandas writes where a column has empty cells.

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.models.pass_models import iter_pass_jobs
@@ -53,7 +54,7 @@ from imagekiln.steps.runs.plan import (
     RewriteFacts,
     max_batch_size,
 )
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, dataset_name
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 

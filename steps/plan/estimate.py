@@ -8,6 +8,7 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
+from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.room import in_bytes, require_room
@@ -107,6 +108,7 @@ def estimate(
     A price goes before the job's own. There are as many pods as the job's parallelism, on GPUs of
     the name `gpu`, with `gpu_memory` GiB, as far as that is known.
     """
+    find_untried_entries(job)  # one that can be tried and is wrong is refused
     terms = terms_of(job)
     if price_per_hour is not None:
         terms = replace(terms, price_per_hour=price_per_hour)

@@ -10,7 +10,7 @@ from pydantic.main import IncEx
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
+from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.models.room import in_bytes, require_room
@@ -44,7 +44,6 @@ from imagekiln.steps.plan.writing import (
     require_same_shards,
     write_plan,
 )
-from imagekiln.steps.runs.added_columns import require_free_names
 from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key
 from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
@@ -116,10 +115,7 @@ def make_plan(
         sample_images = job.cluster.canary or 0
     gpu = f"the GPU of profile {job.cluster.profile}"
     job = job.without_cluster()
-    require_free_names(job)
-    # These fail where one can be tried and is wrong.
-    find_untried_checks(job.gates.checks)
-    find_untried_scores(job.scores)
+    find_untried_entries(job)  # one that can be tried and is wrong is refused
     if job.run_id is not None:
         store = _open_run_store(job, job.run_id)
         existing = _read_plan(store)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.passes import caption_names
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, RESERVED_COLUMNS, dataset_name
+from imagekiln.steps.runs.tables import OUTCOME_SCHEMA
 
 AddedFields = Sequence[pa.Field]
 
@@ -25,14 +24,3 @@ def added_fields(job: Job) -> tuple[pa.Field, ...]:
 def outcome_schema(fields: AddedFields) -> pa.Schema:
     """The columns of what became of images, of which these are added."""
     return pa.schema([*OUTCOME_SCHEMA, *fields])
-
-
-def require_free_names(job: Job) -> None:
-    """Raise BadInput where a score or a pass has the name of another column of the dataset."""
-    taken = RESERVED_COLUMNS | {dataset_name(name).lower() for name in job.carry}
-    for name in job.scores:
-        if name in taken:
-            raise BadInput(f"scores: {name} is a column of the dataset itself. Rename the score.")
-    for name in job.passes:
-        if name in taken:
-            raise BadInput(f"passes: {name} is a column of the dataset itself. Rename the pass.")

@@ -85,17 +85,6 @@ DUPLICATE_SCHEMA = pa.schema(
         pa.field("first_row", pa.int64()),
     ]
 )
-RESERVED_COLUMNS = {
-    *IMAGE_ROW_SCHEMA.names,
-    *DRAWN_SIZE_SCHEMA.names,
-    *ORIGIN_SCHEMA.names,
-    *OUTCOME_SCHEMA.names,
-    *LOCATION_SCHEMA.names,
-    *NEAR_DUPLICATE_SCHEMA.names,
-    IMAGE_FIELD.name,
-}
-# Before the name of a carried column, if the dataset has one of its own that is called so.
-CARRIED_PREFIX = "input_"
 # Values in these columns repeat within an object; ids, prompts and hashes do not.
 DICTIONARY_COLUMNS = (
     "negative_prompt",
@@ -133,11 +122,6 @@ MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more column
 
 # What reading damaged content may raise, beside what storage raises.
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
-
-
-def dataset_name(column: str) -> str:
-    """The name of a carried column in the dataset."""
-    return f"{CARRIED_PREFIX}{column}" if column.lower() in RESERVED_COLUMNS else column
 
 
 def damage_error(where: str, error: Exception) -> BadInput:

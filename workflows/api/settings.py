@@ -42,6 +42,7 @@ from imagekiln.steps.job.scores import (
     KeepSettings,
     OwnScore,
     RewardScore,
+    SharpnessScore,
 )
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "RewriteSettings",
     "RowDefaults",
     "ShardSettings",
+    "SharpnessScore",
     "SpeedSettings",
     "UpscalePass",
     "Webp",

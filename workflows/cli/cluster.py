@@ -153,6 +153,7 @@ def submit(
 ) -> None:
     """Submit a job as a workflow; submitted twice, it runs once."""
     from imagekiln.steps.job.reader import read_job
+    from imagekiln.steps.job.user_checks import describe_pod_entries
     from imagekiln.workflows.cli.status import follow, print_status
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.client import client
@@ -166,6 +167,8 @@ def submit(
     argo = connect(server, context)
     status = client.submit(submitted_job, date, timezone, argo, retry=retry)
     print_status(status, output_format)
+    if note := describe_pod_entries(submitted_job):
+        print_note(note)
     if watched:
         follow(status.name, status.namespace, argo, output_format)
     elif not status.ended:

@@ -18,6 +18,7 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from imagekiln.steps.job.job import Job
     from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.pod.request import JobRequest
 
@@ -203,7 +204,12 @@ def estimate(
     Reads and validates the prompts as planning does, and writes nothing.
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import format_estimate, format_passes, format_scores
+    from imagekiln.workflows.cli.plan_text import (
+        format_estimate,
+        format_passes,
+        format_scores,
+        print_untried_entries,
+    )
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.pod.request import resolve_job
@@ -222,6 +228,8 @@ def estimate(
         gpu_memory=profile.gpu.memory,
     )
     print_result(result, output_format, format_estimate)
+    print_untried_entries(estimated_job)
+    _note_missing_key(estimated_job)
     if estimated_job.scores:
         print_note(format_scores(estimated_job).strip())
     if estimated_job.passes:
@@ -231,6 +239,20 @@ def estimate(
             f"On a cluster, profile {profile.name} stops a workflow after {profile.days:g} days. "
             "Set more `days` in a profile of your own, or a larger cluster.parallelism."
         )
+
+
+def _note_missing_key(job: "Job") -> None:
+    """Print why this machine cannot sign the job's images: the one that makes them may."""
+    from imagekiln.steps.errors import BadInput
+    from imagekiln.steps.imaging.c2pa import C2paSigner
+    from imagekiln.workflows.cli.terminal import print_note
+
+    if job.c2pa is None:
+        return
+    try:
+        C2paSigner(job.c2pa, job.encoding)
+    except BadInput as error:
+        print_note(f"Images cannot be signed on this machine. {error}")
 
 
 class SizeParam(click.ParamType[tuple[int, int]]):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import cut_name
 from imagekiln.steps.job.passes import RefinePass, describe_pass
 from imagekiln.steps.job.scores import describe_score
-from imagekiln.steps.job.user_checks import find_untried_checks, find_untried_scores
+from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.runs.keys import REJECTED_KEY
@@ -52,9 +52,13 @@ def print_plan_warnings(result: "PlanResult") -> None:
         print_note(sanitize_line(result.input_change))
     if result.over_budget is not None:
         print_note(f"Budget exceeded by the estimate: {result.over_budget}. {NO_REFUSAL}.")
-    job = result.plan.job
-    for sentence in (*find_untried_checks(job.gates.checks), *find_untried_scores(job.scores)):
-        print_note(sentence)
+    print_untried_entries(result.plan.job)
+
+
+def print_untried_entries(job: "Job") -> None:
+    """Print which of the user's functions are not importable here."""
+    for sentence in find_untried_entries(job):
+        print_note(sanitize_line(sentence))
 
 
 def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = None) -> str:

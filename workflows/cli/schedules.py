@@ -53,6 +53,7 @@ def create(
 ) -> None:
     """Create or update a schedule of the job (a CronWorkflow)."""
     from imagekiln.steps.job.reader import read_job
+    from imagekiln.steps.job.user_checks import describe_pod_entries
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect, next_command
@@ -70,6 +71,8 @@ def create(
     start = client.find_next_start(crons, timezone)
     due = f", due next at {start}" if start else ""
     print_text(f"Applied CronWorkflow {name}{due}. {pausing} pauses it.")
+    if note := describe_pod_entries(scheduled_job):
+        print_note(note)
 
 
 @schedule.command(

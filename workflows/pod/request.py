@@ -64,7 +64,7 @@ def resolve_job(request: JobRequest, device: str | None = None) -> Job:
     """
     job = read_job(request.source, request.settings, text=request.text)
     if request.run_id:
-        job = validate_job(job.model_dump() | {"run_id": request.run_id}, "run-id")
+        job = _with_setting(job, "run_id", request.run_id, source="run-id")
     job = fill_date(job, request.date, request.timezone)
     return _with_device(require_date(job), device)
 
@@ -77,7 +77,14 @@ def _with_device(job: Job, device: str | None) -> Job:
             f"job: device is {job.device!r}, and the profile's pods have {device!r}. "
             "Write device: auto, or choose another profile."
         )
-    return validate_job(job.model_dump() | {"device": device}, "--device")
+    return _with_setting(job, "device", device, source="--device")
+
+
+def _with_setting(job: Job, name: str, value: str, source: str) -> Job:
+    values = job.model_dump()
+    values[name] = value
+    changed = validate_job(values, source)
+    return changed.with_origin(job.origin)
 
 
 def _parse_settings(text: str) -> tuple[str, ...]:

@@ -270,6 +270,16 @@ def finished(folder: Path, **changes: object) -> tuple[str, pa.Table]:
     return result.uri, read_table(open_store(result.uri), "manifest/00000.parquet")
 
 
+def test_the_best_of_several_needs_no_model(tmp_path: Path) -> None:
+    scores = {"sharpness": {"kind": "sharpness"}}
+    _, manifest = finished(tmp_path, scores=scores, keep="best 1 of 2 by sharpness")
+    sharpness, ranks = (manifest[name].to_pylist() for name in ("sharpness", "candidate_rank"))
+    assert len(ranks) > 2
+    for place in range(0, len(ranks), 2):
+        pair = sharpness[place : place + 2]
+        assert ranks[place : place + 2] == ([1, 2] if pair[0] >= pair[1] else [2, 1])
+
+
 @pytest.mark.parametrize(
     "format_name",
     [

@@ -6,12 +6,13 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from imagekiln.steps.imaging.measures import (
     LOW_FREQUENCY_COSINES,
     compare_pixels,
     measure_image,
+    measure_sharpness,
     perceptual_hash,
     resize_like,
 )
@@ -58,6 +59,21 @@ def test_images_of_any_size_are_measured(size: tuple[int, int]) -> None:
     measures = measure_image(noise)
     assert 0 < measures.contrast < 0.5
     assert -(2**63) <= measures.phash < 2**63
+
+
+def test_sharpness_is_the_variance_of_the_laplacian() -> None:
+    photo = np.asarray(_photo(3))
+    luma = np.asarray(Image.fromarray(photo).convert("L"), dtype=float)
+    rows, columns = np.pad(luma, ((1, 1), (0, 0)), "edge"), np.pad(luma, ((0, 0), (1, 1)), "edge")
+    second = np.diff(rows, 2, axis=0) + np.diff(columns, 2, axis=1)
+    assert measure_sharpness(photo) == pytest.approx(second.var())
+
+
+def test_blurred_image_is_less_sharp_and_a_flat_one_not_at_all() -> None:
+    striped = Image.fromarray(_stripes((0, 0, 0), (200, 200, 200)))
+    blurred = striped.filter(ImageFilter.GaussianBlur(2))
+    assert 0 < measure_sharpness(np.asarray(blurred)) < measure_sharpness(np.asarray(striped)) / 2
+    assert measure_sharpness(np.full((1, 1, 3), 77, dtype=np.uint8)) == 0
 
 
 def _photo(seed: int, side: int = 256) -> Image.Image:

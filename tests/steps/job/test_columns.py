@@ -8,13 +8,14 @@ from imagekiln.steps.job.columns import (
     IDENTITY_COLUMNS,
     IMAGES_PER_ROW,
     PROMPT_COLUMNS,
+    RESERVED_COLUMNS,
     STEPS,
     Bounds,
 )
 from imagekiln.steps.job.job import ColumnNames, RowDefaults
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.runs.image import BatchShape, ImageParameters
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.runs.tables import FIELD_TYPES, IMAGE_ROW_SCHEMA
 
 NAMES = [column.name for column in PROMPT_COLUMNS]
 IDENTITY = [column.name for column in IDENTITY_COLUMNS]
@@ -33,6 +34,10 @@ def _bounds(setting: str) -> Bounds:
 
 def test_every_column_may_have_another_name_in_the_input() -> None:
     assert {*ColumnNames.model_fields} == {*NAMES}
+
+
+def test_names_of_all_columns_of_a_dataset_are_reserved() -> None:
+    assert {*FIELD_TYPES} == RESERVED_COLUMNS
 
 
 def test_what_decides_an_image_is_what_its_row_and_its_parameters_hold() -> None:

@@ -55,8 +55,9 @@ def test_the_order_of_passes_counts_where_a_run_is_resumed() -> None:
         ({"x": REFINE | {"steps": 3, "strength": 0.3}}, r"leaves nothing to draw; raise one"),
         ({"x": UPSCALE | {"id": "s3://key:secret@bucket"}}, r"contains credentials"),
         ({"x": UPSCALE | {"trust_remote_code": True}}, r"passes\.x"),
-        ({"blank": REFINE}, r'a pass named "blank", the name of a column, score, gate or status'),
-        ({"words": CAPTION, "x": REFINE}, r'the pass "x" after the caption "words"'),
+        ({"blank": REFINE}, r"passes\.blank has the name of a column, score, gate or status"),
+        ({"prompt": CAPTION}, r"passes\.prompt has the name of a column"),
+        ({"words": CAPTION, "x": REFINE}, r'passes\.x comes after the caption "words"'),
         ({f"x{number}": REFINE for number in range(9)}, r"passes"),
     ],
 )
@@ -68,9 +69,9 @@ def test_wrong_passes_are_refused_in_a_sentence(passes: object, sentence: str) -
 
 def test_names_of_scores_and_carried_columns_are_taken() -> None:
     scores = {"x": {"kind": "own", "entry": "tests.scorers:brightness"}}
-    with pytest.raises(BadInput, match='a pass named "x"'):
+    with pytest.raises(BadInput, match=r"passes\.x has the name"):
         job_with({"x": REFINE}, scores=scores)
-    with pytest.raises(BadInput, match='a pass named "x"'):
+    with pytest.raises(BadInput, match=r"passes\.x has the name"):
         job_with({"x": REFINE}, carry=["x"])
 
 

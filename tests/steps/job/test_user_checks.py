@@ -1,38 +1,115 @@
-"""A user's own checks, tried where the job is planned."""
+"""A user's own checks and scores, found by the names in a job, before anything is made."""
+
+import sys
+from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.gates import UserCheckGate
-from imagekiln.steps.job.user_checks import find_untried_checks, import_check
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.job.user_checks import find_untried_entries, import_check, require_entries
 from tests import own_checks
+
+BRIGHTNESS = (
+    "def brightness(images, specs):\n    return [float(image.mean()) for image in images]\n"
+)
 
 
 def _check(entry: str) -> UserCheckGate:
     return UserCheckGate(name="mine", entry=entry)
 
 
-def test_check_that_imports_here_is_tried_without_a_word() -> None:
-    check = _check("tests.own_checks:even")
-    assert find_untried_checks([check]) == ()
-    assert import_check(check) is own_checks.even
+def _job(folder: Path, check: str = "tests.own_checks:even", score: str = "") -> Job:
+    """A job in a file of that folder; its check is on line 6, its score on line 7."""
+    folder.mkdir(exist_ok=True)
+    lines = [
+        *("name: a", "prompts: p.csv", "output: out", "model: {id: m}", "gates:"),
+        f"  checks: [{{name: mine, entry: '{check}'}}]",
+        f"scores: {{warm: {{kind: own, entry: '{score}'}}}}" if score else "",
+    ]
+    (folder / "job.yaml").write_text("\n".join(lines))
+    return read_job(str(folder / "job.yaml"))
 
 
-def test_check_whose_module_is_not_here_is_only_noted() -> None:
-    assert find_untried_checks([_check("no_such_package.module:check")]) == (
-        "gates.checks: mine: no_such_package.module:check was not tried, since "
-        "no_such_package.module does not import here (ModuleNotFoundError: No module named "
-        "'no_such_package'). Where images are generated, it must import.",
+def _refusal(job: Job) -> str:
+    with pytest.raises(BadInput) as refused:
+        require_entries(job)
+    return str(refused.value)
+
+
+def test_check_that_imports_here_is_tried_without_a_word(tmp_path: Path) -> None:
+    assert find_untried_entries(_job(tmp_path)) == ()
+    assert import_check(_check("tests.own_checks:even")) is own_checks.even
+
+
+def test_module_that_is_not_here_is_noted_with_its_line_where_others_draw(tmp_path: Path) -> None:
+    job = _job(tmp_path, check="no_such_package.module:check", score="absent_score:warm")
+    check, score = find_untried_entries(job)
+    assert check == (
+        f"{tmp_path}/job.yaml:6: gates.checks: mine: no_such_package.module:check does not import "
+        "(ModuleNotFoundError: No module named 'no_such_package'). Put no_such_package/module.py "
+        "into the current folder or beside the job that the command names, or install it where "
+        "images are made, or correct the entry."
     )
+    assert score.startswith(f"{tmp_path}/job.yaml:7: scores.warm: absent_score:warm does not")
+    assert _refusal(job) == f"{check}\n{score}"
 
 
 @pytest.mark.parametrize(
-    ("entry", "sentence"),
+    ("source", "entry", "sentence"),
     [
-        ("tests.own_checks:missing", "does not import .AttributeError: module .tests.own_checks"),
-        ("tests.own_checks:NOT_CALLABLE", "is not a function. Choose a function."),
+        ("import no_such_library", "f", "No module named 'no_such_library'). Correct the module"),
+        ("def f(:", "f", "SyntaxError"),
+        ("import sys; sys.exit(0)", "f", "SystemExit"),
+        (BRIGHTNESS, "brightnes", "has no attribute 'brightnes'). Write MODULE:brightness."),
+        ("warm = 3", "warm", "is not a function"),
+        ("def f(images): ...", "f", "does not take the arguments (images, specs): too many"),
+        ("def f(images, specs, *, scale): ...", "f", "missing a required argument: 'scale'"),
+        ("class Warm:\n    def __init__(self): ...", "Warm", "the arguments (device): too many"),
     ],
 )
-def test_check_that_its_module_lacks_is_refused(entry: str, sentence: str) -> None:
-    with pytest.raises(BadInput, match=sentence):
-        find_untried_checks([_check(entry)])
+def test_module_beside_the_job_that_has_no_such_function_is_refused_with_the_line(
+    source: str, entry: str, sentence: str, tmp_path: Path
+) -> None:
+    module = f"own_{tmp_path.name}"  # each is imported once in this process
+    (tmp_path / f"{module}.py").write_text(source)
+    message = _refusal(_job(tmp_path, score=f"{module}:{entry}"))
+    assert message.startswith(f"{tmp_path}/job.yaml:7: scores.warm: {module}:{entry} ")
+    assert sentence.replace("MODULE", module) in message
+
+
+def test_name_of_a_file_without_its_function_is_refused_with_how_to_write_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my_score.py").write_text(BRIGHTNESS)
+    assert "for a function in my_score.py, write my_score:FUNCTION" in _refusal(
+        _job(tmp_path, score="my_score")
+    )
+
+
+def test_module_is_found_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in_current_folder.py").write_text(BRIGHTNESS)
+    monkeypatch.chdir(tmp_path)
+    require_entries(_job(tmp_path / "jobs", score="in_current_folder:brightness"))
+
+
+def test_each_job_has_the_module_beside_it_and_no_installed_one_is_hidden(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "score_of_both.py").write_text(f"FOLDER = '{name}'\n{BRIGHTNESS}")
+        (tmp_path / name / "numpy.py").write_text("raise ValueError('not the library')")
+        require_entries(_job(tmp_path / name, score="score_of_both:brightness"))
+        assert vars(sys.modules["score_of_both"])["FOLDER"] == name
+    assert str(tmp_path / "one") not in sys.path
+
+
+def test_what_a_module_prints_is_not_in_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talkative.py").write_text(f"print('loaded')\n{BRIGHTNESS}")
+    require_entries(_job(tmp_path, score="talkative:brightness"))
+    assert capsys.readouterr() == ("", "loaded\n")

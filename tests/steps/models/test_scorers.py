@@ -62,7 +62,7 @@ def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
             {"kind": "aesthetic", "id": str(clip_folder()), "head": "head.pt"},
             r"scores\.s\.head: head\.pt is not a safetensors file",
         ),
-        ({"kind": "own", "entry": "tests.scorers:absent"}, r"scores: s: .* does not import"),
+        ({"kind": "own", "entry": "tests.scorers:absent"}, r"scores\.s: .* does not import"),
     ],
 )
 def test_what_cannot_score_is_refused_at_planning(
@@ -70,12 +70,6 @@ def test_what_cannot_score_is_refused_at_planning(
 ) -> None:
     with pytest.raises(KilnError, match=sentence):
         plan_score(tmp_path, **score)
-
-
-def test_a_score_may_not_be_called_as_a_column(tmp_path: Path) -> None:
-    scores = {"prompt": {**CLIP, "id": str(clip_folder())}}
-    with pytest.raises(BadInput, match="prompt is a column of the dataset itself"):
-        planned(tmp_path, str(tmp_path / "out"), ROWS, scores=scores)
 
 
 def test_a_plan_freezes_the_files_of_each_score(tmp_path: Path) -> None:

@@ -195,11 +195,7 @@ def test_check_that_was_not_tried_at_planning_is_noted() -> None:
     checks = [{"name": "mine", "entry": "nope.module:check"}]
     done = CliRunner().invoke(main, ["plan", _job(PROMPTS, gates={"checks": checks})])
     assert done.exit_code == 0
-    assert done.stderr == (
-        "gates.checks: mine: nope.module:check was not tried, since nope.module does not import "
-        "here (ModuleNotFoundError: No module named 'nope'). Where images are generated, it must "
-        "import.\n"
-    )
+    assert "gates.checks: mine: nope.module:check does not import (ModuleNot" in done.stderr
 
 
 # The prompts.

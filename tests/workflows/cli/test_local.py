@@ -208,3 +208,38 @@ def test_computed_estimate_says_so_and_names_other_gpus() -> None:
         "about 6 h 15 min on the 16 that a cluster gives at once"
     )
     assert others.startswith("other GPUs:  B200 44, A100 317, ")
+
+
+OWN_SCORE = "scores={warm: {kind: own, entry: 'score_beside:red'}}"
+SCORE = "def red(images, specs):\n    return [float(image[..., 0].mean()) for image in images]\n"
+
+
+def test_score_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
+    job: str, tmp_path: Path
+) -> None:
+    estimated = kiln("estimate", job, "--set", OWN_SCORE)
+    assert estimated.exit_code == 0
+    assert "--set scores: scores.warm: score_beside:red does not import" in estimated.stderr
+    for command in ("preview", "run"):
+        refused = kiln(command, job, "--set", OWN_SCORE)
+        assert refused.exit_code == 2
+        assert "Put score_beside.py into the current folder or beside the job" in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_process_of_a_run_imports_a_score_beside_the_job(job: str, tmp_path: Path) -> None:
+    (tmp_path / "score_beside.py").write_text(SCORE)
+    changes = (job, "--set", OWN_SCORE, "--set", "device=cpu")
+    assert kiln("plan", *changes).exit_code == 0  # a plan that is adopted knows of no job's file
+    done = kiln("run", *changes, "--gpus", "2")
+    assert done.exit_code == 0, done.stderr
+    assert "6 of 6 images are ok" in done.stdout
+
+
+def test_key_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
+    job: str, tmp_path: Path
+) -> None:
+    signed = ("--set", "c2pa={certificate: absent.pem, key: absent.pem}")
+    assert "Images cannot be signed on this machine. c2pa" in kiln("estimate", job, *signed).stderr
+    assert kiln("preview", job, *signed).exit_code == 2
+    assert not (tmp_path / "out").exists()
