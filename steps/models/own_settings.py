@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagekiln.steps.job.fields import PipelineSettings
-from imagekiln.steps.models.component_files import Config, read_config
+from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
 from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, CallSignature, known_call_of
-from imagekiln.steps.models.samplers import SCHEDULER_CONFIG
 
 GUIDER_CONFIG = "guider/guider_config.json"
 GUIDER_DEFAULT = 3.5  # of diffusers' AdaptiveProjectedMixGuidance

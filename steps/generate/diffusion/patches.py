@@ -180,7 +180,8 @@ def step_on_host(scheduler: Untyped) -> None:
     ) -> Untyped:
         return step(noise, next(timesteps), *args, **kwargs)
 
-    vars(scheduler).update(set_timesteps=set_on_host, step=step_from_host)
+    scheduler.set_timesteps = set_on_host
+    scheduler.step = step_from_host
 
 
 # --- Pipelines ------------------------------------------------------------------------------------
