@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import duckdb
@@ -37,6 +38,7 @@ class Database:
         max_threads: int = MAX_THREADS,
     ) -> None:
         """Open an empty database that spills into `folder`, or has its tables in a file there."""
+        self._lock = Lock()  # a connection that another thread is in refuses to be closed
         with _translate_duckdb_errors():
             self._connection = duckdb.connect(
                 file if file == ":memory:" else folder / file,
@@ -54,7 +56,8 @@ class Database:
 
     def close(self) -> None:
         """Release memory and disk."""
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
 
     def register(self, name: str, rows: pa.RecordBatchReader) -> None:
         """Make a stream readable by SQL, once, under this name."""
@@ -77,8 +80,11 @@ class Database:
 
         They must fit in memory.
         """
-        with _translate_duckdb_errors(), self._connection.cursor() as cursor:
-            return cursor.execute(sql, list(parameters)).fetchall()
+        with _translate_duckdb_errors():
+            with self._lock:
+                cursor = self._connection.cursor()
+            with cursor:
+                return cursor.execute(sql, list(parameters)).fetchall()
 
     def fetch_table(self, sql: str) -> pa.Table:
         """The rows of a query, which must fit in memory."""
