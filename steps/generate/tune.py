@@ -9,6 +9,7 @@ from functools import cache
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
+    GIB,
     describe_device,
     device_advice,
     device_memory,
@@ -55,7 +56,6 @@ TRIAL_PROMPT = (
     "a photograph of a lighthouse on a cliff above the sea, waves below it, "
     "clouds in the evening sun"
 )
-GIB = 2**30
 ImageSize = tuple[int, int]
 OnMeasurement = Callable[[str], None]
 

@@ -34,7 +34,7 @@ from imagekiln.steps.models.single_file import (
     require_fitting_configuration,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
-from imagekiln.steps.models.weights_size import measure_hub_weights, measure_local_weights
+from imagekiln.steps.models.weights_size import measure_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
@@ -119,18 +119,12 @@ def _measure_weights(
 
     `paths` are those of its components' files, on the hub or in the folder.
     """
+    if checkpoint := checkpoint_file(model):
+        return measure_weights(model, checkpoint.parent, [checkpoint.name])
     weights = sorted(path for path in paths if path.suffix == SAFETENSORS_SUFFIX)
     components = groupby(weights, lambda path: path.parent)
     loaded = [loaded_weights(list(files), model.variant) for _, files in components]
-    names = [str(path) for files in loaded for path in files]
-    checkpoint = checkpoint_file(model)
-    with translate_errors(model.id):
-        files = [checkpoint] if checkpoint else [folder / name for name in names]
-        if not all(file.is_file() for file in files):
-            return measure_hub_weights(model, names)
-        # Without the hub, what is in the cache is what will be loaded.
-        files = files or weight_files(folder, model.variant)
-        return measure_local_weights(model, files) if files else None
+    return measure_weights(model, folder, [str(path) for files in loaded for path in files])
 
 
 def configuration_folder(model: ModelSettings) -> Path:

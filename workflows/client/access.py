@@ -70,8 +70,6 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
     Without a name, kubeconfig's current context is used. Raises BadInput.
     """
     configuration = _load_configuration(context)
-    with _translate_kubeconfig_errors():
-        origin = _describe_source(context)
     certificate = None
     if configuration.cert_file and configuration.key_file:
         certificate = (configuration.cert_file, configuration.key_file)
@@ -89,20 +87,16 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
         certificate=certificate,
         proxy=configuration.proxy or _environment_proxy(configuration.host),
         server_name=configuration.tls_server_name,
-        origin=origin,
+        origin=_describe_source(context),
     )
 
 
 def _describe_source(context: str | None) -> str:
     """Where the address is from, as a clause: which context of which file."""
-    from kubernetes import config
-
     if _is_in_pod():
         return ", from the pod's service account"
-    if context is None:
-        _, active = config.list_kube_config_contexts()
-        context = str(active["name"])
-    return f", from context {context} of {_kubeconfig_path()}"
+    name = f"context {context}" if context else "the current context"
+    return f", from {name} of {_kubeconfig_path()}"
 
 
 def _is_in_pod() -> bool:
@@ -170,15 +164,15 @@ def _translate_kubeconfig_errors() -> Iterator[None]:
             "Check the network, then run again."
         ) from error
     except Exception as error:
-        text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
-        reason = " ".join(text.split()).rstrip(".") or f"{_kubeconfig_path()} is not a kubeconfig"
         path = _kubeconfig_path()
-        is_absent = not any(Path(name).expanduser().exists() for name in path.split(os.pathsep))
-        reason = f"there is no {path}" if is_absent else reason
-        remedy = "Set KUBECONFIG to a file that is there" if is_absent else "Set KUBECONFIG"
-        if not server_from_environment():
-            remedy = f"{remedy}, or {SERVER_VARIABLE}"
-        raise BadInput(f"kubeconfig: names no cluster ({reason}). {remedy}.") from error
+        text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
+        reason = " ".join(text.split()).rstrip(".") or "it is not a kubeconfig"
+        if not any(Path(name).expanduser().exists() for name in path.split(os.pathsep)):
+            reason = "no such file"
+        remedy = "" if server_from_environment() else f", or {SERVER_VARIABLE}"
+        raise BadInput(
+            f"kubeconfig: names no cluster ({path}: {reason}). Set KUBECONFIG{remedy}."
+        ) from error
 
 
 def _require_context(name: str | None) -> None:
