@@ -100,9 +100,10 @@ class BatchRecovery:
             return self.draw_prefix(rows)
 
         subject = f"{self._setting}: " if self._setting else ""
-        size = f"{rows[0].parameters.width} x {rows[0].parameters.height}"
+        parameters = rows[0].parameters
         explained = explain_no_room(
-            f"{subject}not even one image fits in the device's memory, of {size} pixels",
+            f"{subject}not even one image fits in the device's memory, of "
+            f"{parameters.width} x {parameters.height} pixels",
             failure.message,
             "Ask for smaller images, or choose a larger GPU.",
         )

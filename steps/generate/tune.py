@@ -9,7 +9,6 @@ from functools import cache
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
-    GIB,
     describe_device,
     device_advice,
     device_memory,
@@ -43,6 +42,7 @@ from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_mo
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.revisions import pin_revisions
+from imagekiln.steps.models.weights_size import GIB
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import (
     PLAN_SCHEMA_VERSION,

@@ -69,7 +69,7 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
 
     Without a name, kubeconfig's current context is used. Raises BadInput.
     """
-    configuration = _load_configuration(context)
+    configuration, origin = _load_configuration(context)
     certificate = None
     if configuration.cert_file and configuration.key_file:
         certificate = (configuration.cert_file, configuration.key_file)
@@ -87,16 +87,8 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
         certificate=certificate,
         proxy=configuration.proxy or _environment_proxy(configuration.host),
         server_name=configuration.tls_server_name,
-        origin=_describe_source(context),
+        origin=origin,
     )
-
-
-def _describe_source(context: str | None) -> str:
-    """Where the address is from, as a clause: which context of which file."""
-    if _is_in_pod():
-        return ", from the pod's service account"
-    name = f"context {context}" if context else "the current context"
-    return f", from {name} of {_kubeconfig_path()}"
 
 
 def _is_in_pod() -> bool:
@@ -104,9 +96,11 @@ def _is_in_pod() -> bool:
 
 
 def _kubeconfig_path() -> str:
-    """The file of kubeconfig, or several with colons between them."""
+    """The file of kubeconfig, or several with colons between them; in a pod, what stands for it."""
     from kubernetes.config import kube_config
 
+    if _is_in_pod():
+        return "the pod's service account"
     return str(kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
 
 
@@ -125,24 +119,27 @@ def _server_verification(environment: Mapping[str, str]) -> bool | str:
     return environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
 
 
-def _load_configuration(context: str | None) -> "Configuration":
+def _load_configuration(context: str | None) -> tuple["Configuration", str]:
+    """What the Kubernetes client reads, and where it is from, as a clause."""
     from kubernetes import config
     from kubernetes.client import Configuration
 
     configuration = Configuration()
     # Configuration takes HTTPS_PROXY without NO_PROXY. Kubeconfig may still name a proxy.
     configuration.proxy = None
+    origin = f", from {_kubeconfig_path()}"
     with _translate_kubeconfig_errors():
         if _is_in_pod():
             config.load_incluster_config(client_configuration=configuration)
         else:
             _require_context(context)
             config.load_kube_config(context=context, client_configuration=configuration)
+            origin += f", context {context or config.list_kube_config_contexts()[1]['name']}"
         for name in ("proxy", "tls_server_name"):
             value = getattr(configuration, name)
             if not isinstance(value, str | None):
                 raise TypeError(f"{value!r} is no {name.replace('_', ' ')}")
-    return configuration
+    return configuration, origin
 
 
 @contextmanager

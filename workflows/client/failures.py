@@ -104,9 +104,9 @@ def connection_error(error: Exception, url: str) -> KilnError:
         return BadInput(
             f"{url}: is not a valid address, or its proxy's is not. Write https://host:port."
         )
-    cause = root_cause_message(error)
     return TryAgain(
-        f"{url}: did not answer ({cause}). Check the address and the network, then run again."
+        f"{url}: did not answer ({root_cause_message(error)}). Check the address and the network, "
+        "then run again."
     )
 
 

@@ -92,7 +92,7 @@ def counted_images(workflow: Json) -> dict[str, int]:
 
 
 def _aggregated(workflow: Json, names: Sequence[str]) -> Iterator[dict[str, float]]:
-    """Those of these figures that each node of `aggregate` left, by its latest pod that left any."""
+    """Those of these figures that the latest pod of each node of `aggregate` left."""
     for node, pods in _pods_by_node(_read_nodes(workflow)):
         if node.get("templateName") == "aggregate":
             yield from list(filter(None, (_pod_figures(pod, names) for pod in pods)))[-1:]
@@ -103,13 +103,12 @@ def _pod_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
     figures: object = {}
     with suppress(ValueError):
         figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))
-    amounts: dict[str, float] = {}
-    if isinstance(figures, dict):
-        for name in names:
-            amount = figures.get(name)
-            if isinstance(amount, int | float) and math.isfinite(amount):
-                amounts[name] = amount
-    return amounts
+    amounts = {name: figures.get(name) for name in names} if isinstance(figures, dict) else {}
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if isinstance(amount, int | float) and math.isfinite(amount)
+    }
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:

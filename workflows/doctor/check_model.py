@@ -27,8 +27,7 @@ def read_weights(job: Job) -> int | KilnError | None:
 def check_model(job: Job, weights: int | KilnError | None) -> Finding:
     """The job's models can be found, and fit each other."""
     if not isinstance(weights, KilnError):
-        size = "" if weights is None else f"; its weights take {weights / GIB:.1f} GiB on a GPU"
-        return ok(f"{job.model.id} can be read{size}.")
+        return ok(f"{job.model.id} can be read.")
     says, remedy = split_remedy(weights)
     # What only pods can reach, or have a token for, is not judged here.
     if isinstance(weights, TryAgain | Missing) or weights.__cause__ is not None:

@@ -248,10 +248,7 @@ def free_memory() -> None:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes of the device, or of this process's slice of it;
-
-    None where it shares the machine's memory.
-    """
+    """Bytes of the device or of this process's slice; None where it has the machine's memory."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
@@ -263,10 +260,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most bytes in use at once since then;
-
-    None where the device shares the machine's memory.
-    """
+    """The most bytes in use at once since then; None where it has the machine's memory."""
     return process_peak_bytes(device) if device.type == "cuda" else None
 
 

@@ -24,10 +24,6 @@ OLD_DRIVER_MESSAGE = "is too old"
 ABSENCE_MESSAGE = re.compile("Found no NVIDIA driver|No (CUDA|HIP) GPUs are available")
 CUDA_ERROR = re.compile(r"Error \d+: .*")  # behind a question about the order of calls
 NO_CODE_MESSAGE = "no kernel image is available"
-BUILD_REMEDIES = {
-    "cuda": "Install a PyTorch with CUDA, or use the GPU image.",
-    "mps": "Install PyTorch for macOS on a Mac with Apple silicon.",
-}
 
 
 def choose_device(name: str) -> torch.device:
@@ -105,7 +101,7 @@ def _find_unusable_gpu() -> KilnError | None:
 def _missing_build(name: str, subject: str) -> BadInput:
     return BadInput(
         f"{subject} cannot be used{on_node()}: this PyTorch ({torch.__version__}) is built without "
-        f"{name.upper()}. {BUILD_REMEDIES[name]} Or set device: cpu."
+        f"{name.upper()}. Install a PyTorch with {name.upper()}, or set device: cpu."
     )
 
 

@@ -226,7 +226,7 @@ def test_address_that_nothing_listens_at_is_named_with_where_it_is_from(
     done = _doctor(job)
     assert done.exit_code == 75
     assert [line.split(":")[0].split()[1] for line in done.stdout.splitlines()] == LOCAL_CHECKS
-    source = f"from the current context of {tmp_path / 'kubeconfig'}"
+    source = f"from {tmp_path / 'kubeconfig'}, context here"
     assert f"{address}, {source}: did not answer (" in done.stderr
     assert "host=" not in done.stderr
     assert "Check the address and the network" in done.stderr
