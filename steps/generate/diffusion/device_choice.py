@@ -13,11 +13,7 @@ from imagekiln.steps.generate.diffusion.device import (
     node_advice,
     on_node,
 )
-from imagekiln.steps.runtime.machine import (
-    VISIBLE_DEVICES_VARIABLE,
-    find_nvidia_gpu,
-    visible_gpus,
-)
+from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE, find_nvidia_gpu, visible_gpus
 
 # PyTorch has one error class for all that CUDA lacks, and these messages of it.
 OLD_DRIVER_MESSAGE = "is too old"
@@ -76,8 +72,7 @@ def _missing_device(name: str) -> KilnError:
 
 def _find_unusable_gpu() -> KilnError | None:
     """The failure to report where there is a GPU that cannot be used; None where there is none."""
-    is_hidden = not visible_gpus(os.environ, 1)
-    gpu = None if is_hidden else find_nvidia_gpu()
+    gpu = find_nvidia_gpu() if visible_gpus(os.environ, 1) else None  # unless they are hidden
     if not _is_built_for("cuda"):
         return _missing_build("cuda", gpu) if gpu else None
     reason = _cuda_failure()
