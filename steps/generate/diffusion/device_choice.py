@@ -129,7 +129,7 @@ def _require_kernels(device: torch.device) -> None:
         if NO_CODE_MESSAGE not in str(error):
             raise explain_device("PyTorch", error) or device_error(error) from error
         raise BadInput(
-            f"{describe_device(device)}{on_node()}: PyTorch {torch.__version__} has no code for "
-            "it. Use another GPU: docs/gpus.md lists those that the image runs on. Or set device: "
-            "cpu."
+            f"{describe_device(device)}{on_node()}: this PyTorch ({torch.__version__}) "
+            "has no code for it. Use another GPU: docs/gpus.md lists those that the image runs on. "
+            "Or set device: cpu."
         ) from error
