@@ -72,8 +72,7 @@ CONNECTION_ERRORS = {
 }
 ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
-# An object of a library, which its message shows as Python does: by its address in memory, or as
-# urllib3 shows a connection.
+# An object that Python shows by its address in memory, or urllib3's connection.
 OBJECT_REPR = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>(?:: )?|\b\w+\(host=[^()]*\): ")
 
 
