@@ -45,6 +45,7 @@ from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_mo
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.revisions import pin_revisions
+from imagekiln.steps.models.weights_size import GIB
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.runs.plan import (
     PLAN_SCHEMA_VERSION,
@@ -67,7 +68,6 @@ TUNE_AGAIN = "Tune again."
 MIN_GAIN = 0.03
 # Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
 PATIENCE = 2
-GIB = 2**30
 ImageSize = tuple[int, int]
 Measure = Callable[[int], BatchRate | None]
 
