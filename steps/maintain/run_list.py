@@ -33,8 +33,8 @@ class RunOverview:
     """A run in a line.
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
-    it was never aggregated, or had no image when it was. `others` counts the images that are not
-    stored, by status. `ok`, `not_ok`, which failed, and `elapsed_seconds` are None for the latter,
+    it was never aggregated, or had no image when it was. `statuses` counts its images by status.
+    That is empty for the latter, and `ok`, `not_ok`, which failed, and `elapsed_seconds` are None;
     `device_hours` where nothing was begun, `cost` also where there is no price.
     `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
     run incomplete. `committed` are the images of an unfinished run that are written already; None
@@ -49,7 +49,7 @@ class RunOverview:
     images: int
     ok: int | None = None
     not_ok: int | None = None
-    others: Mapping[str, int] = field(default_factory=dict)
+    statuses: Mapping[str, int] = field(default_factory=dict)
     elapsed_seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
@@ -186,7 +186,7 @@ def _describe(run: Run) -> RunOverview:
         images=summary.images,
         ok=summary.ok,
         not_ok=summary.not_ok,
-        others=summary.others,
+        statuses=summary.statuses,
         elapsed_seconds=summary.elapsed_seconds,
         device_hours=device_hours,
         cost=cost,

@@ -111,7 +111,8 @@ class ParquetFormat:
         where = store.uri_of(part.key)
         content = store.read(part.key)
         with parse_parquet(content, where) as parquet:
-            stored = iter(read_whole(parquet, [IMAGE_FIELD.name])[IMAGE_FIELD.name].to_pylist())
+            images = read_whole(parquet, [IMAGE_FIELD.name])[IMAGE_FIELD.name]
+            stored = iter(images.to_pylist())
             columns = ["image_id", *outcome_schema(part.added).names]
             outcomes = read_part(parquet, columns, part.added)
         if not is_to_be_emptied(outcomes.table, image_ids):
@@ -119,9 +120,10 @@ class ParquetFormat:
 
         outcome = emptied_outcome(outcomes.table, image_ids, part.added)
         files = [next(stored) if offset.is_valid else None for offset in outcomes.offsets]
+        statuses = outcome["status"].to_pylist()
         kept = [
             None if status == FORGOTTEN_STATUS else file
-            for status, file in zip(outcome["status"].to_pylist(), files, strict=True)
+            for status, file in zip(statuses, files, strict=True)
         ]
         emptied = _write_part(part.rows, outcome, kept)
         store.replace(part.key, emptied)
@@ -186,7 +188,8 @@ def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | 
     outcomes = join_outcome(rows, outcome)
     stored = outcomes.filter(images.is_valid())
     columns = [images.drop_null(), *stored.columns]
-    table = pa.Table.from_arrays(columns, schema=image_table_schema(stored.schema))
+    schema = image_table_schema(stored.schema)
+    table = pa.Table.from_arrays(columns, schema=schema)
     options = image_table_options(table.schema)
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
@@ -194,10 +197,10 @@ def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | 
         if table.num_rows:  # some readers fail at a row group without rows
             writer.write_table(table, row_group_size=one_row_group)
         offsets = _find_offsets(sink.getvalue(), files)
-        others = outcomes.select(["image_id", *outcome.column_names]).to_pylist()
+        names = ["image_id", *outcome.column_names]
         entries = [
-            other if offset is None else offset
-            for offset, other in zip(offsets, others, strict=True)
+            row if offset is None else offset
+            for offset, row in zip(offsets, outcomes.select(names).to_pylist(), strict=True)
         ]
         writer.add_key_value_metadata(images_metadata(entries))
     return sink.getvalue()

@@ -121,7 +121,8 @@ def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
 
 def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:
     """The entries of a part's images as metadata of its Parquet object."""
-    return {IMAGES_METADATA.decode(): json.dumps(list(entries))}
+    text = json.dumps(list(entries))
+    return {IMAGES_METADATA.decode(): text}
 
 
 def read_part(
@@ -132,20 +133,36 @@ def read_part(
     A part may have no columns but ids and outcomes of those that are no rows of the object: no
     others may be named then. Raises one of DAMAGE_ERRORS.
     """
-    table = read_whole(parquet, columns).replace_schema_metadata(None)
-    entries = json.loads((parquet.metadata.metadata or {})[IMAGES_METADATA])
-    others = [entry for entry in entries if isinstance(entry, dict)]
-    if table.num_rows + len(others) != len(entries):
+    table = read_whole(parquet, columns)
+    table = table.replace_schema_metadata(None)
+    metadata = parquet.metadata.metadata or {}
+    imageless = []
+    is_imageless = []
+    offsets = []
+    for entry in json.loads(metadata[IMAGES_METADATA]):
+        if isinstance(entry, dict):
+            imageless.append(entry)
+        is_imageless.append(isinstance(entry, dict))
+        offset = entry if isinstance(entry, int) else -1
+        offsets.append(offset)
+
+    if table.num_rows + len(imageless) != len(offsets):
         raise ValueError("its rows are not those that its metadata names")
-    if others:
-        schema = pa.schema([IMAGE_ROW_SCHEMA.field("image_id"), *outcome_schema(added)])
-        last = pa.Table.from_pylist(others, schema).select(table.column_names)
-        is_last = [isinstance(entry, dict) for entry in entries]
-        places = np.argsort(np.argsort(is_last, kind="stable"))
-        table = pa.concat_tables([table, last]).take(pa.array(places)).combine_chunks()
+    if imageless:
+        id_field = IMAGE_ROW_SCHEMA.field("image_id")
+        fields = [id_field, *outcome_schema(added)]
+        others = pa.Table.from_pylist(imageless, pa.schema(fields))
+        others = others.select(table.column_names)
+        both = pa.concat_tables([table, others])
+        # As both have them, one after the other.
+        order = np.argsort(is_imageless, kind="stable")
+        places = pa.array(np.argsort(order))
+        table = both.take(places).combine_chunks()
+
     # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
-    numbers = np.array([entry if isinstance(entry, int) else -1 for entry in entries], np.int64)
-    return PartOutcomes(table, pa.array(numbers, mask=numbers < 0))
+    numbers = np.array(offsets, np.int64)
+    is_null = numbers < 0
+    return PartOutcomes(table, pa.array(numbers, mask=is_null))
 
 
 def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field] = ()) -> bool:
@@ -158,10 +175,12 @@ def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field
     planned = pa.schema([*leading, *rows.schema, *outcome])
     if not parquet.schema_arrow.equals(planned):
         return False
-    if not read_part(parquet, ["image_id"]).table["image_id"].equals(rows["image_id"]):
+    planned_ids = rows["image_id"]
+    outcomes = read_part(parquet, ["image_id"])
+    if not outcomes.table["image_id"].equals(planned_ids):
         return False
     stored = read_whole(parquet, rows.column_names)
-    is_stored = pc.is_in(rows["image_id"], stored["image_id"])
+    is_stored = pc.is_in(planned_ids, stored["image_id"])
     return have_same_rows(stored, rows.filter(is_stored))
 
 

@@ -162,18 +162,19 @@ def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, 
     drawn = (parameters.width, parameters.height)
     width, height = model.passes.final(drawn)
     upscaler = RESIZED_BY
-    known: dict[str, str] = {}
+    hires_fix: dict[str, str] = {}
     names = []
     sizes = model.passes.sizes_by_pass(drawn)
     for (name, settings), size in zip(model.passes.passes.items(), sizes, strict=True):
         if not alters_pixels(settings):
             continue
         own_model = model.pass_models.get(name, "")
-        names.append(f"{name} ({settings.kind} {own_model}".rstrip() + ")")
+        kind = f"{settings.kind} {own_model}"
+        names.append(f"{name} ({kind.rstrip()})")
         if isinstance(settings, UpscalePass):
             upscaler = own_model
-        elif isinstance(settings, RefinePass) and not known:
-            known = {
+        elif isinstance(settings, RefinePass) and not hires_fix:
+            hires_fix = {
                 "Denoising strength": f"{settings.strength:g}",
                 "Hires steps": str(settings.steps or parameters.steps),
                 "Hires upscaler": upscaler,
@@ -184,17 +185,19 @@ def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, 
         "Postprocess upscaler": upscaler,
     }
     return {
-        **(known or postprocessing),
+        **(hires_fix or postprocessing),
         "Passes": "; ".join(names),
         "Final size": f"{width}x{height}",
     }
 
 
 def _hires_size(drawn: Size, size: Size) -> dict[str, str]:
-    factor = size[0] / drawn[0]
-    if size[1] == factor * drawn[1]:
+    drawn_width, drawn_height = drawn
+    width, height = size
+    factor = width / drawn_width
+    if height == factor * drawn_height:
         return {"Hires upscale": f"{factor:g}"}
-    return {"Hires resize": f"{size[0]}x{size[1]}"}
+    return {"Hires resize": f"{width}x{height}"}
 
 
 def _quote(value: str) -> str:
