@@ -92,7 +92,7 @@ def write_runs(folder: Path, output: str) -> None:
 
 def write_best_of(folder: Path, output: str | None = None) -> str:
     """A run of another job: four candidates of a kettle, of a pot without the best, of no pan."""
-    rows = [
+    rows: list[Row] = [
         {"prompt": "a kettle", **DRAWABLE},
         {"prompt": "a pot", **DRAWABLE},
         {"prompt": "a pan", **UNDRAWABLE},
