@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.aggregate.verdict import gate_results
+from imagekiln.steps.aggregate.verdict import exceeded_gates
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan
@@ -177,6 +176,7 @@ def _describe(run: Run) -> RunOverview:
         )
     is_finished = run.is_finished
     device_hours, cost = _find_spent(run, summary)
+    exceeded = exceeded_gates(summary, plan.job)
     return RunOverview(
         uri=run.store.uri,
         run_id=plan.run_id,
@@ -190,18 +190,13 @@ def _describe(run: Run) -> RunOverview:
         elapsed_seconds=summary.elapsed_seconds,
         device_hours=device_hours,
         cost=cost,
-        exceeded_gates=() if is_finished else _exceeded_gates(plan.job, summary),
+        exceeded_gates=() if is_finished else tuple(gate.gate for gate in exceeded),
     )
 
 
 def _count_committed(run: Run) -> int | None:
     parts = sum(run.plan.part_count(shard) for shard in range(len(run.plan.shards)))
     return count_committed_images(run.store, run.plan) if parts <= MAX_LISTED_PARTS else None
-
-
-def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:
-    results = gate_results(job, summary)
-    return tuple(result.gate for result in results if result.status == "exceeded")
 
 
 def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:
