@@ -13,12 +13,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import pyarrow.parquet as pq
+
+import imagekiln
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.server import GalleryServer
 from imagekiln.steps.imaging.measures import measure_image
+from imagekiln.steps.local import run
 from imagekiln.steps.runs.image import EncodedImage, ImageQuality
-from tests.runs import encoded, fill, not_ok, picture, planned
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from tests.runs import (
+    DRAWABLE,
+    UNDRAWABLE,
+    encoded,
+    fill,
+    job,
+    not_ok,
+    picture,
+    planned,
+    write_prompts,
+)
 
 IMAGES = 10  # of each run
 SHARD = 4
@@ -75,26 +91,25 @@ def write_runs(folder: Path, output: str) -> None:
 
 
 def write_best_of(folder: Path, output: str | None = None) -> str:
-    """A run of another job, two prompts with four candidates: one kept, one failed, one removed."""
-    result = planned(
-        folder,
+    """A run of another job: four candidates of a kettle, of a pot without the best, of no pan."""
+    rows: list[Row] = [
+        {"prompt": "a kettle", **DRAWABLE},
+        {"prompt": "a pot", **DRAWABLE},
+        {"prompt": "a pan", **UNDRAWABLE},
+    ]
+    best = job(
+        write_prompts(folder / "prompts.parquet", rows),
         output or str(folder / "out"),
-        [{"prompt": "a kettle"}, {"prompt": "a pot"}],
         name="best",
         scores={"spread": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
         keep="best 1 of 4 by spread",
         limits={"failed_share": 0.5},
     )
-    statuses = ["outscored", "ok", *["outscored"] * 2, "failed", "forgotten", *["outscored"] * 2]
-    ranks = [2, 1, 3, 4, None, 1, 2, 3]
-    outcomes = {}
-    for place, (status, rank) in enumerate(zip(statuses, ranks, strict=True)):
-        image = encoded(place) if status == "ok" else not_ok(place, status)
-        scores = {} if rank is None else {"spread": 1 - rank / 4}
-        outcomes[place] = replace(image, scores=scores, candidate_rank=rank)
-    fill(result, outcomes)
-    aggregate(result.uri)
-    return result.uri
+    uri = run(best, NoProgress(), Stop()).uri
+    stored = pq.read_table(f"{uri}/images", columns=["image_id", "prompt"]).to_pylist()
+    (pot,) = (row["image_id"] for row in stored if row["prompt"] == "a pot")
+    imagekiln.forget(uri, ids=[pot], remove=True)
+    return uri
 
 
 def _measured(place: int) -> EncodedImage:

@@ -11,7 +11,7 @@ from imagekiln.steps.aggregate.verdict import (
     GateResult,
     RunVerdict,
     describe_ok,
-    gate_results,
+    exceeded_gates,
     list_causes,
     require_finished,
 )
@@ -108,7 +108,7 @@ def _reasons(summary: Summary, job: Job) -> list[str]:
         not_ok = pluralize(failed, "image is", "images are")
         allowed = format_percent(summary.failed_share)
         reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")
-    exceeded = [result for result in gate_results(job, summary) if result.status == "exceeded"]
+    exceeded = exceeded_gates(summary, job)
     return [*reasons, *map(_describe_gate, exceeded)]
 
 

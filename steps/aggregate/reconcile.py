@@ -294,7 +294,8 @@ def overlay(
     Both may have come as far, where a late process commits a part that the round has made: of
     these, the one that the stored manifest names stays, so that a finished run does.
     """
-    position = pc.index_in(manifest["image_id"], later["image_id"].combine_chunks())
+    later_ids = later["image_id"].combine_chunks()
+    position = pc.index_in(manifest["image_id"], later_ids)
     in_later = position.is_valid().to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
     own = _standing(manifest, candidates)
@@ -306,7 +307,8 @@ def overlay(
     if is_doubled.any():
         later_numbers = pa.array(later_rows)
         later_parts = later["part"].take(later_numbers)
-        named = pc.equal(later_parts, read_named_parts())
+        named_parts = read_named_parts()
+        named = pc.equal(later_parts, named_parts)
         is_named = pc.fill_null(named, False).to_numpy()
         names_best = is_named & theirs.is_best
         taken |= is_doubled & _share(names_best, candidates)

@@ -117,13 +117,6 @@ class Summary:
         return self.images - self.ok - self.outscored - self.forgotten
 
     @property
-    def others(self) -> dict[str, int]:
-        """How many images are not stored, by status."""
-        others = dict(self.statuses)
-        others.pop("ok", None)
-        return others
-
-    @property
     def causes_not_ok(self) -> tuple[FailureCause, ...]:
         """Their causes. A candidate that failed and lost has one, too, and is none of them."""
         return tuple(cause for cause in self.failures if cause.status != OUTSCORED_STATUS)

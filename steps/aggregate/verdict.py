@@ -77,13 +77,19 @@ def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
     )
 
 
+def exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
+    """The gates that found more images in a run than they allow."""
+    results = gate_results(job, summary)
+    return [result for result in results if result.status == "exceeded"]
+
+
 def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
     """The verdict on the run at `uri`."""
     if summary.missing:
         return _incomplete_verdict(summary, job, uri)
     if summary.too_many_failed:
         return _failed_verdict(summary, job, uri)
-    exceeded = _exceeded_gates(summary, job)
+    exceeded = exceeded_gates(summary, job)
     if exceeded:
         return _exceeded_verdict(exceeded, summary, job, uri)
     return _finished_verdict(summary, uri)
@@ -129,11 +135,15 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
 
 
 def describe_ok(summary: Summary) -> str:
-    """That nothing failed, which candidates have won, and how many images were taken down."""
+    """How many images are ok, which candidates have won, and how many images were taken down."""
     all_images = pluralize(summary.images, "image is", "images are")
     if summary.ok == summary.images:
         return f"all {all_images} ok"
     clauses = [f"{pluralize(summary.ok, 'image is', 'images are')} ok"]
+    if summary.not_ok:
+        wanted = summary.ok + summary.not_ok
+        images = pluralize(wanted, "image is", "images are")
+        clauses = [f"{format_count(summary.ok)} of {images} ok"]
     if summary.outscored:
         clauses.append(f"the best of {format_count(summary.images)} candidates")
     if summary.forgotten:
@@ -206,7 +216,7 @@ def _failures_beside_missing(summary: Summary) -> str:
 
 def _gates_beside(summary: Summary, job: Job) -> str:
     """A sentence on the gates that found too many images, where worse is wrong with the run."""
-    exceeded = _exceeded_gates(summary, job)
+    exceeded = exceeded_gates(summary, job)
     if not exceeded:
         return ""
     return f"Gates found too many images, too: {_describe_shares(exceeded)}. "
@@ -282,13 +292,8 @@ def _exceeded_verdict(
     )
 
 
-def _exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
-    results = gate_results(job, summary)
-    return [result for result in results if result.status == "exceeded"]
-
-
 def _accept_command(summary: Summary, job: Job, uri: str) -> str:
     """The command that accepts everything in which a run is not as the job asks."""
     failed_share = max(summary.failed_share, summary.share_to_accept)
-    exceeded = (result.gate for result in _exceeded_gates(summary, job))
+    exceeded = (result.gate for result in exceeded_gates(summary, job))
     return format_aggregate_command(uri, job, failed_share, (*summary.accepted, *exceeded))

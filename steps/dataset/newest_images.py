@@ -6,7 +6,6 @@ files on this disk, and matched one range after the other. Memory keeps a bit fo
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -33,18 +32,10 @@ from imagekiln.steps.runs.tables import damage_error
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
-from imagekiln.steps.storage.scratch import Database
 
 IMAGES_PER_BUCKET = 2**20
 READERS = 4
 BYTE_BITS = 8
-INSERT_TEXTS = """
-    INSERT INTO texts SELECT DISTINCT hash(id), hash(prompt) FROM manifest
-    WHERE status = 'ok' AND id IS NOT NULL
-"""
-COUNT_EDITED_IDS = """
-    SELECT count(*) FROM (SELECT id FROM texts GROUP BY id HAVING min(prompt) < max(prompt))
-"""
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -105,26 +96,6 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
         sum(superseded),
         duplicates,
     )
-
-
-def count_edited_ids(runs: Sequence[RunSource]) -> int:
-    """The ids of rows of which these runs have images of more than one prompt."""
-    shards = [(run, shard) for run in runs for shard in range(len(run.shard_images))]
-
-    def read(index: int) -> pa.Table:
-        run, shard = shards[index]
-        columns = ["status", "id", "prompt"]
-        return read_manifest_columns(open_store(run.uri), shard, run.shard_images[shard], columns)
-
-    with (
-        temporary_folder("imagekiln-edited-") as folder,
-        closing(Database(Path(folder))) as database,
-    ):
-        database.execute("CREATE TABLE texts (id UBIGINT, prompt UBIGINT)")
-        for manifest in map_ordered(read, len(shards), READERS):
-            database.insert(INSERT_TEXTS, "manifest", manifest)
-        [[count]] = database.fetch_rows(COUNT_EDITED_IDS)
-        return int(count)
 
 
 def _run_starts(runs: Sequence[RunSource]) -> list[int]:

@@ -54,8 +54,8 @@ class ExportPlan:
     """The plan of an export. `is_run` says that the source is one run, not an output of several.
 
     Left out are images of older runs: `duplicates`, which a newer run holds, and `superseded`,
-    whose value in the column `newest_by` an image of a newer run has. `edited_ids` are of rows with
-    images of several texts. `digest` is the SHA-256 of the plan's bytes without it.
+    whose value in the column `newest_by` an image of a newer run has. `outdated` ones are exported:
+    newer runs have others for their ids. `digest` is the SHA-256 of the plan's bytes without it.
     """
 
     schema_version: int
@@ -65,7 +65,7 @@ class ExportPlan:
     files: Annotated[tuple[ExportFile, ...], Field(min_length=1, max_length=MAX_FILES), FailFast()]
     duplicates: Count = 0
     superseded: Count = 0
-    edited_ids: Count = 0
+    outdated: Count = 0
     digest: str = ""
 
     @property

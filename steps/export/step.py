@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.dataset.dataset import Dataset, open_dataset
-from imagekiln.steps.dataset.newest_images import count_edited_ids
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.dataset.newest_images import find_replaced_images
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.export.card import render_export_card
-from imagekiln.steps.export.copying import ExportSource, file_columns, make_file
+from imagekiln.steps.export.copying import RUN_READERS, ExportSource, file_columns, make_file
 from imagekiln.steps.export.cutting import write_partition
 from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
 from imagekiln.steps.export.manifest import iter_manifest
-from imagekiln.steps.export.newer_images import require_none_newer
 from imagekiln.steps.export.plan import (
     EXPORT_VERSION,
     ExportedRun,
@@ -35,6 +34,7 @@ from imagekiln.steps.export.plan import (
 from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
+from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.image_id_index import ID_COLUMN
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
@@ -47,6 +47,8 @@ from imagekiln.steps.runs.keys import (
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
@@ -57,8 +59,8 @@ class ExportResult:
     """A complete export: the images that it has, the sum of their bytes, its files and its runs.
 
     `written` is the number of files that this call wrote. Left out were `duplicates`, which newer
-    runs hold, and `superseded`, which newer images replace. `edited_ids` counts the ids of rows
-    that have images of several texts: `newest_by="id"` takes the newest.
+    runs hold, and `superseded`, which newer images replace. `newest_by="id"` would leave out as
+    well the `outdated`: newer runs have other images for their ids.
     """
 
     uri: str
@@ -69,7 +71,7 @@ class ExportResult:
     written: int
     duplicates: int
     superseded: int
-    edited_ids: int = 0
+    outdated: int = 0
 
 
 def export(
@@ -99,7 +101,7 @@ def export(
     written = 0
     if not store.exists(SUCCESS_KEY):
         written = _write_export(export_source, store, progress or NoProgress())
-    require_none_newer(export_source.store, store, plan, is_new=written > 0)
+    _require_none_newer(export_source.store, store, plan)
     images, size = count_left(store, plan)
     return ExportResult(
         uri=store.uri,
@@ -110,8 +112,40 @@ def export(
         written=written,
         duplicates=plan.duplicates,
         superseded=plan.superseded,
-        edited_ids=plan.edited_ids,
+        outdated=plan.outdated,
     )
+
+
+def _require_none_newer(source: Store, store: Store, plan: ExportPlan) -> None:
+    """Raise Incomplete where a complete export lacks images of its source, also of a `retry`.
+
+    A command after the export would take it for all that there is.
+    """
+    exported = {run.run_id: run.images for run in plan.runs}
+    run_ids = list(exported)
+    if not plan.is_run:
+        run_ids = [entry.run_id for entry in find_finished_runs(source.uri)]
+
+    def load(index: int) -> Summary:
+        folder = source if plan.is_run else open_store(f"{source.uri}/{run_ids[index]}")
+        return load_summary(folder)
+
+    summaries = map_ordered(load, len(run_ids), RUN_READERS)
+    newer = {
+        run_id: summary.ok - exported.get(run_id, 0)
+        for run_id, summary in zip(run_ids, summaries, strict=True)
+        if summary.ok > exported.get(run_id, 0)
+    }
+    if newer:
+        runs = pluralize(len(newer), "finished run")
+        images = pluralize(sum(newer.values()), "image")
+        verb = "is" if len(newer) == 1 else "are"
+        first, *_, last = [*newer, *newer]
+        names = first if first == last else f"{first} to {last}"
+        raise Incomplete(
+            f"{store.uri}: Already exported, but {runs} ({images}) {verb} not in it: {names}. "
+            "Export to another folder."
+        )
 
 
 def _require_free(store: Store) -> None:
@@ -183,8 +217,19 @@ def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPla
         files=tuple(files),
         duplicates=0 if dataset.replaced is None else dataset.replaced.duplicates,
         superseded=0 if dataset.replaced is None else dataset.replaced.superseded,
-        edited_ids=count_edited_ids(dataset.runs) if settings.newest_by == ID_COLUMN else 0,
+        outdated=_count_outdated(dataset),
     )
+
+
+def _count_outdated(dataset: Dataset) -> int:
+    """The images that newer runs have others for, by the ids of their rows, and that are left."""
+    if dataset.replaced is None or dataset.replaced.column != ID_COLUMN:
+        return 0
+    by_id = find_replaced_images(dataset.runs, "id")
+    if by_id is None:
+        return 0
+    left_out = by_id.superseded + by_id.duplicates
+    return left_out - dataset.replaced.duplicates
 
 
 def _exported_runs(dataset: Dataset) -> Iterator[ExportedRun]:

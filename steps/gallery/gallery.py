@@ -19,7 +19,7 @@ from imagekiln.steps.gallery.queries import (
     find_neighbors,
     find_page,
     find_position,
-    summarize_runs,
+    mean_by_run,
 )
 from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 from imagekiln.steps.runs.image import STATUSES
@@ -147,22 +147,24 @@ class Gallery:
 
         `rate` is in images that are ok per device-hour, `not_ok` a share.
         """
-        with self._queries:
-            sums = summarize_runs(self._index, column)
-        unknown = {"mean": None, "not_ok": None}
-        return [night | sums.get(str(night["run_id"]), unknown) for night in self._nights(0)]
+        means: dict[str, float | None] = {}
+        if column is not None:
+            with self._queries:
+                means = mean_by_run(self._index, column)
+        return [night | {"mean": means.get(str(night["run_id"]))} for night in self._nights(0)]
 
 
 def _read_nights(runs: GalleryRuns) -> list[Figures]:
     """The figures of all runs that have some, oldest first. Raises TryAgain."""
     oldest_first = [run.run for run in runs.runs[::-1]]
-    return [asdict(run) | {"rate": _rate(run)} for run in describe_runs(oldest_first)]
+    return [asdict(run) | _shares(run) for run in describe_runs(oldest_first)]
 
 
-def _rate(run: RunOverview) -> float | None:
-    if run.ok is None or not run.device_hours:
-        return None
-    return run.ok / run.device_hours
+def _shares(run: RunOverview) -> Figures:
+    return {
+        "rate": run.ok / run.device_hours if run.ok is not None and run.device_hours else None,
+        "not_ok": run.not_ok / run.images if run.not_ok is not None and run.images else None,
+    }
 
 
 @contextmanager

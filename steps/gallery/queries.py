@@ -21,7 +21,6 @@ from imagekiln.steps.gallery.index import (
     Position,
 )
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.image import FORGOTTEN_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
 from imagekiln.steps.runs.varied_settings import (
     CAPTION_SETTINGS,
@@ -233,23 +232,13 @@ def find_position(
     return row, Position(run, shard, shard_row)
 
 
-def summarize_runs(index: GalleryIndex, name: str | None) -> dict[str, dict[str, float | None]]:
-    """By run, the share of images that are not ok, and the mean of a column of numbers.
-
-    Candidates that lost and images that were taken down are no failures, and only images that were
-    kept have a part in the mean.
-    """
-    column = "NULL" if name is None else _find_numbers(index, name).field
+def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float | None]:
+    """By run, the mean of a column of numbers over images that are ok."""
+    column = _find_numbers(index, name).field
     status = index.columns["status"].field
-    sql = f"""
-        SELECT run, avg({column}) FILTER ({status} = 'ok'), avg(CAST({status} NOT IN ? AS INTEGER))
-        FROM images GROUP BY run
-    """
-    settled = ["ok", OUTSCORED_STATUS, FORGOTTEN_STATUS]
-    return {
-        index.runs.runs[run].run_id: {"mean": mean, "not_ok": not_ok}
-        for run, mean, not_ok in index.fetch(sql, [settled])
-    }
+    sql = f"SELECT run, avg({column}) FROM images WHERE {status} = 'ok' GROUP BY run"
+    means = index.fetch(sql)
+    return {index.runs.runs[run].run_id: mean for run, mean in means}
 
 
 def find_column(index: GalleryIndex, name: str) -> IndexColumn:

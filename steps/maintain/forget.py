@@ -8,10 +8,9 @@ an image was, with its prompt and the status `forgotten`: the plan says that the
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,9 +33,7 @@ from imagekiln.steps.runs.forgotten import (
     read_forgotten_ids,
 )
 from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER, SHA256_PATTERN
-from imagekiln.steps.runs.manifest import read_manifest_columns
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
@@ -116,27 +113,19 @@ class ForgetSelection:
 
 @dataclass(frozen=True, slots=True)
 class _RunSelection:
-    """Images of a run that were selected, and the ids that were named and that it has.
-
-    `others` counts those that are not stored, by status.
-    """
+    """Images of a run that were selected, and the ids that were named and that it has."""
 
     image_ids: pa.Array
     matched_ids: pa.Array
-    others: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
 class ForgottenImages:
-    """The images of a run, or of an export, that were selected, and how many of them are new.
-
-    `others` counts those of them that have no image, by status, such as candidates that lost.
-    """
+    """The images of an export, or planned ones of a run, that were selected; how many are new."""
 
     uri: str
     images: int
     new: int
-    others: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +179,8 @@ def forget(
     selected = [match.image_ids for match in matches]
     known = [read_forgotten(run.store, run.plan) for run in runs]
     counts = [
-        ForgottenImages(
-            run.store.uri,
-            len(match.image_ids),
-            len(_without(match.image_ids, earlier)),
-            match.others,
-        )
-        for run, match, earlier in zip(runs, matches, known, strict=True)
+        ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
+        for run, ids, earlier in zip(runs, selected, known, strict=True)
     ]
     all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
     if remove:
@@ -270,30 +254,14 @@ def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
         rows = read_shard_rows(run.store, run.plan, number)
         image_ids = selection.select(rows, columns)
         matched_ids = selection.matched_ids(rows)
-        others = _count_others(run, number, image_ids)
-        return _RunSelection(image_ids, matched_ids, others)
+        return _RunSelection(image_ids, matched_ids)
 
     shards = list(map_ordered(select, len(run.plan.shards)))
     image_ids = [shard.image_ids for shard in shards]
     matched_ids = [shard.matched_ids for shard in shards]
     ids = pa.concat_arrays([NO_IDS, *image_ids])
     all_matched = pa.concat_arrays([NO_IDS, *matched_ids])
-    others = sum((shard.others for shard in shards), Counter[str]())
-    return _RunSelection(ids, all_matched.unique(), others)
-
-
-def _count_others(run: Run, number: int, image_ids: pa.Array) -> Counter[str]:
-    """Those of these images of a shard that are not stored, by status."""
-    images = run.plan.shards[number].images
-    others = Counter[str]()
-    if not len(image_ids):
-        return others
-    with suppress(BadInput):  # a manifest that is damaged costs only these numbers
-        manifest = read_manifest_columns(run.store, number, images, ["image_id", "status"])
-        selected = manifest.filter(pc.is_in(manifest["image_id"], image_ids))
-        others.update(selected["status"].to_pylist())
-    del others["ok"], others[FORGOTTEN_STATUS]
-    return others
+    return _RunSelection(ids, all_matched.unique())
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:

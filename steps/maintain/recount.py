@@ -53,12 +53,6 @@ class Recount:
             self._image_ids.add(manifest)
             self._shards += 1
 
-    def count_others(self) -> dict[str, int]:
-        """How many images are not stored, by status."""
-        others = dict(sorted(self._counts.statuses.items()))
-        others.pop("ok", None)
-        return others
-
     def check(self, store: Store) -> CheckResult:
         """The errors of what was derived. Raises TryAgain."""
         counts = self._plan.counts

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.aggregate.verdict import gate_results
+from imagekiln.steps.aggregate.verdict import exceeded_gates
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.account import NOTHING, Account, Spent
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan
@@ -33,8 +32,8 @@ class RunOverview:
     """A run in a line.
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
-    it was never aggregated, or had no image when it was. `others` counts the images that are not
-    stored, by status. `ok`, `not_ok`, which failed, and `elapsed_seconds` are None for the latter,
+    it was never aggregated, or had no image when it was. `statuses` counts its images by status.
+    That is empty for the latter, and `ok`, `not_ok`, which failed, and `elapsed_seconds` are None;
     `device_hours` where nothing was begun, `cost` also where there is no price.
     `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
     run incomplete. `committed` are the images of an unfinished run that are written already; None
@@ -49,7 +48,7 @@ class RunOverview:
     images: int
     ok: int | None = None
     not_ok: int | None = None
-    others: Mapping[str, int] = field(default_factory=dict)
+    statuses: Mapping[str, int] = field(default_factory=dict)
     elapsed_seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
@@ -177,6 +176,7 @@ def _describe(run: Run) -> RunOverview:
         )
     is_finished = run.is_finished
     device_hours, cost = _find_spent(run, summary)
+    exceeded = exceeded_gates(summary, plan.job)
     return RunOverview(
         uri=run.store.uri,
         run_id=plan.run_id,
@@ -186,22 +186,17 @@ def _describe(run: Run) -> RunOverview:
         images=summary.images,
         ok=summary.ok,
         not_ok=summary.not_ok,
-        others=summary.others,
+        statuses=summary.statuses,
         elapsed_seconds=summary.elapsed_seconds,
         device_hours=device_hours,
         cost=cost,
-        exceeded_gates=() if is_finished else _exceeded_gates(plan.job, summary),
+        exceeded_gates=() if is_finished else tuple(gate.gate for gate in exceeded),
     )
 
 
 def _count_committed(run: Run) -> int | None:
     parts = sum(run.plan.part_count(shard) for shard in range(len(run.plan.shards)))
     return count_committed_images(run.store, run.plan) if parts <= MAX_LISTED_PARTS else None
-
-
-def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:
-    results = gate_results(job, summary)
-    return tuple(result.gate for result in results if result.status == "exceeded")
 
 
 def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:

@@ -9,7 +9,7 @@ checked for being whole, not for what they say.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
 from imagekiln.steps.aggregate.reconcile import RunReconciler
+from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain.recount import Recount
 from imagekiln.steps.runs.account import count_entries
@@ -56,16 +57,13 @@ FIRST_SENTENCE = re.compile(r"(?:\(.*\)|.)*?(?=\. |\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What was read back: the planned images, those that are stored, and the bytes of these.
-
-    `others` counts those that are not stored, by status.
-    """
+    """What was read back: the planned images, also by status, the stored ones, and their bytes."""
 
     run: str
     images: int
     ok: int
     bytes: int
-    others: Mapping[str, int] = field(default_factory=dict)
+    statuses: Mapping[str, int]
 
 
 def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyResult:
@@ -97,9 +95,8 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         raise Incomplete(
             *_describe_errors(checked, run.store.uri), _advise(run, reconciler, checked)
         )
-    return VerifyResult(
-        run.store.uri, checked.images, checked.ok, checked.bytes, recount.count_others()
-    )
+    statuses = load_summary(run.store).statuses
+    return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes, statuses)
 
 
 def _describe_errors(checked: CheckResult, run: str) -> list[str]:

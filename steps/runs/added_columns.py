@@ -17,7 +17,8 @@ def added_fields(job: Job) -> tuple[pa.Field, ...]:
     fields = [pa.field(name, pa.float32()) for name in job.scores]
     if job.keep is not None:
         fields.append(pa.field(RANK_COLUMN, pa.int32()))
-    fields += [pa.field(name, pa.string()) for name in caption_names(job.passes)]
+    captions = caption_names(job.passes)
+    fields += [pa.field(name, pa.string()) for name in captions]
     return tuple(fields)
 
 

@@ -298,7 +298,8 @@ def _choose(outcome: pa.Table, stored: pa.Table) -> pa.Table:
     is_forgotten = pc.equal(stored["status"], FORGOTTEN_STATUS)
     is_stored = pc.or_(is_same, is_forgotten)
     rows = pa.array(range(len(outcome)))
-    places = pc.if_else(is_stored, pc.add(rows, len(outcome)), rows)
+    stored_rows = pc.add(rows, len(outcome))
+    places = pc.if_else(is_stored, stored_rows, rows)
     return pa.concat_tables([outcome, stored]).take(places)
 
 

@@ -27,15 +27,13 @@ from imagekiln.steps.runs.parts import (
     RECORD_COLUMNS,
     ImageRecord,
     Part,
-    PartOutcomes,
     commit_part,
     emptied_outcome,
     image_records,
-    imageless_metadata,
+    images_metadata,
     is_to_be_emptied,
     join_outcome,
     matches_rows,
-    offsets_metadata,
     outcome_table,
     read_part,
 )
@@ -43,6 +41,7 @@ from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     parquet_options,
     parse_parquet,
+    read_whole,
 )
 from imagekiln.steps.storage.store import Store
 
@@ -112,7 +111,8 @@ class ParquetFormat:
         where = store.uri_of(part.key)
         content = store.read(part.key)
         with parse_parquet(content, where) as parquet:
-            stored = iter(_read_files(parquet))
+            images = read_whole(parquet, [IMAGE_FIELD.name])[IMAGE_FIELD.name]
+            stored = iter(images.to_pylist())
             columns = ["image_id", *outcome_schema(part.added).names]
             outcomes = read_part(parquet, columns, part.added)
         if not is_to_be_emptied(outcomes.table, image_ids):
@@ -120,9 +120,10 @@ class ParquetFormat:
 
         outcome = emptied_outcome(outcomes.table, image_ids, part.added)
         files = [next(stored) if offset.is_valid else None for offset in outcomes.offsets]
+        statuses = outcome["status"].to_pylist()
         kept = [
             None if status == FORGOTTEN_STATUS else file
-            for status, file in zip(outcome["status"].to_pylist(), files, strict=True)
+            for status, file in zip(statuses, files, strict=True)
         ]
         emptied = _write_part(part.rows, outcome, kept)
         store.replace(part.key, emptied)
@@ -147,11 +148,11 @@ class ParquetFormat:
     def _check_content(self, content: bytes, part: Part, where: str) -> CheckResult:
         images = part.rows.num_rows
         with parse_parquet(content, where) as parquet:
-            outcomes = read_part(parquet, ["image_id"])
-            if not (_is_as_planned(parquet, outcomes, part) and _has_plain_images(parquet)):
+            is_planned = matches_rows(parquet, part, [IMAGE_FIELD])
+            if not is_planned or not _has_plain_images(parquet):
                 return check_failure(f"{where}: holds other images than were planned", images)
             result = CheckResult(images)
-            offsets = outcomes.offsets.drop_null()
+            offsets = read_part(parquet, ["image_id"]).offsets.drop_null()
             stored = zip(_iter_images(parquet), offsets.to_pylist(), strict=True)
             for (record, image), offset in stored:
                 result += self._check_image(record, image, content, offset, where)
@@ -184,15 +185,10 @@ def part_to_parquet(
 
 def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | None]) -> bytes:
     images = pa.array(files, IMAGE_FIELD.type)
-    is_imageless = images.is_null()
-    imageless = imageless_metadata(
-        rows["image_id"].filter(is_imageless),
-        outcome.filter(is_imageless),
-    )
     outcomes = join_outcome(rows, outcome)
-    outcomes = outcomes.filter(images.is_valid())
-    columns = [images.drop_null(), *outcomes.columns]
-    schema = image_table_schema(outcomes.schema)
+    stored = outcomes.filter(images.is_valid())
+    columns = [images.drop_null(), *stored.columns]
+    schema = image_table_schema(stored.schema)
     table = pa.Table.from_arrays(columns, schema=schema)
     options = image_table_options(table.schema)
     one_row_group = max(1, table.num_rows)
@@ -200,10 +196,13 @@ def _write_part(rows: pa.Table, outcome: pa.Table, files: Sequence[StoredFile | 
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
         if table.num_rows:  # some readers fail at a row group without rows
             writer.write_table(table, row_group_size=one_row_group)
-        written = sink.getvalue()
-        offsets = list(_find_offsets(written, files))
-        metadata = offsets_metadata(offsets) | imageless
-        writer.add_key_value_metadata(metadata)
+        offsets = _find_offsets(sink.getvalue(), files)
+        names = ["image_id", *outcome.column_names]
+        entries = [
+            row if offset is None else offset
+            for offset, row in zip(offsets, outcomes.select(names).to_pylist(), strict=True)
+        ]
+        writer.add_key_value_metadata(images_metadata(entries))
     return sink.getvalue()
 
 
@@ -251,17 +250,6 @@ def _find_offsets(written: bytes, files: Sequence[StoredFile | None]) -> Iterato
         position += len(file["bytes"])
 
 
-def _is_as_planned(parquet: pq.ParquetFile, outcomes: PartOutcomes, part: Part) -> bool:
-    """Whether the rows are those planned that have an image, and the metadata has the others."""
-    stored_ids = outcomes.table["image_id"]
-    planned_ids = part.rows["image_id"]
-    if not stored_ids.equals(planned_ids):
-        return False
-    has_image = outcomes.offsets.is_valid()
-    rows = part.rows.filter(has_image)
-    return matches_rows(parquet, rows, part.added, [IMAGE_FIELD])
-
-
 def _has_plain_images(parquet: pq.ParquetFile) -> bool:
     """Whether images are as large in memory as in the object, which compression would hide."""
     metadata = parquet.metadata
@@ -273,17 +261,6 @@ def _has_plain_images(parquet: pq.ParquetFile) -> bool:
             if is_image and column.compression != "UNCOMPRESSED":
                 return False
     return True
-
-
-def _read_files(parquet: pq.ParquetFile) -> list[StoredFile]:
-    files: list[StoredFile] = []
-    for batch in parquet.iter_batches(
-        CHECK_BATCH_ROWS,
-        columns=[IMAGE_FIELD.name],
-        use_threads=False,
-    ):
-        files += batch[IMAGE_FIELD.name].to_pylist()
-    return files
 
 
 def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:

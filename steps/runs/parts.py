@@ -8,18 +8,19 @@ their own, with a row for each.
 """
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
-from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     have_same_rows,
@@ -31,9 +32,10 @@ from imagekiln.steps.runs.tables import (
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
-OFFSETS_METADATA = b"imagekiln.offsets"
-# A line of JSON for each image row that is no row of the object; absent where all are.
-IMAGELESS_METADATA = b"imagekiln.without_image"
+# For each image row, the offset of its image, null without one, or all of its outcome where it is
+# no row of the object.
+IMAGES_METADATA = b"imagekiln.images"
+ImageEntry: TypeAlias = int | Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,7 @@ def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
     fields = [*rows.schema, *outcome.schema]
     columns = [*rows.columns, *outcome.columns]
-    schema = pa.schema(fields)
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
@@ -118,32 +119,10 @@ def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
     return [ImageRecord(**row) for row in rows]
 
 
-def offsets_metadata(offsets: Sequence[int | None]) -> dict[str, str]:
-    """The offsets of a part's images as metadata of its Parquet object."""
-    return {OFFSETS_METADATA.decode(): json.dumps(list(offsets))}
-
-
-def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
-    """The offsets in the metadata of a part; null where there is no image.
-
-    Raises one of DAMAGE_ERRORS where there are none.
-    """
-    metadata = parquet.metadata.metadata or {}
-    offsets = json.loads(metadata[OFFSETS_METADATA])
-    # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
-    numbers = np.array(
-        [-1 if offset is None else offset for offset in offsets],
-        np.int64,
-    )
-    is_null = numbers < 0
-    return pa.array(numbers, mask=is_null)
-
-
-def imageless_metadata(image_ids: pa.ChunkedArray, outcome: pa.Table) -> dict[str, str]:
-    """The outcomes of images that are no rows of a part's Parquet object, as its metadata."""
-    table = outcome.add_column(0, "image_id", image_ids)
-    lines = b"".join(sidecar_lines(table))
-    return {IMAGELESS_METADATA.decode(): lines.decode()}
+def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:
+    """The entries of a part's images as metadata of its Parquet object."""
+    text = json.dumps(list(entries))
+    return {IMAGES_METADATA.decode(): text}
 
 
 def read_part(
@@ -151,71 +130,64 @@ def read_part(
 ) -> PartOutcomes:
     """These columns of an open part, or all, for each of its image rows in their order.
 
-    Of those without an image, a part may have no columns but their ids and outcomes: no others may
-    be named then. Raises one of DAMAGE_ERRORS.
+    A part may have no columns but ids and outcomes of those that are no rows of the object: no
+    others may be named then. Raises one of DAMAGE_ERRORS.
     """
     table = read_whole(parquet, columns)
     table = table.replace_schema_metadata(None)
-    offsets = read_offsets(parquet)
-    metadata = parquet.metadata.metadata
-    lines = metadata.get(IMAGELESS_METADATA)
-    if lines is not None:
-        imageless = _parse_imageless(lines, table.schema, added)
-        table = _in_planned_order(table, imageless, offsets)
-    return PartOutcomes(table, offsets)
+    metadata = parquet.metadata.metadata or {}
+    imageless = []
+    is_imageless = []
+    offsets = []
+    for entry in json.loads(metadata[IMAGES_METADATA]):
+        if isinstance(entry, dict):
+            imageless.append(entry)
+        is_imageless.append(isinstance(entry, dict))
+        offset = entry if isinstance(entry, int) else -1
+        offsets.append(offset)
 
-
-def _parse_imageless(lines: bytes, schema: pa.Schema, added: AddedFields) -> pa.Table:
-    id_field = IMAGE_ROW_SCHEMA.field("image_id")
-    fields = [id_field, *outcome_schema(added)]
-    rows = []
-    for line in lines.splitlines():
-        row = json.loads(line)
-        rows.append(dict(row))
-    table = pa.Table.from_pylist(rows, pa.schema(fields))
-    return table.select(schema.names)
-
-
-def _in_planned_order(images: pa.Table, others: pa.Table, offsets: pa.Array) -> pa.Table:
-    """All rows in their order, in which those with an image are those that have an offset."""
-    has_image = offsets.is_valid().to_numpy(zero_copy_only=False)
-    stored = int(has_image.sum())
-    rest = len(offsets) - stored
-    if (images.num_rows, others.num_rows) != (stored, rest):
+    if table.num_rows + len(imageless) != len(offsets):
         raise ValueError("its rows are not those that its metadata names")
-    # As both tables have them, one after the other.
-    order = np.argsort(~has_image, kind="stable")
-    places = np.argsort(order)
+    if imageless:
+        id_field = IMAGE_ROW_SCHEMA.field("image_id")
+        fields = [id_field, *outcome_schema(added)]
+        others = pa.Table.from_pylist(imageless, pa.schema(fields))
+        others = others.select(table.column_names)
+        both = pa.concat_tables([table, others])
+        # As both have them, one after the other.
+        order = np.argsort(is_imageless, kind="stable")
+        places = pa.array(np.argsort(order))
+        table = both.take(places).combine_chunks()
 
-    both = pa.concat_tables([images, others])
-    ordered = both.take(pa.array(places))
-    return ordered.combine_chunks()
+    # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
+    numbers = np.array(offsets, np.int64)
+    is_null = numbers < 0
+    return PartOutcomes(table, pa.array(numbers, mask=is_null))
 
 
-def matches_rows(
-    parquet: pq.ParquetFile,
-    rows: pa.Table,
-    added: AddedFields = (),
-    leading: Sequence[pa.Field] = (),
-) -> bool:
-    """Whether an object has the columns that were planned of a part, and these rows in them.
+def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field] = ()) -> bool:
+    """Whether an object has the columns that were planned of a part, and its rows in them.
 
     `leading` are the columns that its format puts before those of the rows.
     """
-    outcome = outcome_schema(added)
+    rows = part.rows
+    outcome = outcome_schema(part.added)
     planned = pa.schema([*leading, *rows.schema, *outcome])
     if not parquet.schema_arrow.equals(planned):
         return False
-    if parquet.metadata.num_rows != rows.num_rows:
+    planned_ids = rows["image_id"]
+    outcomes = read_part(parquet, ["image_id"])
+    if not outcomes.table["image_id"].equals(planned_ids):
         return False
     stored = read_whole(parquet, rows.column_names)
-    return have_same_rows(stored, rows)
+    is_stored = pc.is_in(planned_ids, stored["image_id"])
+    return have_same_rows(stored, rows.filter(is_stored))
 
 
 def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
     """A part's index: its rows and outcomes, and where each image begins in its object."""
     table = join_outcome(rows, outcome)
-    table = table.replace_schema_metadata(offsets_metadata(offsets))
+    table = table.replace_schema_metadata(images_metadata(offsets))
     return to_parquet(table)
 
 
@@ -225,10 +197,8 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
     Raises BadInput where it is damaged, or its rows are not those of the part.
     """
     with parse_parquet(content, where) as parquet:
-        outcomes = read_part(parquet, None)
-        is_whole = len(outcomes.offsets) == part.rows.num_rows
-        if is_whole and matches_rows(parquet, part.rows, part.added):
-            return outcomes
+        if matches_rows(parquet, part):
+            return read_part(parquet, None)
     raise BadInput(
         f"{where}: holds other images than were planned. Choose another run_id or output."
     )
@@ -267,8 +237,7 @@ def note_committed(store: Store, key: str, rows: pa.Table) -> None:
 def check_part(store: Store, key: str, rows: pa.Table) -> None:
     """Raise BadInput unless the part that exists holds exactly the images of these rows."""
     outcomes = read_outcomes(store, key, ["image_id"])
-    where = store.uri_of(key)
-    require_same_images(where, outcomes, rows)
+    require_same_images(store.uri_of(key), outcomes, rows)
 
 
 def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:

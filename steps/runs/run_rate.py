@@ -221,8 +221,9 @@ def _read_alike(entries: Sequence[RunEntry], job: Job, digest: str) -> list[RunR
     successful = iter_successful(job.output, newest_first)
     latest = list(islice(successful, MAX_EARLIER_RUNS))
     with ThreadPoolExecutor(READERS) as pool:
-        rates = list(pool.map(lambda entry: _read_rate(store, entry), latest))
-    return [rate for rate in rates if rate is not None and _is_alike(rate, job, digest)]
+        rates = pool.map(lambda entry: _read_rate(store, entry), latest)
+        earlier = filter(None, rates)
+        return [rate for rate in earlier if _is_alike(rate, job, digest)]
 
 
 def _read_rate(store: Store, entry: RunEntry) -> RunRate | None:

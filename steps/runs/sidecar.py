@@ -43,7 +43,8 @@ def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def _column_to_json(column: pa.Array | pa.ChunkedArray) -> list[object]:
     """The values of a column as JSON has them: all at once where none has others in it."""
     kind = column.type
-    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or _is_binary(kind):
+    has_others = pa.types.is_nested(kind) or pa.types.is_dictionary(kind)
+    if has_others or _is_binary(kind):
         return list(map(_to_json_value, column))
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))

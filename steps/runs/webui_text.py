@@ -2,7 +2,8 @@
 
 Readers take the last line for the settings and a line that begins with `Negative prompt:` for the
 end of the prompt, and strip white space around lines. Quoted values are JSON. LoRAs are in the
-prompt as <lora:name:weight>, and in the settings by the hashes of their tensors.
+prompt as <lora:name:weight>, and in the settings by the hashes of their tensors. `Size` is that in
+which an image was drawn: with the seed, it gives the noise.
 """
 
 import json
@@ -12,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from imagekiln.steps.imaging.metadata import program_version
-from imagekiln.steps.job.passes import RefinePass
+from imagekiln.steps.job.passes import RefinePass, UpscalePass, alters_pixels
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.loras import format_weight, lora_weights
+from imagekiln.steps.models.passes import NO_PASSES, PassSizes, Size
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.webui_passes import PassLabels
 
 NEGATIVE_PROMPT_LABEL = "Negative prompt:"
 # Before a line of a prompt that begins with the label, so that readers do not end the prompt there.
@@ -31,6 +32,7 @@ TAG_TO_GUARD = re.compile(r"<(?=\w+:[^>]+>)")
 QUOTED_CHARACTERS = re.compile(r'[,:\n"]')
 HASH_DIGITS = 10
 LORA_HASH_DIGITS = 12
+RESIZED_BY = "Lanczos"  # where no upscaler does
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -38,14 +40,16 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 class ModelLabel:
     """How the text names a model and its LoRAs, and the further settings that all images share.
 
-    `digest` identifies the model's files, as `id@revision` or `sha256:hash`.
+    `digest` identifies the model's files, as `id@revision` or `sha256:hash`. `pass_models` has the
+    names of the models that passes have of their own.
     """
 
     model_id: str
     digest: str
     loras: Mapping[str, LoraFacts] = field(default_factory=dict)
     extra_settings: Mapping[str, str] = field(default_factory=dict)
-    passes: PassLabels = field(default_factory=PassLabels)
+    passes: PassSizes = NO_PASSES
+    pass_models: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -75,18 +79,17 @@ def model_label(plan: Plan) -> ModelLabel:
         digest=plan.model.digest,
         loras=plan.loras,
         extra_settings={} if shortcuts is None else {"Shortcuts": shortcuts},
-        passes=PassLabels(plan.pass_sizes, dict(_pass_models(plan))),
+        passes=plan.pass_sizes,
+        pass_models=dict(_pass_models(plan)),
     )
 
 
 def _pass_models(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The names of the models that passes have of their own, by pass."""
     for name, facts in plan.passes.items():
         settings = plan.job.passes[name]
         reference = settings.model if isinstance(settings, RefinePass) else settings
         if reference is not None:
-            label = ModelLabel(reference.id, facts.digest)
-            yield name, label.name
+            yield name, ModelLabel(reference.id, facts.digest).name
 
 
 def format_parameters(
@@ -127,8 +130,7 @@ def _lora_hashes(parameters: ImageParameters, model: ModelLabel) -> str | None:
 def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
     scheduler = SCHEDULERS.get(parameters.sampler)
     guidance = parameters.guidance
-    drawn_size = (parameters.width, parameters.height)
-    passes = model.passes.settings(drawn_size, parameters.steps)
+    passes = _pass_settings(parameters, model)
     if parameters.strength is not None:  # that of the image that was drawn over first
         passes["Denoising strength"] = str(parameters.strength)
     values = {
@@ -138,7 +140,6 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
         "CFG scale": None if guidance is None else str(guidance),
         "Seed": str(parameters.seed),
         "Size": f"{parameters.width}x{parameters.height}",
-        "Denoising strength": None,
         "Model hash": model.hash,
         "Model": model.name,
         "Lora hashes": _lora_hashes(parameters, model),
@@ -148,6 +149,55 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
     }
     present = {name: value for name, value in values.items() if value is not None}
     return ", ".join(f"{name}: {_quote(value)}" for name, value in present.items())
+
+
+def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, str]:
+    """What passes made of an image.
+
+    The first that draws over is the high-resolution fix of web UIs, with the upscaler before it; an
+    upscaler alone is their postprocessing. `Passes` and `Final size` are for people.
+    """
+    if not model.passes.alters_images:
+        return {}
+    drawn = (parameters.width, parameters.height)
+    width, height = model.passes.final(drawn)
+    upscaler = RESIZED_BY
+    hires_fix: dict[str, str] = {}
+    names = []
+    sizes = model.passes.sizes_by_pass(drawn)
+    for (name, settings), size in zip(model.passes.passes.items(), sizes, strict=True):
+        if not alters_pixels(settings):
+            continue
+        own_model = model.pass_models.get(name, "")
+        kind = f"{settings.kind} {own_model}"
+        names.append(f"{name} ({kind.rstrip()})")
+        if isinstance(settings, UpscalePass):
+            upscaler = own_model
+        elif isinstance(settings, RefinePass) and not hires_fix:
+            hires_fix = {
+                "Denoising strength": f"{settings.strength:g}",
+                "Hires steps": str(settings.steps or parameters.steps),
+                "Hires upscaler": upscaler,
+                **_hires_size(drawn, size),
+            }
+    postprocessing = {
+        "Postprocess upscale by": f"{width / drawn[0]:g}",
+        "Postprocess upscaler": upscaler,
+    }
+    return {
+        **(hires_fix or postprocessing),
+        "Passes": "; ".join(names),
+        "Final size": f"{width}x{height}",
+    }
+
+
+def _hires_size(drawn: Size, size: Size) -> dict[str, str]:
+    drawn_width, drawn_height = drawn
+    width, height = size
+    factor = width / drawn_width
+    if height == factor * drawn_height:
+        return {"Hires upscale": f"{factor:g}"}
+    return {"Hires resize": f"{width}x{height}"}
 
 
 def _quote(value: str) -> str:

@@ -113,16 +113,14 @@ def test_each_prompt_keeps_the_candidate_with_the_highest_score(tmp_path: Path) 
         assert [row["seeds"] for row in rows] == [row["seed"] % 1009 for row in rows]
         assert [row["sha256"] is None for row in rows] == [False, True, True, True]
     verified = verify(plan.uri)
-    assert (verified.ok, verified.others) == (5, {"outscored": 15})
+    assert (verified.ok, verified.statuses) == (5, {"ok": 5, "outscored": 15})
     assert pq.read_table(Path(plan.uri, "images"))["candidate_rank"].to_pylist() == [1] * 5
     (overview,) = list_runs(str(tmp_path / "out"))
-    assert (overview.ok, overview.not_ok, overview.others) == (5, 0, {"outscored": 15})
+    assert (overview.not_ok, overview.statuses) == (0, {"ok": 5, "outscored": 15})
     scores = summary.distributions.scores["seeds"]
     assert (scores.images, scores.least) == (5, min(winning_scores(manifest)))
     counted = imagekiln.forget(plan.uri, ids=[str(PROMPTS[0]["id"])])
-    assert format_forgotten(counted).startswith(
-        f"{plan.uri}: 1 image (and 3 outscored rows) selected"
-    )
+    assert format_forgotten(counted).startswith(f"{plan.uri}: 4 planned images selected")
 
 
 def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: Path) -> None:

@@ -143,8 +143,7 @@ def status_line(status: WorkflowStatus) -> str:
 def _images_text(status: WorkflowStatus, planned: int) -> str:
     """The images that pods have made so far; once they were counted, what the run has."""
     if status.ended and status.statuses:
-        others = {name: count for name, count in status.statuses.items() if name != "ok"}
-        return format_images(status.statuses.get("ok", 0), others)
+        return format_images(status.statuses)
     return f"{status.made:,} of {planned:,} images"
 
 

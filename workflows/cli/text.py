@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.aggregate.summary import Summary
     from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
-    from imagekiln.steps.maintain.forget import ForgetResult, ForgottenImages
+    from imagekiln.steps.maintain.forget import ForgetResult
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.retry import RetryResult
     from imagekiln.steps.maintain.run_list import RunOverview
@@ -82,23 +82,23 @@ def print_result(
         print_text(format_text(result))
 
 
-def format_images(ok: int, others: Mapping[str, int]) -> str:
-    """The stored images, and how many others there are, by status."""
-    images = pluralize(ok, "image")
-    counts = _format_statuses(others)
-    return f"{images} ({counts})" if counts else images
+def format_images(statuses: Mapping[str, int]) -> str:
+    """The stored images of these, and how many others there are, by status."""
+    images = pluralize(statuses.get("ok", 0), "image")
+    others = _list_others(statuses)
+    return f"{images} ({', '.join(others)})" if others else images
 
 
-def _format_statuses(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {status}" for status, count in counts.items())
+def _list_others(statuses: Mapping[str, int]) -> list[str]:
+    return [f"{count:,} {status}" for status, count in statuses.items() if status != "ok"]
 
 
 def format_verified(result: "VerifyResult") -> str:
     """What was read back, in a line."""
     stored = pluralize(result.ok, "stored image")
     line = f"{sanitize_line(result.run)}: {'all ' if result.ok > 1 else ''}{stored} verified"
-    line += f", {format_bytes(result.bytes)}"
-    return f"{line}; {_format_statuses(result.others)}." if result.others else f"{line}."
+    others = ", ".join(_list_others(result.statuses))
+    return f"{line}, {format_bytes(result.bytes)}{'; ' if others else ''}{others}."
 
 
 def format_shard(result: "ShardStats | None") -> str:
@@ -121,9 +121,9 @@ def format_summary(result: "Summary") -> str:
     if not result.images:
         return f"{sanitize_line(result.run_id)}: {_explain_no_images(result)}."
     ok = f"{result.ok:,} of {result.ok + result.not_ok:,} images are ok"
-    other_statuses = [f"{count:,} {status}" for status, count in result.others.items()]
     marks = [f"{count:,} marked {gate}" for gate, count in result.marks.items() if count]
-    return f"{sanitize_line(result.run_id)}: {', '.join([ok, *other_statuses, *marks])}."
+    counts = ", ".join([ok, *_list_others(result.statuses), *marks])
+    return f"{sanitize_line(result.run_id)}: {counts}."
 
 
 def _explain_no_images(result: "Summary") -> str:
@@ -162,12 +162,14 @@ def format_run(result: "RunResult") -> str:
 
 def format_preview(result: "Preview") -> str:
     """What was made of a sample, and where to look."""
+    from imagekiln.steps.aggregate.verdict import describe_ok
+
     rest = "They are part of the run: run or submit the job, and it makes the others."
     if open_store(result.uri).exists(SUCCESS_KEY):
         rest = "The run has finished already."
-    images = pluralize(result.summary.images, "image is", "images are")
+    ok = describe_ok(result.summary)
     return (
-        f"All {images} as the job asks, of {result.planned_images:,} planned.\n"
+        f"Preview: {ok}, as the job asks. {pluralize(result.planned_images, 'image')} planned.\n"
         f"Page: {sanitize_line(result.page)}\n{rest}"
     )
 
@@ -218,7 +220,7 @@ def _format_run_overview(run: "RunOverview") -> str:
     if run.exceeded_gates:
         noun = "gate" if len(run.exceeded_gates) == 1 else "gates"
         state += f" ({noun} {', '.join(run.exceeded_gates)} found too many images)"
-    parts = [state, format_images(run.ok, run.others)]
+    parts = [state, format_images(run.statuses)]
     if run.elapsed_seconds:
         parts.append(format_duration(run.elapsed_seconds))
     parts += _cost_parts(run.device_hours, run.cost)
@@ -238,19 +240,20 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
 def format_export(result: "ExportResult") -> str:
     """An export as a table, and what its images may have that a reader does not expect."""
     table = format_fields(result)
-    if not result.edited_ids:
+    if not result.outdated:
         return table
-    ids = pluralize(result.edited_ids, "id has images of two texts", "ids have images of two texts")
-    return f"{table}\n{ids}; --newest-by id keeps the newest."
+    images = pluralize(result.outdated, "image has", "images have")
+    return f"{table}\n{images} a newer one for the same id; --newest-by id keeps the newest."
 
 
 def format_forgotten(result: "ForgetResult") -> str:
     """What was selected in each run and each export, a line each, and what to do."""
     verb = "forgotten" if result.removed else "selected"
     lines = [
-        f"{sanitize_line(place.uri)}: {_format_selected(place)} {verb}"
+        f"{sanitize_line(place.uri)}: {pluralize(place.images, noun)} {verb}"
         + (f", {place.images - place.new:,} of them before" if place.new < place.images else "")
-        for place in (*result.runs, *result.exports)
+        for noun, places in (("planned image", result.runs), ("image", result.exports))
+        for place in places
         if place.images
     ]
     if not lines:
@@ -260,13 +263,6 @@ def format_forgotten(result: "ForgetResult") -> str:
     if result.unknown_ids:
         lines.append(_format_unknown_ids(result.unknown_ids))
     return "\n".join(lines)
-
-
-def _format_selected(place: "ForgottenImages") -> str:
-    """The images of a run that are stored, and the rows that have none."""
-    stored = pluralize(place.images - sum(place.others.values()), "image")
-    others = [pluralize(count, f"{status} row") for status, count in place.others.items()]
-    return f"{stored} (and {', '.join(others)})" if others else stored
 
 
 def _format_unknown_ids(ids: Sequence[str]) -> str:

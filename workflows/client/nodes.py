@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
@@ -72,43 +72,35 @@ def plan_outputs(workflow: Json) -> dict[str, str]:
     return {}
 
 
-def spent_figures(workflow: Json) -> dict[str, float]:
-    """What the workflow's aggregation has counted as spent: seconds by use, and `cost`.
+def aggregate_figures(workflow: Json) -> dict[str, float]:
+    """What the workflow has counted: images by status, spent seconds by use, and `cost`.
 
-    All attempts at it count the same: the figures are those of the latest one that left any. Empty
-    where there was none.
+    All attempts at an aggregation count the same: the figures are those of the latest one that left
+    any. What was spent adds up over aggregations, and the images are of the last.
     """
     sums: dict[str, float] = {}
-    for figures in _aggregated(workflow, SPENT_FIGURES):
-        for name, amount in figures.items():
-            sums[name] = sums.get(name, 0.0) + amount
+    for node, pods in _pods_by_node(_read_nodes(workflow)):
+        latest: dict[str, float] = {}
+        for pod in pods if node.get("templateName") == "aggregate" else ():
+            latest = _pod_figures(pod) or latest
+        spent = {name: sums.get(name, 0.0) for name in SPENT_FIGURES if name in latest}
+        sums |= latest
+        sums |= {name: before + latest[name] for name, before in spent.items()}
     return sums
 
 
-def counted_images(workflow: Json) -> dict[str, int]:
-    """The images of the run by status, as the workflow's aggregation has counted them."""
-    *_, counts = ({}, *_aggregated(workflow, IMAGE_STATUSES))
-    return {status: int(count) for status, count in counts.items() if count}
-
-
-def _aggregated(workflow: Json, names: Sequence[str]) -> Iterator[dict[str, float]]:
-    """Those of these figures that the latest pod of each node of `aggregate` left."""
-    for node, pods in _pods_by_node(_read_nodes(workflow)):
-        if node.get("templateName") == "aggregate":
-            yield from list(filter(None, (_pod_figures(pod, names) for pod in pods)))[-1:]
-
-
-def _pod_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
-    """Those of these figures that a pod of `aggregate` left."""
+def _pod_figures(pod: Json) -> dict[str, float]:
+    """The figures that a pod of `aggregate` left."""
     figures: object = {}
     with suppress(ValueError):
         figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))
-    amounts = {name: figures.get(name) for name in names} if isinstance(figures, dict) else {}
-    return {
-        name: amount
-        for name, amount in amounts.items()
-        if isinstance(amount, int | float) and math.isfinite(amount)
-    }
+    amounts: dict[str, float] = {}
+    if isinstance(figures, dict):
+        for name in (*IMAGE_STATUSES, *SPENT_FIGURES):
+            amount = figures.get(name)
+            if isinstance(amount, int | float) and math.isfinite(amount):
+                amounts[name] = amount
+    return amounts
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:

@@ -13,11 +13,10 @@ from imagekiln.workflows.client.connect import next_command
 from imagekiln.workflows.client.nodes import (
     ENDED_PHASES,
     PodAttempt,
-    counted_images,
+    aggregate_figures,
     pending_groups,
     plan_outputs,
     pod_attempts,
-    spent_figures,
 )
 from imagekiln.workflows.client.steps import (
     STOPPED,
@@ -29,7 +28,7 @@ from imagekiln.workflows.client.steps import (
 )
 from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, get_mapping, object_metadata
-from imagekiln.workflows.templates.metrics import COST
+from imagekiln.workflows.templates.metrics import COST, GPU_USES, IMAGE_STATUSES
 
 SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
 # In the text of a job, which takes long to read as YAML.
@@ -117,8 +116,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     # Judging a sample is a pause in which others wait: what it took says nothing of the rest.
     rest = shards if sample is None else _without_first(shards)
     rate = _image_rate(images_done - (sample or 0), rest, _generation_end(rest, stage, finished))
-    spent = spent_figures(workflow)
-    cost = spent.pop(COST, None)
+    figures = aggregate_figures(workflow)
     seconds_left = None
     if rate and images is not None:
         seconds_left = (images - images_done) / rate
@@ -140,9 +138,9 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         cause=_cause(failures, workflow) if phase in FAILED_PHASES else None,
         stage=stage,
         waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
-        device_seconds=spent,
-        cost=cost or None,
-        statuses=counted_images(workflow),
+        device_seconds={use: figures[use] for use in GPU_USES if use in figures},
+        cost=figures.get(COST) or None,
+        statuses={name: int(figures[name]) for name in IMAGE_STATUSES if figures.get(name)},
     )
 
 

@@ -13,6 +13,7 @@ from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run, require_fin
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.cli.text import format_preview
 from tests.runs import finished, job, write_prompts
 
 URI = "s3://bucket/a run; rm -rf '$HOME'"
@@ -94,9 +95,16 @@ def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
 
 def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Job) -> None:
     best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
-    preview = judge_preview(Preview(URI, "page", 100, best), plain)
+    preview = Preview("memory://run", "page", 100, best)
     expected = "Preview: 2 images are ok, the best of 8 candidates, as the job asks."
-    assert preview.headline == expected
+    assert judge_preview(preview, plain).headline == expected
+    assert format_preview(preview).startswith(f"{expected} 100 images planned.")
+
+
+def test_a_preview_says_of_how_many_images_some_failed(whole: Summary, plain: Job) -> None:
+    lacking = replace(whole, statuses={"ok": 19, "failed": 1}, failed_share=0.1)
+    preview = judge_preview(Preview(URI, "page", 100, lacking), plain)
+    assert preview.headline == "Preview: 19 of 20 images are ok, as the job asks."
 
 
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:

@@ -380,7 +380,7 @@ def test_runs_that_end_later_are_in_no_export_that_was_planned(output: str, tmp_
         process.kill()
     fill(later := planned(tmp_path / "later", str(nights), [{"prompt": "new"}], run_id="later"))
     aggregate(later.uri)
-    with pytest.raises(Incomplete, match=r"Exported, but 1 finished run \(1 image\) is not in it"):
+    with pytest.raises(Incomplete, match=r"1 finished run \(1 image\) is not in it: later\."):
         imagekiln.export(nights, history.destination)
     assert len(read_files(str(history.destination))) == len(contents_by_id(output))
     assert imagekiln.export(nights, tmp_path / "new").runs == len(FORMATS) + 1

@@ -77,7 +77,7 @@ def test_an_image_shows_its_values_and_the_candidates_it_has_beaten(
     with serving(write_best_of(tmp_path)) as client:
         browser.open(client.server.url)
         count = browser.wait_for(f"{TILES}.length === 1 && $('count').textContent")
-        assert count == "1 image; 1 failed, 1 forgotten, 5 outscored hidden"
+        assert count == "1 image; 4 failed, 1 forgotten, 6 outscored hidden"
         browser.evaluate("openTile(0)")
         browser.wait_for("$('candidates').children.length === 4 && !$('rivals').hidden")
         assert browser.evaluate("$('candidates').children[1].textContent.endsWith('outscored')")
@@ -87,9 +87,9 @@ def test_an_image_shows_its_values_and_the_candidates_it_has_beaten(
         browser.evaluate("$('candidates').children[3].click()")
         browser.wait_for("$('full').hidden && $('candidates').children.length === 4")
         browser.evaluate("$('close').click(); $('show-hidden').click()")
-        browser.wait_for(f"{TILES}.length === 8")
+        browser.wait_for(f"{TILES}.length === 12")
         red = "[...document.querySelectorAll('.frame .bad')].map((one) => one.textContent).join()"
-        assert browser.evaluate(red) == "failed"
+        assert browser.evaluate(red) == "failed,failed,failed,failed"
 
 
 def test_people_search_look_and_step_with_the_keyboard_on_a_phone(tab: Tab, client: Client) -> None:

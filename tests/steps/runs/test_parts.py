@@ -9,7 +9,7 @@ import pytest
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import (
-    IMAGELESS_METADATA,
+    IMAGES_METADATA,
     Part,
     commit_part,
     index_to_parquet,
@@ -58,14 +58,14 @@ def test_images_of_another_plan_are_found_where_none_was_made(
         commit_part(store, KEY, rows, part_to_parquet(rows, nothing))
 
 
-@pytest.mark.parametrize("lines", ["1\n", "{}\n{}\n", "{\n", '{"image_id": []}\n'])
+@pytest.mark.parametrize("entries", ["1", "[4, 5]", "[4,", '[4, 5, 6, {"image_id": []}]'])
 def test_metadata_that_says_something_else_is_called_damaged(
-    lines: str, rows: pa.Table, store: Store
+    entries: str, rows: pa.Table, store: Store
 ) -> None:
     content = part_to_parquet(rows, IMAGES)
     table = pq.read_table(pa.BufferReader(content))
     metadata = dict(pq.read_metadata(pa.BufferReader(content)).metadata)
-    metadata[IMAGELESS_METADATA] = lines.encode()
+    metadata[IMAGES_METADATA] = entries.encode()
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(metadata), sink)
     store.replace(KEY, bytes(sink.getvalue()))

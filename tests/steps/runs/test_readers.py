@@ -180,7 +180,7 @@ def test_any_reader_of_parts_gets_images_only(
 def test_what_became_of_the_others_is_in_the_manifest(thinned: Path) -> None:
     found = Counter(pq.read_table(thinned / "manifest")["status"].to_pylist())
     assert found == {"ok": 8, "failed": 5, "blank": 1, "filtered": 1, "forgotten": 1}
-    assert imagekiln.verify(thinned).others == {name: found[name] for name in found if name != "ok"}
+    assert imagekiln.verify(thinned).statuses == found
 
 
 def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None:

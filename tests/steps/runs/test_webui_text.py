@@ -11,7 +11,6 @@ from imagekiln.steps.job.samplers import SAMPLERS as OURS
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.passes import PassFacts, PassSizes
-from imagekiln.steps.runs.webui_passes import PassLabels
 from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
 from tests.notes import parse
 from tests.runs import image_row
@@ -108,7 +107,7 @@ def test_passes_and_the_final_size_stand_in_the_settings(
     passes: dict[str, AnyPass], known: str
 ) -> None:
     sizes = PassSizes(passes, {"big": FACTS}, 8)
-    model = replace(MODEL, passes=PassLabels(sizes, {"big": "org/doubles"}))
+    model = replace(MODEL, passes=sizes, pass_models={"big": "org/doubles"})
     settings = parse(format_parameters(image_row("a", 7).parameters, model)).settings
     assert settings == SETTINGS | parse(f"a\n{known}").settings | {
         "Model": MODEL.name,

@@ -146,7 +146,13 @@ def test_where_no_run_is_exit_code_2_says_so(arguments: list[str], tmp_path: Pat
 def test_verify_as_json_counts_what_was_read(store: Store) -> None:
     size = json.loads(store.read(SUMMARY_KEY))["bytes"]
     found = parse_json(kiln("verify", store.uri, "--format", "json"))
-    assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size, "others": {}}
+    assert found == {
+        "run": store.uri,
+        "images": 20,
+        "ok": 20,
+        "bytes": size,
+        "statuses": {"ok": 20},
+    }
 
 
 def test_runs_says_when_each_run_was_planned_and_how_it_ended(

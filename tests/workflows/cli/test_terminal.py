@@ -100,7 +100,7 @@ def test_log_of_a_pod_is_lines_of_json(
 def test_a_result_is_printed_without_control_characters(
     output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(VerifyResult(EVIL, images=20, ok=20, bytes=1000), output)
+    print_result(VerifyResult(EVIL, images=20, ok=20, bytes=1000, statuses={}), output)
     shown = capsys.readouterr().out
     assert _control_characters(shown) == []
     assert not any(line.startswith("Finished") for line in shown.splitlines())
