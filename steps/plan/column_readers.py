@@ -13,9 +13,10 @@ from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.job.columns import ColumnKind, dataset_name
 from imagekiln.steps.runs.tables import can_be_carried
 
-INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
-# Of digits with a fraction of zeros, which pandas writes where a column has empty cells.
-WHOLE_FLOAT_PATTERN = r"([0-9])\.0*\s*$"
+# What fits 64 bits and a little more; with a fraction of zeros, which pandas writes where a column
+# has empty cells, as far as a float is exact.
+INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
+INT64_RANGE = pa.scalar(-(2**63)), pa.scalar(2**63 - 1)
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
 MAX_EXACT_INTEGER = 2**53  # of those that a float distinguishes
 MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
@@ -48,13 +49,13 @@ def read_texts(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput on other types.
     """
-    array = _decode_dictionary(array)
+    array = decode_dictionary(array)
     kind = array.type
     if isinstance(kind, pa.UuidType):
         return Cells(uuid_texts(array.storage))
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
-    if not _is_text(kind):
+    if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not text. Write it as strings.")
     return _valid_texts(array)
 
@@ -64,7 +65,7 @@ def read_integers(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput on other types.
     """
-    array = _decode_dictionary(array)
+    array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
@@ -76,23 +77,29 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         is_whole = pc.equal(pc.trunc(array), array)
         is_exact = pc.less_equal(pc.abs(array), MAX_EXACT_FLOAT)
         return _keep_valid(array, pc.and_(is_whole, is_exact), pa.int64())
-    if not _is_text(kind):
+    if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
     texts = _valid_texts(array)
-    integers = _texts_to_int64(texts.values)
-    return _both_valid(integers, texts)
+    decimals = _parse_text(texts.values, INTEGER_PATTERN, pa.decimal128(38))
+    lowest, highest = INT64_RANGE
+    fits = pc.and_(
+        pc.greater_equal(decimals.values, lowest), pc.less_equal(decimals.values, highest)
+    )
+    integers = _keep_valid(decimals.values, fits, pa.int64())
+    valid = pc.and_(decimals.valid, integers.valid)
+    return _both_valid(Cells(integers.values, valid), texts)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
     """Read floats, integers, or their text. Raises BadInput on other types."""
-    array = _decode_dictionary(array)
+    array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
         array = _nan_to_null(array.cast(pa.float64()))
         return _keep_valid(array, pc.is_finite(array), pa.float64())
-    if not _is_text(kind):
+    if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
     texts = _valid_texts(array)
     numbers = _parse_text(texts.values, NUMBER_PATTERN, pa.float64())
@@ -106,7 +113,8 @@ COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
 }
 
 
-def _decode_dictionary(array: pa.Array) -> pa.Array:
+def decode_dictionary(array: pa.Array) -> pa.Array:
+    """Values of a dictionary as plain ones, and views of text as text."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     return array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
@@ -121,7 +129,8 @@ def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are text, of either width of offsets."""
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
@@ -148,31 +157,6 @@ def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
     cells = _keep_valid(trimmed, is_valid, array.type)
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
     return Cells(unsigned.cast(kind), cells.valid)
-
-
-def _texts_to_int64(array: pa.Array) -> Cells:
-    """Digits as integers; with a fraction of zeros, as far as a float is exact."""
-    digits = pc.replace_substring_regex(array, WHOLE_FLOAT_PATTERN, r"\1")
-    cells = _digits_to_int64(_parse_text(digits, INTEGER_PATTERN, pa.string()))
-    is_digits = pc.fill_null(pc.equal(digits, array), True)
-    is_small = pc.and_(
-        pc.less_equal(cells.values, MAX_EXACT_INTEGER),
-        pc.greater_equal(cells.values, -MAX_EXACT_INTEGER),
-    )
-    is_exact = pc.or_(is_digits, pc.fill_null(is_small, True))
-    exact = _keep_valid(cells.values, is_exact, pa.int64())
-    return Cells(exact.values, pc.and_(cells.valid, is_exact))
-
-
-def _digits_to_int64(digits: Cells) -> Cells:
-    """Digits of at most 19 places with their sign as integers, invalid where beyond 64 bits."""
-    magnitudes = pc.replace_substring_regex(digits.values, "^-?0*([0-9]+)$", r"\1")
-    magnitudes = magnitudes.cast(pa.uint64())
-    cells = _keep_valid(magnitudes, pc.less(magnitudes, UINT64_LIMIT), pa.int64())
-    is_negative = pc.starts_with(digits.values, "-")
-    negated = pc.negate(cells.values)
-    values = pc.if_else(is_negative, negated, cells.values)
-    return Cells(values, pc.and_(digits.valid, cells.valid))
 
 
 def _valid_texts(array: pa.Array) -> Cells:
@@ -262,7 +246,7 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        if not _is_text(array.type):
+        if not is_text(array.type):
             raise BadInput(
                 f"{where} has text that is not valid UTF-8. Correct it, or do not carry it."
             ) from error

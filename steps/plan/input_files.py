@@ -28,6 +28,7 @@ from imagekiln.steps.plan.input_formats import (
     describe_text,
 )
 from imagekiln.steps.plan.input_images import require_image_type
+from imagekiln.steps.plan.json_formats import refuse_nested
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, text_array
 from imagekiln.steps.runs.rewriting import RewrittenText
@@ -101,12 +102,8 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
     Remote files are downloaded to `folder`. Raises BadInput, Missing, TryAgain.
     """
-    sources = gather_sources(job.prompt_patterns, folder)
-
-    def flat(names: list[str]) -> Mapping[str, str]:
-        return match_names(names, job.columns, sources[0].uri)
-
-    return read_footers(convert_sources(sources, flat, folder), job.columns, job.read_columns)
+    sources = convert_sources(gather_sources(job.prompt_patterns, folder), folder)
+    return read_footers(sources, job.columns, job.read_columns)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
@@ -263,6 +260,7 @@ def _match_columns(
 
 def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     """Raise BadInput where a column has a type that is not taken for one of ours."""
+    refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
     if ours == "prompt" and _is_number(field.type):

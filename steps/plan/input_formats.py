@@ -4,7 +4,7 @@ A file's format follows from its first bytes, or else from the ending of its nam
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.json_formats import JsonColumns, open_json, scan_json
+from imagekiln.steps.plan.json_formats import JsonColumns
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
     BATCH_ROWS,
@@ -42,19 +42,15 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
 # Of pyarrow, which has no error of its own for some damage.
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
-# Of the names of all columns, those whose values are not nested, by ours.
-FlatColumns: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
 
-def convert_sources(
-    sources: tuple[SourceFile, ...], flat: FlatColumns, folder: Path
-) -> tuple[SourceFile, ...]:
+def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[SourceFile, ...]:
     """The sources as Parquet: those of other formats are converted to files in `folder`.
 
-    Text files without a byte are dropped, which Spark writes where a partition has no rows. Of the
-    names of the columns, `flat` gives those whose values are not nested. Raises BadInput, TryAgain.
+    Text files without a byte are dropped, which Spark writes where a partition has no rows.
+    Raises BadInput, TryAgain.
     """
     formats = [(source, _detect_format(source)) for source in sources]
     filled = [(source, kind) for source, kind in formats if not _is_empty_text(source, kind)]
@@ -64,10 +60,13 @@ def convert_sources(
     columns = JsonColumns()  # one for all, so that all files have the same columns
     for source, kind in filled:
         if kind == "json":
-            scan_json(source.path, source.uri, columns)
-    if columns.nested:
-        columns.require_flat(flat([*columns.kinds]))
-    readers = _row_readers(columns)
+            columns.scan(source.path, source.uri)
+    readers: dict[str, RowReader] = {
+        "arrow": open_arrow,
+        "json": columns.open,
+        "txt": open_prompt_lines,
+        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
+    }
 
     converted = []
     for number, (source, kind) in enumerate(filled):
@@ -79,16 +78,6 @@ def convert_sources(
             source = replace(source, path=path, kind=kind, notes=notes)
         converted.append(source)
     return tuple(converted)
-
-
-def _row_readers(columns: JsonColumns) -> dict[str, RowReader]:
-    """What reads each format that is not Parquet."""
-    return {
-        "arrow": open_arrow,
-        "json": partial(open_json, columns=columns),
-        "txt": open_prompt_lines,
-        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
-    }
 
 
 def _detect_format(source: SourceFile) -> str:

@@ -135,9 +135,7 @@ def _read_column(
     if column.kind == "image":
         return images.digest_column(array, file.source.uri)
     where = f"{file.source.uri}: column {name!r}"
-    read = COLUMN_READERS[column.kind]
-    cells = read(array, where)
-    return notes.read(column, name, array, cells)
+    return COLUMN_READERS[column.kind](notes.read(column, name, array), where)
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:

@@ -154,7 +154,8 @@ def _iter_records(
             if record:
                 width = width or len(record)
                 _require_width(record, width, f"{where}: line {first_line}")
-                quoting.check(first_line, lines, record)
+                if len(lines) > 1 or '"' in lines[0]:
+                    quoting.check(first_line, "".join(lines), record)
                 yield _Record(first_line, record)
             first_line = reader.line_num + 1
             lines.clear()

@@ -52,7 +52,7 @@ def survey_tables(pattern: str) -> TableSurvey | None:
         return None
     with temporary_folder("imagekiln-survey-") as folder:
         scratch = Path(folder)
-        sources = convert_sources(gather_sources((pattern,), scratch), lambda _: {}, scratch)
+        sources = convert_sources(gather_sources((pattern,), scratch), scratch)
         return _Survey([*map(read_source, sources)], scratch).describe()
 
 

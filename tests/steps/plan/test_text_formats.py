@@ -181,8 +181,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "cut off": (
         "p.jsonl",
         '{"prompt": "a"}\n{"prompt": "b',
-        "p.jsonl: line 2 is not JSON (Unterminated string starting at character 12). "
-        "Write one object on each line.",
+        "p.jsonl: line 2 is not JSON (Unterminated string starting at character 12). Correct it.",
     ),
     "no object": (
         "p.jsonl",
@@ -193,7 +192,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "numbers beyond JSON": (
         "p.jsonl",
         '{"prompt": "a", "guidance": NaN}\n',
-        "p.jsonl: line 1 is not JSON (NaN is not JSON). Write one object on each line.",
+        "p.jsonl: line 1 is not JSON (NaN is not JSON). Correct it.",
     ),
     "nested prompt": (
         "p.ndjson",
@@ -265,7 +264,7 @@ def test_nested_value_in_a_column_of_another_spelling_is_refused_with_its_place(
 
 def test_json_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     content = json.dumps(OBJECTS)[:-3]
-    assert "p.json: is not JSON (" in _refused(tmp_path, "p.json", content)
+    assert "p.json: line 1 is not JSON (" in _refused(tmp_path, "p.json", content)
 
 
 def test_lines_of_a_text_are_prompts_as_they_are(tmp_path: Path) -> None:
