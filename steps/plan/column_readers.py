@@ -178,23 +178,10 @@ def _both_valid(cells: Cells, texts: Cells) -> Cells:
 
 def _decode_rows(array: pa.Array) -> Cells:
     # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
-    texts: list[str | None] = []
-    validity: list[bool] = []
-    for cell in array.cast(pa.binary()):
-        text, is_valid = _decode_utf8(cell.as_py())
-        texts.append(text)
-        validity.append(is_valid)
-    return Cells(pa.array(texts, pa.string()), pa.array(validity, pa.bool_()))
-
-
-def _decode_utf8(cell: bytes | None) -> tuple[str | None, bool]:
-    """The text of a cell, and whether it is valid."""
-    if cell is None:
-        return None, True
-    try:
-        return cell.decode(), True
-    except UnicodeDecodeError:
-        return None, False
+    raw = array.cast(pa.binary())
+    decoded = [None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()]
+    texts = pa.array(decoded, pa.string())
+    return _keep_valid(texts, pc.equal(texts.cast(pa.binary()), raw), pa.string())
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:
@@ -218,7 +205,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
             )
         if name not in file.names:
             raise BadInput(f"{where}: {describe_absence(file, name)}. Correct `carry`.")
-        kind = _storage_type(file.field(name).type)
+        kind = storage_type(file.field(name).type)
         if not can_be_carried(kind):
             raise BadInput(
                 f"{where}: column {name!r} is {cut_name(str(kind))}, which cannot be carried. "
@@ -241,8 +228,7 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput where such text is nested.
     """
-    array = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
-    kind = _storage_type(array.type)
+    array = plain_array(array)
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -251,18 +237,19 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
                 f"{where} has text that is not valid UTF-8. Correct it, or do not carry it."
             ) from error
         cells = read_texts(array, where)
-        return Cells(cells.values.cast(kind), cells.valid)
-    return Cells(plain_array(array))
+        return Cells(cells.values.cast(array.type), cells.valid)
+    return Cells(array)
 
 
 def plain_array(array: pa.Array) -> pa.Array:
     """Values of an extension type as those of its storage, and views as plain values."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
-    kind = _storage_type(array.type)
+    kind = storage_type(array.type)
     return array if array.type == kind else array.cast(kind)
 
 
-def _storage_type(kind: pa.DataType) -> pa.DataType:
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values of another are carried in."""
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return PLAIN_TYPES.get(storage, storage)

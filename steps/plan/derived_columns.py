@@ -5,8 +5,8 @@ and prompts do not: counting each word once is some ten times faster than tokeni
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
 from itertools import repeat
 from pathlib import Path
 
@@ -73,31 +73,22 @@ class LoraColumnReader:
         Raises BadInput on an invalid default.
         """
         self._digests = digests
-        self._cache: dict[str, tuple[str | None, ...]] = {}
+        self._parse_cached = lru_cache(MAX_CACHED_LORA_TEXTS)(self._parse)
         if reason := parse_loras(default, digests).rejection:
             names = ", ".join(sorted(digests)) or "none"
             raise BadInput(
                 f"defaults.loras {LORA_REJECTION_TEXTS[reason]}; model.loras has {names}. "
                 "Correct it."
             )
-        self._default = self._parse(default)
+        self._default = default
 
     def read(self, column: pa.Array) -> tuple[pa.Array, ...]:
         """LORA_COLUMNS: the canonical text, the key that is part of image_id, and the fault."""
         encoded = column.dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
-        parsed = [self._look_up(text) for text in texts]
+        parsed = [self._parse_cached(self._default if text is None else text) for text in texts]
         columns = (pa.array(values, pa.string()) for values in zip(*parsed, strict=True))
         return tuple(values.take(encoded.indices) for values in columns)
-
-    def _look_up(self, text: str | None) -> tuple[str | None, ...]:
-        if text is None:
-            return self._default
-        if text not in self._cache:
-            if len(self._cache) >= MAX_CACHED_LORA_TEXTS:
-                self._cache.clear()
-            self._cache[text] = self._parse(text)
-        return self._cache[text]
 
     def _parse(self, text: str) -> tuple[str | None, ...]:
         parsed = parse_loras(text, self._digests)
@@ -168,7 +159,10 @@ class PromptLengths:
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
         lengths: list[int] = []
-        for batch in _word_batches(words):
+        # A token takes some hundred bytes while it is counted, and a word may be a whole text
+        # without a blank.
+        for start in range(0, len(words), WORDS_PER_BATCH):
+            batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             lengths.extend(map(len, encodings))
         if len(self._words) + len(words) > MAX_CACHED_WORDS:
@@ -195,13 +189,6 @@ def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
     lengths = pc.binary_length(words).to_numpy().astype(np.int64)
     is_ascii = pc.string_is_ascii(words).to_numpy(zero_copy_only=False)
     return np.where(is_ascii, lengths + 1, limit + 1)
-
-
-def _word_batches(words: list[str]) -> Iterator[list[str]]:
-    # A token takes some hundred bytes while it is counted, and a word may be a whole text without
-    # a blank.
-    for start in range(0, len(words), WORDS_PER_BATCH):
-        yield words[start : start + WORDS_PER_BATCH]
 
 
 def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:

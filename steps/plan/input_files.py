@@ -127,11 +127,6 @@ def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
 
 
-def describe_conversion(files: Iterable[InputFile]) -> tuple[str, ...]:
-    """What was found when the files were converted."""
-    return tuple(note for file in files for note in file.source.notes)
-
-
 def _file_digest(file: InputFile) -> str:
     """What a file adds to the fingerprint: its content, and what of its name is read as columns."""
     values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
@@ -217,18 +212,15 @@ def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
 
 
 def _refuse_number_cells(file: InputFile) -> None:
-    """Raise BadInput if the prompts of a file whose cells are all text are all numbers."""
+    """Raise BadInput if the first prompts of a file whose cells are all text are all numbers."""
     name = file.column_names["prompt"]
     if name in file.partitions:
         return
-    has_rows = False
-    for batch in iter_file_columns(file, [name]):
-        texts = read_texts(batch.column(name), name).values
-        if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
-            return
-        has_rows = True
-    if has_rows:
-        raise _number_prompts_error(file.source, name, "numbers")
+    first = next(iter_file_columns(file, [name]), None)
+    if first is not None:
+        texts = read_texts(first.column(name), name).values
+        if pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
+            raise _number_prompts_error(file.source, name, "numbers")
 
 
 def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:

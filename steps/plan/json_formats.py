@@ -16,13 +16,11 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.column_names import SYNONYMS, describe_unread, fold_name
 from imagekiln.steps.plan.text_formats import (
-    CELL_CHARS,
-    LINE_FIELD,
+    Record,
     Rows,
+    batch_records,
     check_name,
     open_text,
-    take_batches,
-    text_array,
 )
 
 INT64_RANGE = range(-(2**63), 2**63)
@@ -81,9 +79,20 @@ class JsonColumns:
         for name, kinds in self.kinds.items():
             metadata = {NESTED: self.nested[name]} if name in self.nested else None
             fields.append(pa.field(name, _arrow_type(kinds), metadata=metadata))
-        schema = pa.schema([*fields, LINE_FIELD])
+        texts = {field.name for field in fields if pa.types.is_string(field.type)}
         with open_text(path, where) as file:
-            yield Rows(schema, _batch_objects(_iter_rows(file, where), schema))
+            records = (
+                Record(
+                    line=row.line,
+                    chars=row.chars,
+                    cells=[
+                        _to_text(row.values.get(name)) if name in texts else row.values.get(name)
+                        for name in self.kinds
+                    ],
+                )
+                for row in _iter_rows(file, where)
+            )
+            yield batch_records(records, fields)
 
 
 def refuse_nested(column: pa.Field, ours: str = "") -> None:
@@ -178,24 +187,8 @@ def _arrow_type(kinds: set[object]) -> pa.DataType:
     return next((arrow for own, arrow in ARROW_TYPES if kinds <= own), pa.string())
 
 
-def _batch_objects(rows: Iterator[JsonRow], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    cell_chars = CELL_CHARS * len(schema)
-    # Values that are nested, and names, take memory too: the whole line counts.
-    for batch in take_batches(rows, lambda row: row.chars + cell_chars):
-        arrays = [
-            _json_column([row.values.get(column.name) for row in batch], column.type)
-            for column in schema
-            if column.name != LINE_FIELD.name
-        ]
-        arrays.append(pa.array([row.line for row in batch], LINE_FIELD.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _json_column(values: list[object], kind: pa.DataType) -> pa.Array:
-    if not pa.types.is_string(kind):
-        return pa.array(values, kind)
-    texts = [
-        value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for value in values
-    ]
-    return text_array(texts)
+def _to_text(value: object) -> object:
+    """Text as it is, anything else as the JSON that it was."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -63,14 +63,6 @@ class PromptRecipes:
         return self.draws * self.negative.count * sum(counts)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptCount:
-    """How many prompts there are, and of what: `6 prompts (3 combinations x 2 rows)`."""
-
-    prompts: int
-    description: str
-
-
 def load_recipes(settings: PromptTemplate) -> PromptRecipes:
     """Read the templates and their wildcard files. Raises BadInput, Missing, TryAgain."""
     wildcards = WildcardFiles(settings.wildcards)
@@ -98,10 +90,10 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
     )
 
 
-def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> PromptCount:
-    """What the templates make of a table of so many rows, or of none, as if it had one.
+def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> str:
+    """How many prompts the templates make of a table of so many rows (1 without one), and of what.
 
-    Raises BadInput where it is more than the job allows.
+    It says `6 prompts (3 combinations x 2 rows)`. Raises BadInput where the job allows fewer.
     """
     combinations = recipes.combinations
     swept = prod(map(len, settings.sweep.values.values()))
@@ -113,10 +105,10 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
     product = " x ".join(factors)
     prompts = combinations * rows * swept
     least = "at least " if combinations >= MAX_COUNT else ""
-    count = PromptCount(prompts, f"{least}{pluralize(prompts, 'prompt')} ({product})")
+    count = f"{least}{pluralize(prompts, 'prompt')} ({product})"
     if prompts > settings.most_prompts:
         raise BadInput(
-            f"{TEMPLATE_SETTING}: makes {count.description}, and at most "
+            f"{TEMPLATE_SETTING}: makes {count}, and at most "
             f"{settings.most_prompts:,} are allowed. Set prompts.combinations to how many are "
             "drawn for each row."
         )

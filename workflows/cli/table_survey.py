@@ -22,6 +22,7 @@ from imagekiln.steps.plan.input_formats import convert_sources
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.local import temporary_folder
+from imagekiln.steps.storage.uri import is_remote_uri
 
 MAX_REJECTED_SHARE = JobLimits().rejected_share / 2  # for one column: another may add as many
 MAX_ROWS = 1_000_000  # that are looked at
@@ -47,8 +48,11 @@ class TableSurvey:
 
 
 def survey_tables(pattern: str) -> TableSurvey | None:
-    """Look at the columns of local prompts; None if there are none. Raises BadInput, TryAgain."""
-    if not expand_pattern(pattern):
+    """Look at the columns of prompts; None if there are none, or they are remote.
+
+    Raises BadInput if they cannot be read, TryAgain.
+    """
+    if is_remote_uri(pattern) or not expand_pattern(pattern):
         return None
     with temporary_folder("imagekiln-survey-") as folder:
         scratch = Path(folder)

@@ -35,9 +35,9 @@ def test_no_prompt_travels_in_a_workflow(tmp_path: Path) -> None:
     listed = job(tmp_path, prompts={"texts": TEXTS}, columns={"prompt": "Text"})
     with pytest.raises(BadInput, match="no prompt travels in a workflow"):
         job_parameter(listed)
-    stored = store_prompt_list(listed)
+    stored = store_prompt_list(listed, listed.prompts)
     assert pq.read_table(str(stored.prompts))["Text"].to_pylist() == TEXTS
-    assert store_prompt_list(listed) == stored
+    assert store_prompt_list(listed, listed.prompts) == stored
     assert image_rows(make_plan(stored))["prompt"].to_pylist() == TEXTS
 
 
