@@ -37,6 +37,7 @@ SYNTAX = (
     ("embedding:name", r"\bembedding:\w", ""),
     ("--option", r"(^|\s)--[a-z]+\b", "for options, columns"),
 )
+SYNTAX_COLUMNS = ("prompt", "negative_prompt")
 ANY_SYNTAX = "|".join(f"({pattern})" for _, pattern, _ in SYNTAX)
 
 
@@ -51,20 +52,27 @@ class CellNotes:
     def read(self, column: Column, name: str, array: pa.Array) -> pa.Array:
         """The cells of a column of that name, null where they stand for no value; count them."""
         array = decode_dictionary(array)
-        if column.name in ("prompt", "negative_prompt") and is_text(array.type):
-            found = array.filter(pc.match_substring_regex(array, ANY_SYNTAX))
-            for label, pattern, _ in SYNTAX if len(found) else ():
-                self._syntax[label] += pc.sum(pc.match_substring_regex(found, pattern)).as_py()
+        if column.name in SYNTAX_COLUMNS and is_text(array.type):
+            self._count_syntax(array)
         if column.kind not in ("integer", "number"):
             return array
         if is_text(array.type):
-            has_none = pc.match_substring_regex(array, NO_VALUE_PATTERN)
+            is_empty = pc.match_substring_regex(array, NO_VALUE_PATTERN)
         elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-            has_none = pc.equal(array.cast(pa.float64(), safe=False), NO_VALUE)
+            numbers = array.cast(pa.float64(), safe=False)
+            is_empty = pc.equal(numbers, NO_VALUE)
         else:
             return array
-        self._no_values[name] += pc.sum(has_none).as_py() or 0
-        return pc.if_else(has_none, pa.scalar(None, array.type), array)
+        self._no_values[name] += pc.sum(is_empty).as_py() or 0
+        null = pa.scalar(None, array.type)
+        return pc.if_else(is_empty, null, array)
+
+    def _count_syntax(self, texts: pa.Array) -> None:
+        has_syntax = pc.match_substring_regex(texts, ANY_SYNTAX)
+        found = texts.filter(has_syntax)
+        for label, pattern, _ in SYNTAX if len(found) else ():
+            matches = pc.match_substring_regex(found, pattern)
+            self._syntax[label] += pc.sum(matches).as_py()
 
     def describe(self) -> tuple[str, ...]:
         """A sentence on what counts as empty, and one on what is drawn as text."""
@@ -76,13 +84,18 @@ class CellNotes:
                     f"Column {name!r} has {cells} -1, none or the like: read as empty, so that the "
                     "job's own value applies, and the same each time."
                 )
-        syntax = [(label, remedy) for label, _, remedy in SYNTAX if self._syntax[label]]
-        if syntax:
-            counts = [f"{label} ({pluralize(self._syntax[label], 'text')})" for label, _ in syntax]
-            note = "Drawn as plain text, without the meaning that it has in other tools: "
-            note += f"{', '.join(counts)}."
-            remedies = [remedy for _, remedy in syntax if remedy]
-            if remedies:
-                note += f" Instead, {'; '.join(remedies)}."
-            notes.append(note)
+        counts = []
+        remedies = []
+        for label, _, remedy in SYNTAX:
+            if self._syntax[label]:
+                texts = pluralize(self._syntax[label], "text")
+                counts.append(f"{label} ({texts})")
+                remedies.append(remedy)
+        if counts:
+            listed = ", ".join(counts)
+            advice = "; ".join(filter(None, remedies))
+            notes.append(
+                f"Drawn as plain text, without the meaning that it has in other tools: {listed}."
+                + (f" Instead, {advice}." if advice else "")
+            )
         return tuple(notes)

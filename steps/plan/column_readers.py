@@ -70,24 +70,27 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
     if pa.types.is_unsigned_integer(kind):
-        fits = pc.less(array.cast(pa.uint64()), UINT64_LIMIT)
+        magnitudes = array.cast(pa.uint64())
+        fits = pc.less(magnitudes, UINT64_LIMIT)
         return _keep_valid(array, fits, pa.int64())
     if pa.types.is_floating(kind):
         array = _nan_to_null(array.cast(pa.float64()))
-        is_whole = pc.equal(pc.trunc(array), array)
-        is_exact = pc.less_equal(pc.abs(array), MAX_EXACT_FLOAT)
-        return _keep_valid(array, pc.and_(is_whole, is_exact), pa.int64())
+        truncated = pc.trunc(array)
+        is_whole = pc.equal(truncated, array)
+        size = pc.abs(array)
+        is_exact = pc.less_equal(size, MAX_EXACT_FLOAT)
+        fits = pc.and_(is_whole, is_exact)
+        return _keep_valid(array, fits, pa.int64())
     if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
-    texts = _valid_texts(array)
-    decimals = _parse_text(texts.values, INTEGER_PATTERN, pa.decimal128(38))
+    decimals = _parse_text(array, INTEGER_PATTERN, pa.decimal128(38))
     lowest, highest = INT64_RANGE
-    fits = pc.and_(
-        pc.greater_equal(decimals.values, lowest), pc.less_equal(decimals.values, highest)
-    )
+    is_high_enough = pc.greater_equal(decimals.values, lowest)
+    is_low_enough = pc.less_equal(decimals.values, highest)
+    fits = pc.and_(is_high_enough, is_low_enough)
     integers = _keep_valid(decimals.values, fits, pa.int64())
     valid = pc.and_(decimals.valid, integers.valid)
-    return _both_valid(Cells(integers.values, valid), texts)
+    return Cells(integers.values, valid)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -98,12 +101,11 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
         array = _nan_to_null(array.cast(pa.float64()))
-        return _keep_valid(array, pc.is_finite(array), pa.float64())
+        is_finite = pc.is_finite(array)
+        return _keep_valid(array, is_finite, pa.float64())
     if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
-    texts = _valid_texts(array)
-    numbers = _parse_text(texts.values, NUMBER_PATTERN, pa.float64())
-    return _both_valid(numbers, texts)
+    return _parse_text(array, NUMBER_PATTERN, pa.float64())
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -149,14 +151,20 @@ def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
 
 
 def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
-    null = pa.scalar(None, array.type)
-    trimmed = pc.utf8_trim_whitespace(array)
-    is_blank = pc.fill_null(pc.equal(trimmed, ""), False)
-    is_valid = pc.or_(is_blank, pc.match_substring_regex(array, pattern))
+    """Texts as numbers, empty ones as null, those that do not match the pattern as invalid."""
+    texts = _valid_texts(array)
+    trimmed = pc.utf8_trim_whitespace(texts.values)
+    is_blank = pc.equal(trimmed, "")
+    is_blank = pc.fill_null(is_blank, False)
+    matches = pc.match_substring_regex(texts.values, pattern)
+    null = pa.scalar(None, pa.string())
     trimmed = pc.if_else(is_blank, null, trimmed)
-    cells = _keep_valid(trimmed, is_valid, array.type)
+    cells = _keep_valid(trimmed, pc.or_(is_blank, matches), pa.string())
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
-    return Cells(unsigned.cast(kind), cells.valid)
+    valid = cells.valid
+    if texts.valid is not None:
+        valid = pc.and_(valid, texts.valid)
+    return Cells(unsigned.cast(kind), valid)
 
 
 def _valid_texts(array: pa.Array) -> Cells:
@@ -169,19 +177,14 @@ def _valid_texts(array: pa.Array) -> Cells:
     return Cells(array)
 
 
-def _both_valid(cells: Cells, texts: Cells) -> Cells:
-    """The cells that were parsed from these texts, valid where both are."""
-    if texts.valid is None:
-        return cells
-    return Cells(cells.values, pc.and_(cells.valid, texts.valid))
-
-
 def _decode_rows(array: pa.Array) -> Cells:
     # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
     raw = array.cast(pa.binary())
     decoded = [None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()]
     texts = pa.array(decoded, pa.string())
-    return _keep_valid(texts, pc.equal(texts.cast(pa.binary()), raw), pa.string())
+    encoded = texts.cast(pa.binary())
+    is_same = pc.equal(encoded, raw)
+    return _keep_valid(texts, is_same, pa.string())
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:

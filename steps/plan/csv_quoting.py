@@ -24,17 +24,20 @@ class QuotingCheck:
         self._where = where
         self._delimiter = delimiter
         # Prose has a space after a comma, or the end of a line; a row has its next cell.
-        self._tight = re.compile(rf"{re.escape(delimiter)}(?=\S)")
+        mark = re.escape(delimiter)
+        self._tight = re.compile(rf"{mark}(?=\S)")
         self._rows: Counter[str] = Counter()  # by what may be wrong with them
         self._firsts: dict[str, str] = {}
 
     def check(self, line: int, text: str, record: list[str]) -> None:
         """Check a record. Raises BadInput where a cell has swallowed the rows after it."""
         doubts: dict[str, str] = {}
+        whole = len(record) - 1
         for index, cell in enumerate(record):
-            if '"' in cell and cell.replace('"', '""') not in text:
+            quoted = cell.replace('"', '""')
+            if quoted != cell and quoted not in text:
                 doubts.setdefault(MARKS_PROBLEM, cell)
-            if self._may_be_rows(line, cell, index, len(record) - 1):
+            if self._may_be_rows(line, cell, index, whole):
                 doubts.setdefault(BREAKS_PROBLEM, cell)
         for problem, cell in doubts.items():
             self._rows[problem] += 1
@@ -47,7 +50,8 @@ class QuotingCheck:
         if len(texts) == 1:
             return False
         # Of the row that it begins, of those that it swallows, and of that whose cell it ends.
-        expected = [whole - before, *[whole] * (len(texts) - 2), before]
+        swallowed = [whole] * (len(texts) - 2)
+        expected = [whole - before, *swallowed, before]
         marks = [text.count(self._delimiter) for text in texts]
         tight = [len(self._tight.findall(text)) for text in texts]
         if whole and expected == marks == tight:
@@ -60,8 +64,9 @@ class QuotingCheck:
 
     def describe(self) -> tuple[str, ...]:
         """A note for each kind of doubt, with its first row."""
-        return tuple(
-            f"{self._where}: {pluralize(rows, 'row')} {problem}; the first is "
-            f"{self._firsts[problem]}."
-            for problem, rows in self._rows.items()
-        )
+        notes = []
+        for problem, rows in self._rows.items():
+            count = pluralize(rows, "row")
+            first = self._firsts[problem]
+            notes.append(f"{self._where}: {count} {problem}; the first is {first}.")
+        return tuple(notes)

@@ -86,7 +86,8 @@ class LoraColumnReader:
         """LORA_COLUMNS: the canonical text, the key that is part of image_id, and the fault."""
         encoded = column.dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
-        parsed = [self._parse_cached(self._default if text is None else text) for text in texts]
+        texts = [self._default if text is None else text for text in texts]
+        parsed = [*map(self._parse_cached, texts)]
         columns = (pa.array(values, pa.string()) for values in zip(*parsed, strict=True))
         return tuple(values.take(encoded.indices) for values in columns)
 
@@ -146,16 +147,23 @@ class PromptLengths:
         words = encoded.dictionary
         indices = encoded.indices.to_numpy()
 
-        cached = map(self._words.get, words.to_pylist(), repeat(UNKNOWN_LENGTH))
+        texts = words.to_pylist()
+        cached = map(self._words.get, texts, repeat(UNKNOWN_LENGTH))
         lengths = np.fromiter(cached, np.int64, len(words))
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
-        lengths[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
-        exceeds = _sum_slices(lengths[indices], offsets) > limit
+        unknown_words = words.take(pa.array(unknown))
+        lengths[unknown] = _most_tokens(unknown_words, limit)
+        at_most = _sum_slices(lengths[indices], offsets)
+        exceeds = at_most > limit
         # Words that are only in prompts which do not exceed the limit even so stay unknown.
-        is_open_word = np.repeat(exceeds, np.diff(offsets))
-        needed = np.intersect1d(indices[is_open_word], unknown)
-        lengths[needed] = self._tokenize_words(words.take(pa.array(needed)).to_pylist())
-        return _sum_slices(lengths[indices], offsets) > limit
+        word_counts = np.diff(offsets)
+        is_open_word = np.repeat(exceeds, word_counts)
+        open_words = indices[is_open_word]
+        needed = np.intersect1d(open_words, unknown)
+        needed_words = words.take(pa.array(needed))
+        lengths[needed] = self._tokenize_words(needed_words.to_pylist())
+        counts = _sum_slices(lengths[indices], offsets)
+        return counts > limit
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
         lengths: list[int] = []

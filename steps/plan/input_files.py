@@ -219,7 +219,8 @@ def _refuse_number_cells(file: InputFile) -> None:
     first = next(iter_file_columns(file, [name]), None)
     if first is not None:
         texts = read_texts(first.column(name), name).values
-        if pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
+        are_numbers = pc.match_substring_regex(texts, NUMBER_PATTERN)
+        if pc.all(are_numbers).as_py():
             raise _number_prompts_error(file.source, name, "numbers")
 
 
@@ -307,13 +308,15 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
 def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Every row of these columns. Raises what reading a damaged file raises."""
     most = BATCH_ROWS
-    if any(_may_be_image(parquet.schema_arrow.field(name).type) for name in columns):
+    types = [parquet.schema_arrow.field(name).type for name in columns]
+    if any(map(_may_be_image, types)):
         most = IMAGE_BATCH_ROWS
     groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
     rows = [
         BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size)) for group in groups
     ]
-    yield from parquet.iter_batches(max(1, min([most, *rows])), columns=[*columns])
+    size = max(1, min([most, *rows]))
+    yield from parquet.iter_batches(size, columns=[*columns])
 
 
 def _may_be_image(kind: pa.DataType) -> bool:

@@ -33,7 +33,8 @@ REFUSED_STARTS = {
     rb"FEA1": "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
     rb"\x1f\x8b": "is compressed with gzip. Unpack it.",
     rb"\x28\xb5\x2f\xfd": "is compressed with zstd. Unpack it.",
-    rb"PK\x03\x04": "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as CSV.",
+    rb"PK\x03\x04": "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as "
+    "CSV.",
     rb"\xd0\xcf\x11\xe0": "is a workbook of Excel. Save it as CSV.",
     rb"(?i)\s*<(!doctype\s+)?html": "is a web page. Name the file itself; of a Google Sheet, "
     "download it as CSV.",

@@ -81,18 +81,18 @@ class JsonColumns:
             fields.append(pa.field(name, _arrow_type(kinds), metadata=metadata))
         texts = {field.name for field in fields if pa.types.is_string(field.type)}
         with open_text(path, where) as file:
-            records = (
-                Record(
-                    line=row.line,
-                    chars=row.chars,
-                    cells=[
-                        _to_text(row.values.get(name)) if name in texts else row.values.get(name)
-                        for name in self.kinds
-                    ],
-                )
-                for row in _iter_rows(file, where)
-            )
+            records = (self._to_record(row, texts) for row in _iter_rows(file, where))
             yield batch_records(records, fields)
+
+    def _to_record(self, row: JsonRow, texts: set[str]) -> Record:
+        """The cells of a row; of the columns that are `texts`, as the JSON that they were."""
+        cells = []
+        for name in self.kinds:
+            value = row.values.get(name)
+            if name in texts and value is not None and not isinstance(value, str):
+                value = json.dumps(value, ensure_ascii=False)
+            cells.append(value)
+        return Record(row.line, row.chars, cells)
 
 
 def refuse_nested(column: pa.Field, ours: str = "") -> None:
@@ -185,10 +185,3 @@ def _json_kind(value: object) -> object:
 def _arrow_type(kinds: set[object]) -> pa.DataType:
     kinds = kinds - {type(None)}
     return next((arrow for own, arrow in ARROW_TYPES if kinds <= own), pa.string())
-
-
-def _to_text(value: object) -> object:
-    """Text as it is, anything else as the JSON that it was."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)

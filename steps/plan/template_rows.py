@@ -180,7 +180,9 @@ class _RowMaker:
                 key = _hash_content("texts", *texts.values())
             else:
                 key = _hash_content("id", row_id)
-            rows.append(_TableRow(key, row_id, None if None in texts.values() else texts))
+            is_whole = None not in texts.values()
+            row = _TableRow(key, row_id, texts if is_whole else None)
+            rows.append(row)
         return rows
 
     def _make_batches(
@@ -191,9 +193,8 @@ class _RowMaker:
         source_chars = max(len(recipe.source) for recipe in self._recipes.prompts)
         row_bytes = copied_bytes + source_chars + 2 * MAX_PROMPT_CHARS
         most = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
-        prompts = (
-            (index, values) for index, row in enumerate(rows) for values in self._iter_values(row)
-        )
+        numbered = enumerate(rows)
+        prompts = ((index, values) for index, row in numbered for values in self._iter_values(row))
         while batch := [*islice(prompts, most)]:
             yield self._assemble(batch, copied)
 
@@ -202,7 +203,8 @@ class _RowMaker:
         arrays = []
         for field in self.schema:
             if field.name in self._copied.names:
-                array = plain_array(copied.column(field.name)).take(indices)
+                column = copied.column(field.name)
+                array = plain_array(column).take(indices)
             else:
                 name = self._ours.get(field.name, field.name)
                 cells = [values[name] for _, values in rows]
@@ -228,7 +230,8 @@ class _RowMaker:
         key = _hash_content(self._seed, row.key, draw)
         negative = self._recipes.negative
         number, negative_number = divmod(number, negative.count)
-        drawing = Drawing(bytes.fromhex(key), row.texts, self._limit)
+        key_bytes = bytes.fromhex(key)
+        drawing = Drawing(key_bytes, row.texts, self._limit)
         negative_drawing = replace(drawing, variables={}, chosen={})
         prompt = render(recipe.template, drawing, number)
         negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
@@ -246,7 +249,9 @@ class _RowMaker:
 
         They follow each other in the order of the settings, by which the report finds them.
         """
-        content = (row.key, draw, texts["prompt"], texts[NEGATIVE])
+        prompt = texts["prompt"]
+        negative_prompt = texts[NEGATIVE]
+        content = (row.key, draw, prompt, negative_prompt)
         seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
         for cell in self._cells:
             values = dict(texts)
