@@ -41,7 +41,9 @@ class Cells:
         """`wrong`, with `column` written where a cell is invalid and `wrong` is still null."""
         if self.valid is None:
             return wrong
-        return pc.if_else(pc.or_(self.valid, pc.is_valid(wrong)), wrong, pa.scalar(column))
+        is_marked = pc.is_valid(wrong)
+        stays = pc.or_(self.valid, is_marked)
+        return pc.if_else(stays, wrong, pa.scalar(column))
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
@@ -119,7 +121,9 @@ def decode_dictionary(array: pa.Array) -> pa.Array:
     """Values of a dictionary as plain ones, and views of text as text."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
+    return array
 
 
 def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
@@ -127,7 +131,10 @@ def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
     texts = []
     for cell in storage.to_pylist():
         digits = None if cell is None else cell.hex()
-        texts.append(digits and "-".join([digits[start:end] for start, end in UUID_GROUPS]))
+        if digits is not None:
+            groups = [digits[start:end] for start, end in UUID_GROUPS]
+            digits = "-".join(groups)
+        texts.append(digits)
     return pa.array(texts, pa.string())
 
 
@@ -147,7 +154,8 @@ def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
     values = pc.if_else(valid, array, null)
     is_empty = pc.is_null(array)
     valid = pc.fill_null(valid, True)
-    return Cells(values.cast(kind), pc.or_(is_empty, valid))
+    valid = pc.or_(is_empty, valid)
+    return Cells(values.cast(kind), valid)
 
 
 def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
@@ -220,7 +228,8 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
     """The predicate of a file without this column, with those that it has."""
-    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
+    shown = schema.names[:MAX_LISTED_COLUMNS]
+    listed = ", ".join(map(cut_name, shown)) or "none"
     omitted = len(schema.names) - MAX_LISTED_COLUMNS
     more = f" and {omitted} more" if omitted > 0 else ""
     return f"has no column {name!r} (it has {listed}{more})"

@@ -50,7 +50,8 @@ class DerivedColumns:
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
         is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
-        prompts = pc.if_else(is_short, prompts, pa.scalar(None, prompts.type))
+        null = pa.scalar(None, prompts.type)
+        prompts = pc.if_else(is_short, prompts, null)
         # A prompt counts if any of the models truncates it.
         truncated = reduce(
             pc.or_kleene, (lengths.find_truncated(prompts) for lengths in self._lengths)
@@ -88,7 +89,8 @@ class LoraColumnReader:
         texts = encoded.dictionary.to_pylist()
         texts = [self._default if text is None else text for text in texts]
         parsed = [*map(self._parse_cached, texts)]
-        columns = (pa.array(values, pa.string()) for values in zip(*parsed, strict=True))
+        by_column = zip(*parsed, strict=True)
+        columns = (pa.array(values, pa.string()) for values in by_column)
         return tuple(values.take(encoded.indices) for values in columns)
 
     def _parse(self, text: str) -> tuple[str | None, ...]:
@@ -194,7 +196,8 @@ def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
 
     More than `limit` where a word is not ASCII, since normalizing may make other words longer.
     """
-    lengths = pc.binary_length(words).to_numpy().astype(np.int64)
+    lengths = pc.binary_length(words).to_numpy()
+    lengths = lengths.astype(np.int64)
     is_ascii = pc.string_is_ascii(words).to_numpy(zero_copy_only=False)
     return np.where(is_ascii, lengths + 1, limit + 1)
 
@@ -224,7 +227,8 @@ def _load_clip_tokenizer(folder: Path) -> Tokenizer:
     vocabulary = str(folder / "vocab.json")
     merges = str(folder / "merges.txt")
     tokenizer = Tokenizer(BPE.from_file(vocabulary, merges, end_of_word_suffix="</w>"))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    steps = [normalizers.NFC(), normalizers.Lowercase()]
+    tokenizer.normalizer = normalizers.Sequence(steps)
     words = pre_tokenizers.Split(Regex(CLIP_WORD_PATTERN), behavior="removed", invert=True)
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])

@@ -178,7 +178,8 @@ def make_draft(
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         conversion = [note for file in inputs.files for note in file.source.notes]
-        yield replace(_cut(inputs, size, catalog), notes=(*conversion, *notes.describe()))
+        draft = _cut(inputs, size, catalog)
+        yield replace(draft, notes=(*conversion, *notes.describe()))
 
 
 def _make_images(

@@ -155,7 +155,8 @@ def read_footers(
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     file, schema = read_source(source)
     names = _match_columns(source, schema, columns, carry)
-    file = choose_columns(file, schema, names, passthrough_schema(schema, carry, source.uri))
+    passthrough = passthrough_schema(schema, carry, source.uri)
+    file = choose_columns(file, schema, names, passthrough)
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
@@ -177,7 +178,8 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
         name: value for name, value in source.partitions.items() if name not in schema.names
     }
     for name in partitions:
-        schema = schema.append(pa.field(name, pa.string()))
+        field = pa.field(name, pa.string())
+        schema = schema.append(field)
     return InputFile(source, metadata.num_rows, {}, pa.schema([]), partitions), schema
 
 
@@ -207,7 +209,8 @@ def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
         column = metadata.schema.column(index)
         position = schema.get_field_index(column.path)
         if column.logical_type.type == "UUID" and position >= 0:
-            schema = schema.set(position, pa.field(column.path, pa.uuid()))
+            field = pa.field(column.path, pa.uuid())
+            schema = schema.set(position, field)
     return schema
 
 
@@ -257,12 +260,14 @@ def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
     if ours == "prompt" and _is_number(field.type):
-        raise _number_prompts_error(source, field.name, cut_name(str(field.type)))
+        numbers = cut_name(str(field.type))
+        raise _number_prompts_error(source, field.name, numbers)
     try:
         if kind == "image":
             require_image_type(field.type, where)
         else:
-            COLUMN_READERS[kind](pa.array([], field.type), where)
+            nothing = pa.array([], field.type)
+            COLUMN_READERS[kind](nothing, where)
     except BadInput as error:
         raise BadInput(f"{error}{describe_unread(ours)}") from error
 
@@ -328,5 +333,6 @@ def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) ->
     for name in names:
         if name in file.partitions:
             (value,) = text_array([file.partitions[name]])
-            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+            values = pa.repeat(value, batch.num_rows)
+            batch = batch.append_column(name, values)
     return batch

@@ -28,7 +28,7 @@ EXACT_INTEGERS = range(-(2**53) + 1, 2**53)  # of those that a float has
 # The JSON types of a column's values: Python's, but for integers that no float has, or no 64 bits.
 LARGE_INTEGER = "integer that no float has"
 INTEGER_TEXT = "integer"
-ARROW_TYPES = (
+ARROW_TYPES: tuple[tuple[set[object], pa.DataType], ...] = (
     (set(), pa.null()),
     ({bool}, pa.bool_()),
     ({int, LARGE_INTEGER}, pa.int64()),
@@ -77,8 +77,10 @@ class JsonColumns:
         """The rows of a file that was scanned."""
         fields = []
         for name, kinds in self.kinds.items():
-            metadata = {NESTED: self.nested[name]} if name in self.nested else None
-            fields.append(pa.field(name, _arrow_type(kinds), metadata=metadata))
+            column = pa.field(name, _arrow_type(kinds))
+            if name in self.nested:
+                column = column.with_metadata({NESTED: self.nested[name]})
+            fields.append(column)
         texts = {field.name for field in fields if pa.types.is_string(field.type)}
         with open_text(path, where) as file:
             records = (self._to_record(row, texts) for row in _iter_rows(file, where))
@@ -104,7 +106,8 @@ def refuse_nested(column: pa.Field, ours: str = "") -> None:
 
 def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
     """Every row of a file, whether it is on a line of its own or in a list."""
-    starts = [*islice(filter(str.strip, file), 2)]
+    filled = filter(str.strip, file)
+    starts = [*islice(filled, 2)]
     file.seek(0)
     if len(starts) == 2 and _is_json(starts[0]):
         for line, text in enumerate(file, start=1):
@@ -184,4 +187,7 @@ def _json_kind(value: object) -> object:
 
 def _arrow_type(kinds: set[object]) -> pa.DataType:
     kinds = kinds - {type(None)}
-    return next((arrow for own, arrow in ARROW_TYPES if kinds <= own), pa.string())
+    for allowed, arrow_type in ARROW_TYPES:
+        if kinds <= allowed:
+            return arrow_type
+    return pa.string()

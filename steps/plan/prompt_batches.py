@@ -60,7 +60,8 @@ def iter_prompt_batches(
     row = 0
     for file in files:
         first_row = row
-        names = dict.fromkeys([*file.column_names.values(), *_read_passthrough_names(file)])
+        carried = _read_passthrough_names(file)
+        names = dict.fromkeys([*file.column_names.values(), *carried])
         for batch in iter_file_columns(file, [*names]):
             yield _convert_batch(file, batch, row, schema, images, notes)
             row += batch.num_rows
@@ -125,7 +126,8 @@ def _read_column(
     if column.kind == "image":
         return images.digest_column(array, file.source.uri)
     where = f"{file.source.uri}: column {name!r}"
-    return COLUMN_READERS[column.kind](notes.read(column, name, array), where)
+    array = notes.read(column, name, array)
+    return COLUMN_READERS[column.kind](array, where)
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:

@@ -40,5 +40,7 @@ def store_prompt_list(job: Job, prompts: PromptList) -> Job:
 
 def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
     """The content of a file with the prompts, and its hash."""
-    content = to_parquet(pa.table({job.columns.prompt: [*prompts.texts]}))
+    texts = [*prompts.texts]
+    table = pa.table({job.columns.prompt: texts})
+    content = to_parquet(table)
     return content, hashlib.sha256(content).hexdigest()

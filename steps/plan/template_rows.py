@@ -138,9 +138,12 @@ class _RowMaker:
         sweep = settings.sweep.values
         self._swept = [*sweep]
         self._cells = [*product(*sweep.values())]
-        self._is_alone = recipes.combinations * len(self._cells) == 1
+        prompts_of_row = recipes.combinations * len(self._cells)
+        self._is_alone = prompts_of_row == 1
         self._copied = table[0].passthrough if table else pa.schema([])
-        types = {names[ours]: TYPES[ours] for ours in written_columns(settings)}
+        types = {}
+        for ours in written_columns(settings):
+            types[names[ours]] = TYPES[ours]
         if not any(self._id in file.column_names for file in table):
             del types[self._id]
         types[TEMPLATE_COLUMN] = pa.string()
