@@ -79,7 +79,7 @@ class JsonColumns:
         for name, kinds in self.kinds.items():
             column = pa.field(name, _arrow_type(kinds))
             if name in self.nested:
-                column = column.with_metadata({NESTED: self.nested[name]})
+                column = column.with_metadata({NESTED: self.nested[name].encode(errors="replace")})
             fields.append(column)
         texts = {field.name for field in fields if pa.types.is_string(field.type)}
         with open_text(path, where) as file:
@@ -116,10 +116,12 @@ def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
                 yield _make_row(value, where, f"line {line}", line, len(text))
         return
     text = file.read(MAX_DOCUMENT_CHARS + 1)
+    if not starts:
+        return
     if len(text) > MAX_DOCUMENT_CHARS:
         raise BadInput(
-            f"{where}: is one list, and longer than {MAX_DOCUMENT_CHARS} characters. Write each of "
-            "its objects on a line, as `jq -c '.[]'` does."
+            f"{where}: its first line is not JSON, or it is one list, and longer than "
+            f"{MAX_DOCUMENT_CHARS} characters. Write each object on a line, as `jq -c '.[]'` does."
         )
     for number, entry in enumerate(_find_entries(_decode(text, where))):
         yield _make_row(entry, where, f"entry {number}", None, 0)

@@ -160,6 +160,12 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "\N{BYTE ORDER MARK}Caption;uid\na red circle, large;1\n",
         "p.csv: the separator seems to be ';'. Save it with commas.",
     ),
+    "only blank lines": ("p.jsonl", "\n \n", "p.jsonl: has no rows. Check `prompts`."),
+    "first line broken": (
+        "p.jsonl",
+        '{"prompt": a}\n{"prompt": "b"}\n',
+        "p.jsonl: line 1 is not JSON (Expecting value at character 12). Correct it.",
+    ),
     "only a header": ("p.csv", "prompt,seed\n", "p.csv: has no rows. Check `prompts`."),
     "no byte": ("p.csv", "", "p.csv: is empty. Check `prompts`."),
     "numbers for prompts": (
