@@ -1,6 +1,5 @@
 """The ways a step can fail. Each has an exit code, and a sentence: where, what, what to do."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -11,9 +10,6 @@ from imagekiln.steps.runtime.sanitize import redact_urls, sanitize_line
 MAX_LINE_CHARS = 200
 MAX_NAME_CHARS = 80
 MAX_SENTENCE_CHARS = 2000
-# What Python shows of a library's object, as libraries quote it: an address in memory, a connection
-# by its arguments.
-OBJECT_REPR = re.compile(r" ?(?:<[^<>]* at 0x[0-9a-fA-F]+>|\b\w+\(host=[^()]*\))(?:: )?")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -21,10 +17,9 @@ T = TypeVar("T")
 class KilnError(Exception):
     """A failure that is explained to the user: each argument is one sentence, shown on one line.
 
-    Whatever a sentence quotes, it stays one line of bounded length, without control characters,
-    credentials in URLs, or what Python shows of objects. Of a longer one, the middle is left out,
-    and what to do is at its end: so it is of the traceback that PyTorch makes the sentence of an
-    error in a worker.
+    Whatever a sentence quotes, it stays one line of bounded length, without control characters or
+    credentials in URLs. Of a longer one, the middle is left out, and what to do is at its end: so
+    it is of the traceback that PyTorch makes the sentence of an error in a worker.
     """
 
     exit_code: ClassVar[int] = 1
@@ -123,7 +118,6 @@ def in_setting(setting: str) -> Iterator[None]:
 
 
 def _safe_sentence(text: str) -> str:
-    text = OBJECT_REPR.sub(_space_of, text)
     if len(text) <= MAX_SENTENCE_CHARS:
         return sanitize_line(redact_urls(text))
     # A URL that is cut is none that can be redacted; and not all of a text without end is searched.
@@ -133,11 +127,6 @@ def _safe_sentence(text: str) -> str:
     half = MAX_SENTENCE_CHARS // 2
     omitted = len(text) - 2 * half
     return sanitize_line(f"{head[:half]}… {omitted:,} characters …{tail[-half:]}")
-
-
-def _space_of(shown: re.Match[str]) -> str:
-    """The space that is left between the words around an object."""
-    return " " if shown[0].startswith(" ") and shown[0].endswith(" ") else ""
 
 
 def first_line(message: str) -> str:

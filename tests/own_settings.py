@@ -21,6 +21,14 @@ TURBO_SCHEDULER = {
 }
 
 
+def _schnell() -> models.Untyped:
+    """A FLUX whose transformer takes no guidance."""
+    pipe = models.BUILD["flux"]()
+    config = {**pipe.transformer.config, "guidance_embeds": False}
+    pipe.transformer = type(pipe.transformer).from_config(config)
+    return pipe
+
+
 @dataclass(frozen=True)
 class Known:
     """A well-known model: what a tiny one of its family lacks, and its steps and guidance."""
@@ -48,13 +56,7 @@ KNOWN = {
             "scheduler/scheduler_config.json": TURBO_SCHEDULER,
         },
     ),
-    "FLUX.1-schnell": Known(
-        lambda: models.folder("flux"),
-        4,
-        None,
-        "model card",
-        {"transformer/config.json": {"guidance_embeds": False}},
-    ),
+    "FLUX.1-schnell": Known(lambda: models.saved("schnell", _schnell), 4, None, "model card"),
     "FLUX.1-dev": Known(lambda: models.folder("flux"), 28, 3.5, "defaults of FluxPipeline"),
     "FLUX.2-klein-4B": Known(
         lambda: families.folder("klein"), 4, None, "is_distilled", _distilled()

@@ -96,12 +96,7 @@ class Meter:
     """
 
     def __init__(
-        self,
-        account: Account,
-        terms: Terms,
-        progress: Progress,
-        stop: Stop,
-        job_device: str,
+        self, account: Account, terms: Terms, progress: Progress, stop: Stop, job_device: str
     ) -> None:
         """Measure nothing yet. `job_device` is what the job asks for."""
         self.excess: str | None = None

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from imagekiln.steps.checks import ImageSpec, Verdict
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
 from imagekiln.steps.job.gates import (
     LOW_CONTRAST,
@@ -23,7 +22,6 @@ from imagekiln.steps.job.gates import (
 from imagekiln.steps.job.scores import AnyScore
 from imagekiln.steps.job.user_checks import import_check
 from imagekiln.steps.runs.image import ImageParameters, ImageQuality, ImageRow, ScoreValue
-from imagekiln.steps.storage.failures import error_reason
 
 MAX_REASON_CHARS = 500
 ImageArray = npt.NDArray[np.uint8]
@@ -75,7 +73,7 @@ class UserCheck:
         self._lock = Lock()
 
     def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
-        """Judge RGB uint8 (height, width, 3). Raises TryAgain where the device or memory failed."""
+        """Judge RGB uint8 (height, width, 3). Raises as `explain_device`."""
         read_only = image.view()
         read_only.flags.writeable = False
         try:
@@ -84,7 +82,10 @@ class UserCheck:
         except SystemExit:  # it would end the process as if all were made
             return Verdict(False, "the check failed: it called exit()")
         except Exception as error:  # a user's code may raise anything
-            if failure := _explain_device(self.name, error):
+            # Imported only here: torch takes seconds.
+            from imagekiln.steps.generate.diffusion.device import explain_device
+
+            if failure := explain_device(f"the check {self.name}", error):
                 raise failure from error
             return Verdict(False, f"the check failed: {type(error).__name__}: {error}")
 
@@ -111,18 +112,6 @@ def format_verdict(name: str, verdict: Verdict) -> str:
     """A verdict as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
     reason = str(verdict.reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
     return f"{name}: {reason}" if reason else name
-
-
-def _explain_device(check: str, error: Exception) -> TryAgain | None:
-    """The failure to report where device or memory failed a check; None where the image did."""
-    from imagekiln.steps.generate.diffusion import device  # imports torch, which takes seconds
-
-    if device.is_device_lost(error):
-        return device.device_error(error)
-    if device.is_out_of_memory(error):
-        reason = error_reason(error)
-        return TryAgain(f"the check {check} failed ({reason}). Run the shard again.")
-    return None
 
 
 def _to_verdict(result: object) -> Verdict:

@@ -1,10 +1,11 @@
 """Drawing that survives failures: a batch too large is halved, and a bad prompt fails alone."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.device import (
     DeviceShared,
     explain_machine,
@@ -48,12 +49,11 @@ class BatchRecovery:
         draw: DrawBatch,
         planned_size: Callable[[ImageRow], int],
         setting: str = "",
-        usual_pixels: int = 0,
+        usual_pixels: float = math.inf,
     ) -> None:
         """Take what draws a batch, and what gives the planned batch size for a row.
 
-        `setting` is that of a pass, which errors then name. Without `usual_pixels`, the first image
-        that does not fit is an error.
+        `setting` is that of a pass, which errors then name.
         """
         self.max_pixels: int | None = None
         self._setting = setting
@@ -99,21 +99,18 @@ class BatchRecovery:
             free_memory()
             return self.draw_prefix(rows)
 
-        explained = self._explain_no_room(rows[0], failure)
-        # A job's other images may fit where one is larger than most.
-        is_large = isinstance(explained, BadInput) and _pixels(rows[0]) > self._usual_pixels > 0
-        if isinstance(explained, DeviceShared) or not (self._any_drawn or is_large):
-            raise explained
-        return self._draw_one_by_one(rows, failure)
-
-    def _explain_no_room(self, row: ImageRow, failure: _DrawFailure) -> KilnError:
         subject = f"{self._setting}: " if self._setting else ""
-        size = f"{row.parameters.width} x {row.parameters.height}"
-        return explain_no_room(
-            f"{subject}not even one image fits in the device's memory, of {size} pixels",
+        parameters = rows[0].parameters
+        explained = explain_no_room(
+            f"{subject}not even one image fits in the device's memory, of "
+            f"{parameters.width} x {parameters.height} pixels",
             failure.message,
             "Ask for smaller images, or choose a larger GPU.",
         )
+        others_fit = self._any_drawn or _pixels(rows[0]) > self._usual_pixels
+        if isinstance(explained, DeviceShared) or not others_fit:
+            raise explained
+        return self._draw_one_by_one(rows, failure)
 
     def _draw_one_by_one(
         self, rows: Sequence[ImageRow], failure: _DrawFailure

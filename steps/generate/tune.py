@@ -1,34 +1,37 @@
-"""Tuning: the best batch size for each size of a job's images, measured on this device."""
+"""Tuning: the best batch size for each size of a job's images, measured on this device.
+
+Batches are doubled until throughput saturates or memory is full, each timed by a few steps.
+"""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cached_property, partial
 
-from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
     describe_device,
     device_advice,
     device_memory,
+    explain_machine,
+    free_memory,
+    is_out_of_memory,
+    peak_bytes,
+    reset_peak,
+    synchronized_time,
 )
 from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
-from imagekiln.steps.generate.trial import (
-    TUNE_AGAIN,
-    BatchMeasurement,
-    BatchSearchResult,
-    Trial,
-    TrialBudget,
-    search_batch_size,
-)
 from imagekiln.steps.job.columns import MAX_IMAGE_PIXELS
-from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, SpeedSettings
+from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
+    MAX_MEMORY_SHARE,
     BatchRate,
+    StopReason,
     TuningEntry,
     TuningKey,
     TuningResult,
@@ -42,7 +45,8 @@ from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_mo
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.revisions import pin_revisions
-from imagekiln.steps.runs.image import ImageParameters
+from imagekiln.steps.models.weights_size import GIB
+from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.runs.plan import (
     PLAN_SCHEMA_VERSION,
     InputFacts,
@@ -50,170 +54,140 @@ from imagekiln.steps.runs.plan import (
     PlanCounts,
     creation_time,
 )
+from imagekiln.steps.storage.failures import error_reason
 
 TRIAL_PROMPT = (
     "a photograph of a lighthouse on a cliff above the sea, waves below it, "
     "clouds in the evening sun"
 )
-GIB = 2**30
+TRIAL_STEPS = (4, 12)  # what all steps take follows from the difference
+TRIAL_SECONDS = 1.0  # of draws for each of the two, after a warm-up
+MAX_DRAWS = 10
+TUNE_AGAIN = "Tune again."
+# Below this gain in images a second, a larger batch is not worth its memory and its longer parts.
+MIN_GAIN = 0.03
+# Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
+PATIENCE = 2
 ImageSize = tuple[int, int]
-OnMeasurement = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TuningTarget:
-    """A job's model on a GPU with `memory` bytes; None where it shares the machine's memory."""
-
-    job: Job
-    facts: ModelFacts
-    gpu: str
-    memory: int | None
-
-    @property
-    def speed(self) -> SpeedSettings:
-        """The settings that affect throughput."""
-        return self.job.speed
-
-    @property
-    def guided(self) -> bool:
-        """Whether the denoiser runs twice a step, as the job's defaults have it."""
-        return self.facts.own.call.is_guided(default_guidance(self.job, self.facts))
-
-    def entry_key(self, size: ImageSize) -> TuningKey:
-        """The key of the file's entry for a size in pixels."""
-        return tuning_entry_key(
-            self.facts.digest,
-            self.job.model.dtype,
-            self.speed,
-            self.gpu,
-            to_gib(self.memory),
-            *size,
-            self.guided,
-        )
-
-    def make_entry(
-        self, size: ImageSize, result: BatchSearchResult, versions: dict[str, str]
-    ) -> TuningEntry:
-        """The file's entry for a size, from a search that has just ended."""
-        return TuningEntry(
-            model=self.job.model.id,
-            digest=self.facts.digest,
-            dtype=self.job.model.dtype,
-            speed=self.speed,
-            gpu=self.gpu,
-            gpu_gib=to_gib(self.memory),
-            width=size[0],
-            height=size[1],
-            guided=self.guided,
-            batch=result.best.batch_size,
-            steps=default_steps(self.job, self.facts),
-            seconds_per_image=_round_significant(1 / result.best.images_per_second),
-            stopped=result.stop_reason,
-            measured=tuple(_to_rate(measurement) for measurement in result.measurements),
-            when=datetime.now(UTC).replace(microsecond=0),
-            versions=versions,
-        )
-
-
-def to_gib(size: int | None) -> float | None:
-    """Bytes as GiB, to two decimals."""
-    return None if size is None else round(size / GIB, 2)
-
-
-def _to_rate(measurement: BatchMeasurement) -> BatchRate:
-    return BatchRate(
-        batch=measurement.batch_size,
-        images_per_second=_round_significant(measurement.images_per_second),
-        peak_gib=to_gib(measurement.peak_bytes),
-    )
-
-
-def _round_significant(number: float) -> float:
-    return float(f"{number:.4g}")
+Measure = Callable[[int], BatchRate | None]
 
 
 def tune(
     job: Job,
     file: str,
     sizes: Sequence[ImageSize] = (),
-    effort: TrialBudget | None = None,
     *,
+    minutes: float = 15.0,
     again: bool = False,
-    told: OnMeasurement = lambda _: None,
-    max_batch: int | None = None,
+    told: Callable[[str], None] = lambda _: None,
+    max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
     """Find the batch size for each size in pixels, or for the default size, and add it to `file`.
 
-    An entry that the file has is measured anew only with `again`. `told` is called with a line on
-    each measurement; no batch is larger than `max_batch`. Raises BadInput where model, size or
-    file are unusable, TryAgain where the device is missing or too full.
+    An entry that the file has is measured anew only with `again`. After `minutes` for a size, what
+    has been measured decides. `told` is called with a line on each measurement; no batch is larger
+    than `max_batch`. Raises BadInput where model, size or file are unusable, TryAgain where the
+    device is missing or too full.
     """
-    bench = _TuningBench(job, effort or TrialBudget(), told, max_batch or MAX_BATCH_IMAGES)
-    existing: dict[TuningKey, TuningEntry] = {}
+    bench = _TuningBench(job)
+    entries: dict[TuningKey, TuningEntry] = {}
     if not again:
-        existing = {entry.tuning_key: entry for entry in read_tuning_file_or_empty(file).entries}
-
-    entries: list[TuningEntry] = []
-    measured = 0
-    for size in dict.fromkeys(sizes or [default_image_size(job, bench.facts)]):
-        entry = existing.get(bench.target.entry_key(size))
-        if entry is None:
-            if measured == 0:
-                require_writable_tuning_file(file)
-            entry = bench.target.make_entry(size, bench.search(size), library_versions(job))
-            add_tuning_entry(file, entry)
-            measured += 1
-        entries.append(entry)
-    return TuningResult(file, tuple(entries), measured)
+        entries = {entry.tuning_key: entry for entry in read_tuning_file_or_empty(file).entries}
+    keys = [bench.entry_key(size) for size in sizes or [default_image_size(job, bench.facts)]]
+    missing = [key for key in dict.fromkeys(keys) if key not in entries]
+    if missing:
+        require_writable_tuning_file(file)
+    for key in missing:
+        entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, told)
+        add_tuning_entry(file, entries[key])
+    return TuningResult(file, tuple(entries[key] for key in dict.fromkeys(keys)), len(missing))
 
 
 class _TuningBench:
     """The job's model on this machine's device, loaded when it is first needed."""
 
-    def __init__(
-        self, job: Job, budget: TrialBudget, on_measurement: OnMeasurement, max_batch: int
-    ) -> None:
+    def __init__(self, job: Job) -> None:
         with device_advice(TUNE_AGAIN):
             device = choose_device(job.device)
-        job = pin_revisions(job).job
-        self.facts = load_model_facts(job.model)
-        require_compatibility(job, self.facts.pipeline)
-        family = family_of(self.facts.pipeline)
-        self.target = TuningTarget(
-            job,
-            self.facts,
-            describe_device(device),
-            device_memory(device),
-        )
-        self._job = job
-        self._budget = budget
-        self._on_measurement = on_measurement
-        self._max_batch = 1 if family.one_at_a_time else max_batch
-        self._open_denoiser = cache(lambda: load_denoiser(_empty_plan(job, self.facts)))
+        self._job = pin_revisions(job).job
+        self.facts = load_model_facts(self._job.model)
+        require_compatibility(self._job, self.facts.pipeline)
+        self._gpu = describe_device(device)
+        memory = device_memory(device)
+        self._memory_gib = None if memory is None else round(memory / GIB, 2)
+        self._steps = default_steps(job, self.facts)
+        self._guidance = default_guidance(job, self.facts)
+        self._guided = self.facts.own.call.is_guided(self._guidance)
 
-    def search(self, size: ImageSize) -> BatchSearchResult:
-        """Search the batch size for images of a size."""
-        self._require_valid_size(size)
+    @cached_property
+    def _denoiser(self) -> Denoiser:
         with device_advice(TUNE_AGAIN):
-            denoiser = self._open_denoiser()
-        denoiser.vae_decoder.reset()  # what did not fit at another size says nothing about this one
-        trial = Trial(denoiser, self._image_parameters(size), self._budget)
-        deadline = time.monotonic() + self._budget.minutes * 60
+            return load_denoiser(_empty_plan(self._job, self.facts))
 
-        def measure(batch_size: int) -> BatchMeasurement | None:
-            measurement = trial.measure(batch_size)
-            self._on_measurement(_format_measurement(size, batch_size, measurement))
-            return measurement
-
-        result = search_batch_size(
-            measure, self.target.memory, self._max_batch, lambda: time.monotonic() > deadline
-        )
-        if result is None:
-            raise TryAgain(
-                f"not even one image of {_format_size(size)} fits in the memory of "
-                f"{self.target.gpu}. Free it."
+    def entry_key(self, size: ImageSize) -> TuningKey:
+        """The key of the file's entry for a size in pixels. Raises BadInput if no row has it."""
+        multiple = self.facts.size_multiple
+        width, height = size
+        if width < 1 or height < 1 or width % multiple or height % multiple:
+            raise BadInput(
+                f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
+                "Choose another size."
             )
-        return result
+        if width * height > MAX_IMAGE_PIXELS:
+            raise BadInput(
+                f"{_format_size(size)}: has more than {MAX_IMAGE_PIXELS} pixels. "
+                "Choose another size."
+            )
+        model, speed = self._job.model, self._job.speed
+        digest = self.facts.digest
+        return tuning_entry_key(
+            digest, model.dtype, speed, self._gpu, self._memory_gib, width, height, self._guided
+        )
+
+    def make_entry(
+        self, size: ImageSize, minutes: float, max_batch: int, told: Callable[[str], None]
+    ) -> TuningEntry:
+        """Measure growing batches of a size, and choose one."""
+        family = family_of(self.facts.pipeline)
+        denoiser = self._denoiser
+        denoiser.vae_decoder.reset()  # what did not fit at another size says nothing about this one
+
+        def measure(images: int) -> BatchRate | None:
+            rate = measure_batch(denoiser, self._image_parameters(size), images)
+            told(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
+            return rate
+
+        rates, stopped = search_batch_size(
+            measure,
+            None if self._memory_gib is None else MAX_MEMORY_SHARE * self._memory_gib,
+            1 if family.one_at_a_time else max_batch,
+            time.monotonic() + 60 * minutes,
+        )
+        if not rates:
+            raise TryAgain(
+                f"not even one image of {_format_size(size)} fits in the memory of {self._gpu}. "
+                "Free it."
+            )
+        # A single text is padded less than those of a batch, which says nothing of longer ones.
+        best = choose_batch(rates[1:] if family.pad_to_tokens and rates[1:] else rates)
+        return TuningEntry(
+            model=self._job.model.id,
+            digest=self.facts.digest,
+            dtype=self._job.model.dtype,
+            speed=self._job.speed,
+            gpu=self._gpu,
+            gpu_gib=self._memory_gib,
+            width=size[0],
+            height=size[1],
+            guided=self._guided,
+            batch=best.batch,
+            steps=self._steps,
+            seconds_per_image=_round_significant(1 / best.images_per_second),
+            stopped=stopped,
+            measured=tuple(rates),
+            when=datetime.now(UTC).replace(microsecond=0),
+            versions=library_versions(self._job),
+        )
 
     def _image_parameters(self, size: ImageSize) -> ImageParameters:
         defaults = self._job.defaults
@@ -222,23 +196,100 @@ class _TuningBench:
             defaults.negative_prompt,
             0,
             *size,
-            default_steps(self._job, self.facts),
-            default_guidance(self._job, self.facts),
+            self._steps,
+            self._guidance,
             defaults.sampler,
         )
 
-    def _require_valid_size(self, size: ImageSize) -> None:
-        multiple = self.facts.size_multiple
-        if any(side < 1 or side % multiple for side in size):
+
+def search_batch_size(
+    measure: Measure, memory_gib: float | None, max_size: int, deadline: float
+) -> tuple[list[BatchRate], StopReason]:
+    """Measure batches of 1, 2, 4... up to `max_size`; the rates of those that fit, and the reason.
+
+    `measure` returns None for a batch that does not fit. A batch that takes more than `memory_gib`
+    is left out, unless it is a single image. `deadline` is a time of `time.monotonic`.
+    """
+    rates: list[BatchRate] = []
+    size = 1
+    while size <= max_size:
+        if rates and time.monotonic() > deadline:
+            return rates, "time"
+        rate = measure(size)
+        if rate is None or (rates and not _leaves_room(rate, memory_gib)):
+            return rates, "memory"
+        rates.append(rate)
+        if len(rates) > PATIENCE:
+            enough = (1 + MIN_GAIN) * max(rate.images_per_second for rate in rates[:-PATIENCE])
+            if all(rate.images_per_second < enough for rate in rates[-PATIENCE:]):
+                return rates, "saturated"
+        size *= 2
+    return rates, "largest"
+
+
+def _leaves_room(rate: BatchRate, memory_gib: float | None) -> bool:
+    return memory_gib is None or rate.peak_gib is None or rate.peak_gib <= memory_gib
+
+
+def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
+    """The smallest batch that is about as fast as the fastest."""
+    enough = (1 - MIN_GAIN) * max(rate.images_per_second for rate in rates)
+    return next(rate for rate in rates if rate.images_per_second >= enough)
+
+
+def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) -> BatchRate | None:
+    """The rate of a batch with all its steps; None where it does not fit in memory.
+
+    Raises BadInput where the model cannot draw it, TryAgain where the machine failed.
+    """
+    few, many = (min(steps, parameters.steps) for steps in TRIAL_STEPS)
+    try:
+        with device_advice(TUNE_AGAIN):
+            reset_peak(denoiser.device)
+            _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the text
+            draw = partial(_fastest_draw, denoiser, parameters, images)
+            short, long = draw(few), draw(many)
+            peak = peak_bytes(denoiser.device)
+    except KilnError:
+        raise
+    except Exception as error:  # a user's model may raise anything
+        if failure := explain_machine(error, TUNE_AGAIN):
+            raise failure from error
+        if not is_out_of_memory(error):
             raise BadInput(
-                f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
-                "Choose another size."
-            )
-        if size[0] * size[1] > MAX_IMAGE_PIXELS:
-            raise BadInput(
-                f"{_format_size(size)}: has more than {MAX_IMAGE_PIXELS} pixels. "
-                "Choose another size."
-            )
+                f"the model does not draw ({error_reason(error)}). Correct the job's defaults."
+            ) from error
+    else:
+        step = max(0.0, long - short) / max(1, many - few)
+        seconds = long + (parameters.steps - many) * step
+        return BatchRate(
+            batch=images,
+            images_per_second=_round_significant(images / seconds),
+            peak_gib=None if peak is None else round(peak / GIB, 2),
+        )
+    free_memory()  # after the error, whose traceback holds the batch's tensors
+    return None
+
+
+def _fastest_draw(
+    denoiser: Denoiser, parameters: ImageParameters, images: int, steps: int
+) -> float:
+    """Seconds of the fastest of some draws: a busy neighbor or a low clock only slows one down."""
+    seconds: list[float] = []
+    while len(seconds) < MAX_DRAWS and sum(seconds) < TRIAL_SECONDS:
+        seconds.append(_draw(denoiser, parameters, images, steps))
+    return min(seconds)
+
+
+def _draw(denoiser: Denoiser, parameters: ImageParameters, images: int, steps: int) -> float:
+    """Draw a batch of so few steps; the seconds that it took."""
+    rows = [
+        ImageRow(index, f"{index:032x}", replace(parameters, seed=index, steps=steps))
+        for index in range(images)
+    ]
+    started = synchronized_time(denoiser.device)
+    list(denoiser.draw(rows, len(rows), lambda: None))  # waits for images that are still drawn
+    return synchronized_time(denoiser.device) - started
 
 
 def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
@@ -257,16 +308,15 @@ def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
     )
 
 
-def _format_measurement(
-    size: ImageSize, batch_size: int, measurement: BatchMeasurement | None
-) -> str:
-    batch = f"{_format_size(size)}, {batch_size} at once"
-    if measurement is None:
-        return f"{batch}: does not fit in memory"
-    rate = f"{measurement.images_per_second:.3g} images/s"
-    if measurement.peak_bytes is None:
-        return f"{batch}: {rate}"
-    return f"{batch}: {rate}, {to_gib(measurement.peak_bytes)} GiB at most"
+def _round_significant(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _format_rate(rate: BatchRate | None) -> str:
+    if rate is None:
+        return "does not fit in memory"
+    peak = "" if rate.peak_gib is None else f", {rate.peak_gib} GiB at most"
+    return f"{rate.images_per_second:.3g} images/s{peak}"
 
 
 def _format_size(size: ImageSize) -> str:

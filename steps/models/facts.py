@@ -34,7 +34,7 @@ from imagekiln.steps.models.single_file import (
     require_fitting_configuration,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
-from imagekiln.steps.models.weights_size import measure_hub_weights, measure_local_weights
+from imagekiln.steps.models.weights_size import measure_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
@@ -47,6 +47,7 @@ MAX_VAE_BLOCKS = 16
 MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
+ModelPaths = list[PurePosixPath]  # of files, on the hub or in the model's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +113,14 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
     )
 
 
-def _measure_weights(
-    model: ModelSettings, folder: Path, paths: Sequence[PurePosixPath]
-) -> int | None:
-    """What a model's weights take once they are loaded; None where that cannot be read.
-
-    `paths` are those of its components' files, on the hub or in the folder.
-    """
+def _measure_weights(model: ModelSettings, folder: Path, paths: ModelPaths) -> int | None:
+    """What a model's weights take once they are loaded; None where that cannot be read."""
+    if checkpoint := checkpoint_file(model):
+        return measure_weights(model, checkpoint.parent, [checkpoint.name])
     weights = sorted(path for path in paths if path.suffix == SAFETENSORS_SUFFIX)
     components = groupby(weights, lambda path: path.parent)
     loaded = [loaded_weights(list(files), model.variant) for _, files in components]
-    names = [str(path) for files in loaded for path in files]
-    checkpoint = checkpoint_file(model)
-    with translate_errors(model.id):
-        files = [checkpoint] if checkpoint else [folder / name for name in names]
-        if not all(file.is_file() for file in files):
-            return measure_hub_weights(model, names)
-        # Without the hub, what is in the cache is what will be loaded.
-        files = files or weight_files(folder, model.variant)
-        return measure_local_weights(model, files) if files else None
+    return measure_weights(model, folder, [str(path) for files in loaded for path in files])
 
 
 def configuration_folder(model: ModelSettings) -> Path:
@@ -228,9 +218,7 @@ def _affects_pixels(path: Path) -> bool:
     return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
 
 
-def _read_model_index(
-    model: ModelSettings, folder: Path
-) -> tuple[str, Config, list[PurePosixPath]]:
+def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, ModelPaths]:
     """The pipeline's class, its components and their files.
 
     Raises BadInput where a component is a pickle.
@@ -252,7 +240,7 @@ def _read_model_index(
     return pipeline, index, paths
 
 
-def _require_variant(model: ModelSettings, variant: str, paths: list[PurePosixPath]) -> None:
+def _require_variant(model: ModelSettings, variant: str, paths: ModelPaths) -> None:
     """Raise BadInput where none of a model's files is of the variant."""
     weights = [path.name for path in paths if path.suffix == ".safetensors"]
     if weights and not any(_is_variant(name, variant) for name in weights):
@@ -262,7 +250,7 @@ def _require_variant(model: ModelSettings, variant: str, paths: list[PurePosixPa
         )
 
 
-def _refuse_pickles(model: ModelSettings, paths: list[PurePosixPath]) -> None:
+def _refuse_pickles(model: ModelSettings, paths: ModelPaths) -> None:
     """Raise BadInput where a component has pickles and no safetensors."""
     safe_folders = {path.parent for path in paths if path.suffix == ".safetensors"}
     for path in sorted(paths):
@@ -312,7 +300,7 @@ def _is_variant(name: str, variant: str) -> bool:
     return any(mark in name for mark in (f".{variant}.", f".{variant}-"))
 
 
-def _list_files(model: ModelSettings, folder: Path) -> list[PurePosixPath]:
+def _list_files(model: ModelSettings, folder: Path) -> ModelPaths:
     """The paths of the model's files within it, the weights included.
 
     Those of a configuration on the hub are not listed: no weights are fetched with it.

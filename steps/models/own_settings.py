@@ -105,6 +105,9 @@ def read_own_settings(
     if is_distilled and call.steps > FEW_STEPS:
         source = "it is distilled by its name or files, which do not say with how many steps"
         return replace(own, steps=None, source=source)
+    if files.pipeline.startswith("StableDiffusion") and _may_be_few_step(files.scheduler):
+        source = "its Euler scheduler with trailing steps may be that of a model for few steps"
+        return replace(own, steps=None, source=source)
     if not call.steps:
         return replace(own, steps=None, source=f"{files.pipeline} is not known to this version")
     return own
@@ -161,12 +164,10 @@ def _iter_signs(files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
         yield (4, 8.0 if reads_guidance else 1.0), "its LCMScheduler"
     if kind == "TCDScheduler":
         yield (4, 0.0), "its TCDScheduler"
-    if pipeline.startswith("StableDiffusion") and _is_few_step(files.scheduler):
-        yield (4, 0.0), f"its {kind} with trailing steps"
 
 
-def _is_few_step(scheduler: Config) -> bool:
-    """Whether it is a scheduler of Turbo or Lightning.
+def _may_be_few_step(scheduler: Config) -> bool:
+    """Whether it is a scheduler as Turbo and Lightning have it.
 
     Models of other predictions or without noise at the end also have trailing steps.
     """

@@ -58,6 +58,12 @@ class PassFacts:
     model: Annotated[ModelFacts | None, Field(exclude_if=_is_none)] = None
 
 
+def sum_weights(facts: ModelFacts, passes: Mapping[str, PassFacts]) -> int | None:
+    """The bytes of the weights of a job's diffusion models; None where none is known."""
+    models = [facts, *(each.model for each in passes.values() if each.model is not None)]
+    return sum(model.weights_bytes or 0 for model in models) or None
+
+
 @dataclass(frozen=True, slots=True)
 class PassSizes:
     """The sizes in pixels that the passes of a job give, by the facts of their models.

@@ -21,9 +21,9 @@ from imagekiln.steps.models.passes import (
     load_pass_facts,
     pass_keys,
     require_pass_support,
+    sum_weights,
 )
 from imagekiln.steps.models.revisions import LORA_SETTING_PREFIX, NamedRevision, pin_revisions
-from imagekiln.steps.models.room import sum_weights
 from imagekiln.steps.models.scorers import score_digests
 
 SCORE_SETTING_PREFIX = "scores."

@@ -1,70 +1,60 @@
-"""The memory that a model's weights take on a GPU, by the headers of its files."""
+"""The memory that weights take once they are loaded, and whether a GPU has room for them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
-from imagekiln.steps.errors import KilnError
-from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.hub import silence_hub_client, translate_hub_errors
 
-REQUESTS_AT_ONCE = 8
-UNUSED_PREFIX = "model_ema."  # of a checkpoint's second set of weights, which is not loaded
-LOADED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# Of a number in a file. Those of the first group are loaded in the model's dtype.
-FLOAT_TYPES = {"F64", "F32", "F16", "BF16"}
-STORED_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
-
-Tensors = Iterable[tuple[str, int]]  # the type of a tensor, as the file names it, and its length
+GIB = 2**30
+FILES_AT_ONCE = 8
 
 
-def measure_local_weights(model: ModelSettings, files: Iterable[Path]) -> int | None:
-    """The bytes of the weights in these files, once they are loaded; None if they are damaged.
+def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
+    """The bytes that the weights in these files of a model take once they are loaded.
 
-    That is for whoever reads them to say. Raises OSError.
+    Only headers are read, on the hub where the folder lacks a file. None where one cannot be read:
+    that is for whoever loads it to say.
     """
-    with suppress(SafetensorError):
-        return sum(_loaded_bytes(model, _read_tensors(file)) for file in files)
-    return None
+    from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
 
-
-def measure_hub_weights(model: ModelSettings, names: Sequence[str]) -> int | None:
-    """The bytes of the weights in these files on the hub; None where it does not answer.
-
-    Only the headers are fetched.
-    """
-    from huggingface_hub import HfApi, errors
+    float_bytes = 4 if model.dtype == "float32" else 2
 
     def measure(name: str) -> int:
-        header = HfApi().parse_safetensors_file_metadata(model.id, name, revision=model.revision)
-        tensors = [(each.dtype, each.parameter_count) for each in header.tensors.values()]
-        return _loaded_bytes(model, tensors)
+        if (folder / name).is_file():
+            header = parse_local_safetensors_file_metadata(folder / name)
+        else:
+            header = HfApi().parse_safetensors_file_metadata(
+                model.id, name, revision=model.revision
+            )
+        # Floats of all sizes are loaded in the model's dtype; there are few other numbers.
+        counts = header.parameter_count.items()
+        return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
 
-    unusable = KilnError, errors.SafetensorsParsingError
     with (
-        suppress(*unusable),
+        suppress(KilnError, errors.SafetensorsParsingError),
         translate_hub_errors(model),
         silence_hub_client(),
-        ThreadPoolExecutor(REQUESTS_AT_ONCE, "weights-size") as pool,
+        ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
     ):
-        return sum(pool.map(measure, names))
+        return sum(pool.map(measure, names)) or None
     return None
 
 
-def _read_tensors(file: Path) -> list[tuple[str, int]]:
-    with safe_open(file, framework="np") as weights:
-        names = [name for name in weights.keys() if not name.startswith(UNUSED_PREFIX)]  # noqa: SIM118  # no mapping
-        slices = map(weights.get_slice, names)
-        return [(each.get_dtype(), prod(each.get_shape())) for each in slices]
+def require_room(
+    job: Job, weights_bytes: int | None, gib: float | None, gpu: str = "the GPU of its profile"
+) -> None:
+    """Raise BadInput where the weights of a job's models take more than the memory of a GPU.
 
-
-def _loaded_bytes(model: ModelSettings, tensors: Tensors) -> int:
-    float_bytes = LOADED_BYTES[model.dtype]
-    return sum(
-        count * (float_bytes if kind in FLOAT_TYPES else STORED_BYTES.get(kind, 1))
-        for kind, count in tensors
+    None is what is not known. `gpu` is how the sentence names the GPU.
+    """
+    if weights_bytes is None or gib is None or weights_bytes <= gib * GIB:
+        return
+    raise BadInput(
+        f"{job.model.id}: the weights of the job's models take {weights_bytes / GIB:.1f} GiB in "
+        f"{job.model.dtype}, and {gpu} has {gib:.1f} GiB. Choose a larger GPU (on a cluster, by "
+        "cluster.profile) or a smaller model; bfloat16 takes half of float32 (model.dtype)."
     )

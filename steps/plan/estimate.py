@@ -11,7 +11,7 @@ from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_pri
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.models.room import in_bytes, require_room
+from imagekiln.steps.models.weights_size import require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
@@ -111,8 +111,7 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = resolve_model(job)
-        profile_gpu = f"the GPU of profile {job.cluster.profile}"
-        require_room(job, model.weights_bytes, in_bytes(gpu_memory), profile_gpu)
+        require_room(job, model.weights_bytes, gpu_memory)
         rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(

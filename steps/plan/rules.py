@@ -31,10 +31,7 @@ from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
-NO_EFFECT = (
-    "has no effect: the model does not read it; remove it from the job, or leave the column "
-    "unread, with columns: {{{}: null}}"
-)
+NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
 NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {

@@ -13,7 +13,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.models.room import in_bytes, require_room
+from imagekiln.steps.models.weights_size import require_room
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
 from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.estimate import (
@@ -112,7 +112,6 @@ def make_plan(
     terms = terms_of(job)
     if sample_images is None:
         sample_images = job.cluster.canary or 0
-    gpu = f"the GPU of profile {job.cluster.profile}"
     job = job.without_cluster()
     find_untried_entries(job)  # one that can be tried and is wrong is refused
     if job.run_id is not None:
@@ -124,7 +123,7 @@ def make_plan(
             change = None if must_exist else _describe_input_change(job, existing)
             return replace(adopted, input_change=change)
     model = resolve_model(job)
-    require_room(job, model.weights_bytes, in_bytes(gpu_memory), gpu)
+    require_room(job, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
         rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)

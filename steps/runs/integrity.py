@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.runs.parts import ImageRecord
+from imagekiln.steps.storage.failures import error_reason
 
 MAX_LISTED_ERRORS = 10
 MAX_LISTED_COMMANDS = 3
@@ -83,7 +84,7 @@ def _image_error(record: ImageRecord, content: bytes, *, lossless: bool) -> str 
     try:
         rgb = decode_image(content, (record.width, record.height))
     except (OSError, ValueError) as error:
-        return f"does not decode ({error})"
+        return f"does not decode ({error_reason(error)})"
     if lossless and hash_pixels(rgb) != record.pixels_sha256:
         return "has other pixels than were drawn"
     return None

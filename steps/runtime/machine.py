@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import subprocess
 import warnings
 from collections.abc import Mapping
@@ -17,13 +16,10 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
-# One of these may name no GPU at all, for the process to have none.
-HIDING_VARIABLES = (VISIBLE_DEVICES_VARIABLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 GPU_NAME = re.compile(r"\d+|(GPU|MIG)-.*")
 MIG_PREFIX = "MIG-"
-NVIDIA_SMI = "nvidia-smi"
+NVIDIA_SMI = ("nvidia-smi", "-L")
 NVIDIA_SMI_SECONDS = 20  # that it may take: where no driver is at work yet, it starts one
-NVIDIA_SMI_LINE = re.compile(r"GPU \d+: (.*?)( \(UUID: .*)?")
 DEVICES = Path("/dev")
 NVIDIA_DEVICE_FILES = "nvidia[0-9]*"
 TELEMETRY_VARIABLE = "HF_HUB_DISABLE_TELEMETRY"
@@ -59,45 +55,25 @@ def visible_gpus(environment: Mapping[str, str], count: int) -> list[str]:
     value = environment.get(VISIBLE_DEVICES_VARIABLE)
     if value is None:
         return [str(index) for index in range(count)]
-    names = named_gpus(value)
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    names = list(takewhile(GPU_NAME.fullmatch, names))  # -1 and none are no names
     if count and all(name.startswith(MIG_PREFIX) for name in names):
         return names
     return names[:count]
 
 
-def named_gpus(value: str) -> list[str]:
-    """The GPUs that a variable such as CUDA_VISIBLE_DEVICES names, before anything else, as -1."""
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    return list(takewhile(GPU_NAME.fullmatch, names))
+def find_nvidia_gpu(devices: Path = DEVICES) -> str | None:
+    """The first NVIDIA GPU of this machine or container, even if CUDA finds none; None without one.
 
-
-def hiding_variable(environment: Mapping[str, str]) -> str | None:
-    """The variable that keeps all GPUs from the process, since it names none; None without one."""
-    return next(
-        (name for name in HIDING_VARIABLES if not named_gpus(environment.get(name, "0"))), None
-    )
-
-
-def attached_gpus(devices: Path = DEVICES) -> tuple[str, ...]:
-    """NVIDIA's GPUs of this machine or container, whatever CUDA and the environment make of them.
-
-    By name, as nvidia-smi lists them; where it does not work, by the driver's device files.
+    By name, as nvidia-smi lists it; where that does not work, by the driver's device file.
     """
-    lines: list[str] = []
-    if program := shutil.which(NVIDIA_SMI):
-        with suppress(OSError, subprocess.SubprocessError):
-            command = [program, "-L"]
-            listing = subprocess.run(
-                command, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=True
-            )
-            lines = listing.stdout.splitlines()
-    names = tuple(match[1] for match in map(NVIDIA_SMI_LINE.fullmatch, lines) if match)
-    return names or tuple(sorted(map(str, devices.glob(NVIDIA_DEVICE_FILES))))
-
-
-def may_use(gpu: str) -> bool:
-    """Whether this user may open a GPU that is known by its device file."""
-    return not gpu.startswith("/") or os.access(gpu, os.R_OK | os.W_OK)
+    with suppress(OSError, subprocess.SubprocessError):
+        listing = subprocess.run(
+            NVIDIA_SMI, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=True
+        )
+        if listing.stdout.startswith("GPU "):
+            return listing.stdout.splitlines()[0].partition(" (UUID")[0]
+    return next(map(str, sorted(devices.glob(NVIDIA_DEVICE_FILES))), None)
 
 
 def silence_libraries() -> None:

@@ -72,6 +72,8 @@ CONNECTION_ERRORS = {
 }
 ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
+# An object that Python shows by its address in memory, or urllib3's connection.
+OBJECT_REPR = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>(?:: )?|\b\w+\(host=[^()]*\): ")
 
 
 @contextmanager
@@ -194,8 +196,11 @@ def error_code(error: BaseException) -> str:
 
 
 def error_reason(error: BaseException) -> str:
-    """The first line of the error's own message, or its type where it has none."""
-    message = str(error)
+    """The first line of the error's own message, or its type where it has none.
+
+    Objects that the message shows as Python does, such as connections, are left out.
+    """
+    message = OBJECT_REPR.sub("", str(error))
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror
     return first_line(message) or type(error).__name__
@@ -231,7 +236,9 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
             "Set it and run the command again."
         )
     if "://" not in where:  # on a disk, which knows no credentials
-        place = _nearest_place(Path(error.filename or where))
+        path = Path(error.filename or where)
+        # Path.exists would raise the same error again.
+        place = next(filter(os.path.exists, (path, *path.parents)), path)
         return StorageRefused(
             f"{where}: access was refused ({error_reason(error)}): this user lacks a right to "
             f"{place}. Change its permissions, or choose another path."
@@ -240,12 +247,6 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
     if error_code(error) == ACCESS_DENIED_CODE:
         remedy += " Without s3:ListBucket, AWS also refuses to say that something is absent."
     return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
-
-
-def _nearest_place(path: Path) -> Path:
-    """The file, or else the lowest folder above it, that is there and can be looked at."""
-    # Path.exists would raise the same error again.
-    return next(filter(os.path.exists, (path, *path.parents)), path)
 
 
 def is_object_absent(error: FileNotFoundError) -> bool:

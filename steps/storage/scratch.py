@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from threading import Condition
 from typing import Any
 
 import duckdb
@@ -37,6 +38,8 @@ class Database:
         max_threads: int = MAX_THREADS,
     ) -> None:
         """Open an empty database that spills into `folder`, or has its tables in a file there."""
+        self._idle = Condition()  # a connection whose cursors are busy refuses to be closed
+        self._queries = 0
         with _translate_duckdb_errors():
             self._connection = duckdb.connect(
                 file if file == ":memory:" else folder / file,
@@ -53,8 +56,10 @@ class Database:
         self.execute(f"SET streaming_buffer_size = '{STREAM_BUFFER_SIZE}'")
 
     def close(self) -> None:
-        """Release memory and disk."""
-        self._connection.close()
+        """Release memory and disk, once queries of other threads are answered."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._queries)
+            self._connection.close()
 
     def register(self, name: str, rows: pa.RecordBatchReader) -> None:
         """Make a stream readable by SQL, once, under this name."""
@@ -77,8 +82,15 @@ class Database:
 
         They must fit in memory.
         """
-        with _translate_duckdb_errors(), self._connection.cursor() as cursor:
-            return cursor.execute(sql, list(parameters)).fetchall()
+        with self._idle:
+            self._queries += 1
+        try:
+            with _translate_duckdb_errors(), self._connection.cursor() as cursor:
+                return cursor.execute(sql, list(parameters)).fetchall()
+        finally:
+            with self._idle:
+                self._queries -= 1
+                self._idle.notify_all()
 
     def fetch_table(self, sql: str) -> pa.Table:
         """The rows of a query, which must fit in memory."""

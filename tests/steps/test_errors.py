@@ -1,8 +1,6 @@
 """Errors as sentences."""
 
-import pytest
-
-from imagekiln.steps.errors import BadInput, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, first_line
 
 
 def test_a_long_message_is_cut_to_its_first_line() -> None:
@@ -24,17 +22,3 @@ def test_of_a_sentence_that_is_too_long_what_to_do_is_kept() -> None:
     text = str(BadInput(f"a.parquet: {'x' * 10**6} is no name. Choose another one."))
     assert text.startswith("a.parquet: xxx")
     assert text.endswith("is no name. Choose another one.")
-
-
-@pytest.mark.parametrize(
-    ("quoted", "shown"),
-    [
-        ("(TlsLink(host='10.0.0.1', port=1): refused)", "(refused)"),
-        ("(<urllib3.connection.HTTPConnection object at 0x7fa1>: no route)", "(no route)"),
-        ("cannot identify image file <_io.BytesIO object at 0x7f5e>", "cannot identify image file"),
-        ("the check <function sharp at 0x7f5e> failed", "the check failed"),
-        ("prompt <lora:a:1> (host)", "prompt <lora:a:1> (host)"),
-    ],
-)
-def test_a_sentence_shows_no_object_of_a_library(quoted: str, shown: str) -> None:
-    assert str(TryAgain(f"s3://b: {quoted}.")) == f"s3://b: {shown}."

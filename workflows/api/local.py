@@ -459,15 +459,14 @@ def tune(
     sizes: Sequence[tuple[int, int]] = (),
     *,
     again: bool = False,
-    steps: int = 6,
     minutes: float = 15.0,
     report: Callable[[str], None] = lambda _: None,
 ) -> "TuningResult":
     """Find the fastest batch size for the job's model on this device; add it to the tuning file.
 
-    `sizes` are widths and heights in pixels, by default the job's own. Each measurement takes
-    `steps` denoising steps, each size at most `minutes`. Sizes that the file already has are
-    measured only with `again`. `report` is called with a line for each measurement.
+    `sizes` are widths and heights in pixels, by default the job's own. Each size takes about
+    `minutes` at most. Sizes that the file already has are measured only with `again`. `report` is
+    called with a line for each measurement.
 
     Raises BadInput where job, model, size or file must be corrected, TryAgain without the device.
     """
@@ -475,8 +474,6 @@ def tune(
 
     tuned_job = load_job(job)
     require_libraries(tuned_job)
-    from imagekiln.steps.generate.trial import TrialBudget
     from imagekiln.steps.generate.tune import tune as tune_job
 
-    budget = TrialBudget(steps=steps, minutes=minutes)
-    return tune_job(tuned_job, fspath(file), sizes, budget, again=again, told=report)
+    return tune_job(tuned_job, fspath(file), sizes, minutes=minutes, again=again, told=report)

@@ -99,8 +99,6 @@ def doctor(
     print_result(result, output_format, lambda result: _count_verdicts(result.checks))
     if not result.healthy:
         click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
-    if not result.reached_cluster:
-        click.get_current_context().exit(TryAgain.exit_code)
 
 
 def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:

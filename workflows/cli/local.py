@@ -293,13 +293,6 @@ class SizeParam(click.ParamType[tuple[int, int]]):
 )
 @cloup.option("--again", is_flag=True, help="Measure sizes that the file already has, too.")
 @cloup.option(
-    "--steps",
-    type=click.IntRange(2, 1000),
-    default=6,
-    show_default=True,
-    help="Denoising steps of each measurement.",
-)
-@cloup.option(
     "--minutes",
     type=click.FloatRange(min=0),
     default=15,
@@ -313,7 +306,6 @@ def tune(
     sizes: tuple[tuple[int, int], ...],
     file: str | None,
     again: bool,
-    steps: int,
     minutes: float,
     output_format: str,
 ) -> None:
@@ -336,11 +328,9 @@ def tune(
     path = file or tuned_job.batch.tuning or default_tuning_file(job)
     try:
         # Imported only now: torch takes seconds.
-        from imagekiln.steps.generate.trial import TrialBudget
         from imagekiln.steps.generate.tune import tune as tune_job
 
-        budget = TrialBudget(steps=steps, minutes=minutes)
-        result = tune_job(tuned_job, path, sizes, budget, again=again, told=print_note)
+        result = tune_job(tuned_job, path, sizes, minutes=minutes, again=again, told=print_note)
     except Stopped as stopped:
         raise TryAgain(
             "Stopped. The same command starts again with the first size that is not in "

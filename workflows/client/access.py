@@ -69,9 +69,7 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
 
     Without a name, kubeconfig's current context is used. Raises BadInput.
     """
-    configuration = _load_configuration(context)
-    with _translate_kubeconfig_errors():
-        origin = _describe_source(context)
+    configuration, origin = _load_configuration(context)
     certificate = None
     if configuration.cert_file and configuration.key_file:
         certificate = (configuration.cert_file, configuration.key_file)
@@ -93,26 +91,16 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
     )
 
 
-def _describe_source(context: str | None) -> str:
-    """Where the address is from, as a clause: which context of which file."""
-    from kubernetes import config
-
-    if _is_in_pod():
-        return ", from the pod's service account"
-    if context is None:
-        _, active = config.list_kube_config_contexts()
-        context = str(active["name"])
-    return f", from context {context} of {_kubeconfig_path()}"
-
-
 def _is_in_pod() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
 
 
 def _kubeconfig_path() -> str:
-    """The file of kubeconfig, or several with colons between them."""
+    """The file of kubeconfig, or several with colons between them; in a pod, what stands for it."""
     from kubernetes.config import kube_config
 
+    if _is_in_pod():
+        return "the pod's service account"
     return str(kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
 
 
@@ -131,24 +119,27 @@ def _server_verification(environment: Mapping[str, str]) -> bool | str:
     return environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
 
 
-def _load_configuration(context: str | None) -> "Configuration":
+def _load_configuration(context: str | None) -> tuple["Configuration", str]:
+    """What the Kubernetes client reads, and where it is from, as a clause."""
     from kubernetes import config
     from kubernetes.client import Configuration
 
     configuration = Configuration()
     # Configuration takes HTTPS_PROXY without NO_PROXY. Kubeconfig may still name a proxy.
     configuration.proxy = None
+    origin = f", from {_kubeconfig_path()}"
     with _translate_kubeconfig_errors():
         if _is_in_pod():
             config.load_incluster_config(client_configuration=configuration)
         else:
             _require_context(context)
             config.load_kube_config(context=context, client_configuration=configuration)
+            origin += f", context {context or config.list_kube_config_contexts()[1]['name']}"
         for name in ("proxy", "tls_server_name"):
             value = getattr(configuration, name)
             if not isinstance(value, str | None):
                 raise TypeError(f"{value!r} is no {name.replace('_', ' ')}")
-    return configuration
+    return configuration, origin
 
 
 @contextmanager
@@ -170,15 +161,15 @@ def _translate_kubeconfig_errors() -> Iterator[None]:
             "Check the network, then run again."
         ) from error
     except Exception as error:
-        text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
-        reason = " ".join(text.split()).rstrip(".") or f"{_kubeconfig_path()} is not a kubeconfig"
         path = _kubeconfig_path()
-        is_absent = not any(Path(name).expanduser().exists() for name in path.split(os.pathsep))
-        reason = f"there is no {path}" if is_absent else reason
-        remedy = "Set KUBECONFIG to a file that is there" if is_absent else "Set KUBECONFIG"
-        if not server_from_environment():
-            remedy = f"{remedy}, or {SERVER_VARIABLE}"
-        raise BadInput(f"kubeconfig: names no cluster ({reason}). {remedy}.") from error
+        text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
+        reason = " ".join(text.split()).rstrip(".") or "it is not a kubeconfig"
+        if not any(Path(name).expanduser().exists() for name in path.split(os.pathsep)):
+            reason = "no such file"
+        remedy = "" if server_from_environment() else f", or {SERVER_VARIABLE}"
+        raise BadInput(
+            f"kubeconfig: names no cluster ({path}: {reason}). Set KUBECONFIG{remedy}."
+        ) from error
 
 
 def _require_context(name: str | None) -> None:

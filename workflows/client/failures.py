@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 import requests
 from urllib3.exceptions import LocationParseError
 
-from imagekiln.steps.errors import OBJECT_REPR, BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.runtime.sanitize import redact_uri
 from imagekiln.steps.storage.failures import error_reason
 
@@ -104,9 +104,9 @@ def connection_error(error: Exception, url: str) -> KilnError:
         return BadInput(
             f"{url}: is not a valid address, or its proxy's is not. Write https://host:port."
         )
-    cause = root_cause_message(error)
     return TryAgain(
-        f"{url}: did not answer ({cause}). Check the address and the network, then run again."
+        f"{url}: did not answer ({root_cause_message(error)}). Check the address and the network, "
+        "then run again."
     )
 
 
@@ -117,7 +117,7 @@ def is_token_error(error: Exception) -> bool:
 
 def root_cause_message(error: Exception) -> str:
     """The message of the innermost cause, which is the one that explains a connection error."""
-    cause: object = error
+    cause: BaseException = error
     while True:
         arguments = getattr(cause, "args", ())
         causes = (getattr(cause, "reason", None), *arguments)
@@ -125,9 +125,7 @@ def root_cause_message(error: Exception) -> str:
         if inner is None:
             break
         cause = inner
-    # urllib3 puts its connection before the message, as Python shows it.
-    message = OBJECT_REPR.sub("", str(cause))
-    return first_line(message) or type(cause).__name__
+    return error_reason(cause)  # without the connection, which urllib3 puts before the message
 
 
 def _tls_error(error: requests.exceptions.SSLError, url: str) -> KilnError:

@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
@@ -79,28 +79,23 @@ def spent_figures(workflow: Json) -> dict[str, float]:
     where there was none.
     """
     sums: dict[str, float] = {}
-    for node, pods in _pods_by_node(_read_nodes(workflow)):
-        if node.get("templateName") != "aggregate":
-            continue
-        for name, amount in _latest_figures(pods, SPENT_FIGURES).items():
+    for figures in _aggregated(workflow, SPENT_FIGURES):
+        for name, amount in figures.items():
             sums[name] = sums.get(name, 0.0) + amount
     return sums
 
 
 def counted_images(workflow: Json) -> dict[str, int]:
     """The images of the run by status, as the workflow's aggregation has counted them."""
-    counts: dict[str, float] = {}
-    for node, pods in _pods_by_node(_read_nodes(workflow)):
-        if node.get("templateName") == "aggregate":
-            counts = _latest_figures(pods, IMAGE_STATUSES) or counts
+    *_, counts = ({}, *_aggregated(workflow, IMAGE_STATUSES))
     return {status: int(count) for status, count in counts.items() if count}
 
 
-def _latest_figures(pods: Iterable[Json], names: Sequence[str]) -> dict[str, float]:
-    latest: dict[str, float] = {}
-    for pod in pods:
-        latest = _pod_figures(pod, names) or latest
-    return latest
+def _aggregated(workflow: Json, names: Sequence[str]) -> Iterator[dict[str, float]]:
+    """Those of these figures that the latest pod of each node of `aggregate` left."""
+    for node, pods in _pods_by_node(_read_nodes(workflow)):
+        if node.get("templateName") == "aggregate":
+            yield from list(filter(None, (_pod_figures(pod, names) for pod in pods)))[-1:]
 
 
 def _pod_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
@@ -108,13 +103,12 @@ def _pod_figures(pod: Json, names: Sequence[str]) -> dict[str, float]:
     figures: object = {}
     with suppress(ValueError):
         figures = json.loads(_parameters(pod, "outputs").get("figures", "{}"))
-    amounts: dict[str, float] = {}
-    if isinstance(figures, dict):
-        for name in names:
-            amount = figures.get(name)
-            if isinstance(amount, int | float) and math.isfinite(amount):
-                amounts[name] = amount
-    return amounts
+    amounts = {name: figures.get(name) for name in names} if isinstance(figures, dict) else {}
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if isinstance(amount, int | float) and math.isfinite(amount)
+    }
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:

@@ -3,16 +3,16 @@
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.resolve import resolve_model
-from imagekiln.steps.models.room import GIB, require_room
+from imagekiln.steps.models.weights_size import GIB, require_room
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_object_store import split_remedy
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.node_fit import Node, fit_generate, list_nodes
+from imagekiln.workflows.doctor.node_fit import fit_generate, list_nodes
 from imagekiln.workflows.profiles.profile import Profile
 
 SHARED_SUFFIX = ".shared"  # of a resource whose GPUs pods share; the label has the GPU's name
-MIB = 2**20
-LABEL_ADVICE = "Install GPU feature discovery, or compare them yourself."
+MIB_PER_GIB = 1024
+ADVICE = "See model, and install GPU feature discovery, or compare them yourself."
 
 
 def read_weights(job: Job) -> int | KilnError | None:
@@ -27,8 +27,7 @@ def read_weights(job: Job) -> int | KilnError | None:
 def check_model(job: Job, weights: int | KilnError | None) -> Finding:
     """The job's models can be found, and fit each other."""
     if not isinstance(weights, KilnError):
-        size = "" if weights is None else f"; its weights take {weights / GIB:.1f} GiB on a GPU"
-        return ok(f"{job.model.id} can be read{size}.")
+        return ok(f"{job.model.id} can be read.")
     says, remedy = split_remedy(weights)
     # What only pods can reach, or have a token for, is not judged here.
     if isinstance(weights, TryAgain | Missing) or weights.__cause__ is not None:
@@ -41,26 +40,16 @@ def check_gpu_memory(
     view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
 ) -> Finding:
     """The weights of the job's models fit in the memory of every GPU that a pod may get."""
-    if weights is None or isinstance(weights, KilnError):
-        return unknown("The size of the model's weights is not known here.", "See model.")
     nodes = fit_generate(list_nodes(view), profile, sized=False).nodes
-    sizes = {node.name: _gpu_bytes(node, profile.gpu.resource) for node in nodes}
-    known = {name: size for name, size in sizes.items() if size is not None}
-    if not known:
-        return unknown("No node has a label with the memory of its GPUs.", LABEL_ADVICE)
-    smallest = min(known, key=known.__getitem__)
+    # Of GPU feature discovery, for a GPU or slice of the node.
+    label = f"{profile.gpu.resource.removesuffix(SHARED_SUFFIX)}.memory"
+    labels = [(node.labels.get(label, ""), node.name) for node in nodes]
+    sizes = [(int(mib) / MIB_PER_GIB, name) for mib, name in labels if mib.isdecimal()]
+    if not sizes or not isinstance(weights, int):
+        return unknown("The size of the weights, or of the GPUs' memory, is not known.", ADVICE)
+    gib, name = min(sizes)
     try:
-        require_room(job, weights, known[smallest], f"a GPU of node {smallest}")
+        require_room(job, weights, gib, f"a GPU of node {name}")
     except BadInput as error:
-        says, remedy = split_remedy(error)
-        return wrong(says, remedy)
-    return ok(
-        f"The weights take {weights / GIB:.1f} GiB, and the smallest GPU has "
-        f"{known[smallest] / GIB:.1f} GiB."
-    )
-
-
-def _gpu_bytes(node: Node, resource: str) -> int | None:
-    """The memory of one GPU or slice of a node, by the label of GPU feature discovery."""
-    text = node.labels.get(f"{resource.removesuffix(SHARED_SUFFIX)}.memory", "")
-    return int(text) * MIB if text.isdecimal() else None
+        return wrong(*split_remedy(error))
+    return ok(f"The weights take {weights / GIB:.1f} GiB, and the smallest GPU has {gib:.1f} GiB.")

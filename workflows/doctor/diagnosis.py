@@ -6,7 +6,7 @@ A new check is yielded here; `imagekiln.workflows.doctor` says how to write one.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor import (
@@ -21,13 +21,12 @@ from imagekiln.workflows.doctor import (
     check_profile,
     check_quota,
 )
-from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
+from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 
 Checks = Iterator[DoctorCheck]
-UNREACHED_CHECK = "kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,40 +43,41 @@ class Diagnosis:
         verdicts = {check.verdict for check in self.checks}
         return "wrong" not in verdicts
 
-    @property
-    def reached_cluster(self) -> bool:
-        """Whether the Kubernetes API has answered."""
-        verdicts = {(check.name, check.verdict) for check in self.checks}
-        return (UNREACHED_CHECK, "unknown") not in verdicts
-
 
 def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Checks:
     """Make every check that the job needs, one by one.
 
     Nothing is changed on the cluster; an object is written to the job's output and one to Argo's
     artifact store, and both are removed. Where the Kubernetes API does not answer, or refuses this
-    user, the checks that need none are made all the same.
+    user, the checks that need none are made all the same. Raises TryAgain after them where it does
+    not answer.
     """
     view = ClusterView(kubernetes, job.cluster.namespace)
     profile = load_profile(job.cluster.profile)
     try:
         yield check_argo.check_kubernetes(view)
+        yield from _argo_checks(view, server)
+        yield from _namespace_checks(view, job, profile, server)
+        yield from _profile_checks(view, profile)
+        yield from _artifact_checks(view, profile)
         weights = check_model.read_weights(job)
-        yield from _cluster_checks(view, job, profile, server)
         yield from _node_checks(view, job, profile, weights)
-    except (BadInput, TryAgain) as error:
+    except KilnError as error:
         yield from diagnose_without_cluster(job, error)
-        return
-    yield from _local_checks(job, weights)
+    else:
+        yield from _local_checks(job, weights)
 
 
 def diagnose_without_cluster(job: Job, reason: KilnError) -> Checks:
-    """Make the checks that need no cluster, for want of one, as the last of them says."""
+    """Make the checks that need no cluster, for want of one.
+
+    The last of them says why, or TryAgain is raised where another attempt may find one.
+    """
     load_profile(job.cluster.profile)
     yield from _local_checks(job, check_model.read_weights(job))
-    says, remedy = check_object_store.split_remedy(reason)
-    verdict: CheckVerdict = "unknown" if isinstance(reason, TryAgain) else "wrong"
-    yield DoctorCheck(UNREACHED_CHECK, verdict, says, remedy)
+    if isinstance(reason, TryAgain):
+        raise reason
+    yield DoctorCheck("kubernetes", "wrong", *check_object_store.split_remedy(reason))
 
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
@@ -87,15 +87,6 @@ def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
         profile=job.cluster.profile,
         checks=tuple(checks),
     )
-
-
-def _cluster_checks(
-    view: ClusterView, job: Job, profile: Profile, server: ApiConnection | None
-) -> Checks:
-    yield from _argo_checks(view, server)
-    yield from _namespace_checks(view, job, profile, server)
-    yield from _profile_checks(view, profile)
-    yield from _artifact_checks(view, profile)
 
 
 def _argo_checks(view: ClusterView, server: ApiConnection | None) -> Checks:

@@ -75,8 +75,7 @@ class Gpu(Settings):
     )
     memory: Amount | None = Field(
         default=None,
-        description="The memory of one GPU or slice in GiB; jobs whose weights take more are "
-        "refused. Of GPUs that differ, the largest.",
+        description="GiB of the largest GPU or slice; jobs whose weights take more are refused.",
     )
     claim: ObjectName | None = Field(
         default=None,

@@ -14,6 +14,7 @@ import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
 from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
+from imagekiln.steps.models.weights_size import GIB
 from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason
@@ -30,9 +31,7 @@ OUT_OF_MEMORY_MESSAGES = (
 )
 RUN_SHARD_AGAIN = "Run the shard again."
 LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
-GIB = 2**30
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
-MAX_REASON_CHARS = 200
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
 
 
@@ -150,11 +149,14 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
 
     `problem` is the beginning of the sentence, `remedy` the sentence that helps there.
     """
-    problem = f"{problem} ({reason[:MAX_REASON_CHARS].rstrip('.')})"
-    memory = _memory_of_others()
-    if memory is None:  # of the CPU, which is shared
+    problem = f"{problem} ({first_line(reason).rstrip('.')})"
+    free = total = 0
+    with suppress(RuntimeError):
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            free, total = torch.cuda.mem_get_info()
+    if not total:  # of the CPU, whose memory is shared
         return TryAgain(f"{problem}. {RUN_SHARD_AGAIN}")
-    others, total = memory
+    others = total - free - torch.cuda.memory_reserved()
     if others > MAX_CONTEXT_BYTES:
         return DeviceShared(
             f"{problem}: other processes{on_node()} hold {others / GIB:.1f} of its "
@@ -163,17 +165,6 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
     return BadInput(
         f"{problem}, though this process has all of its {total / GIB:.1f} GiB. {remedy}"
     )
-
-
-def _memory_of_others() -> tuple[int, int] | None:
-    """The bytes of the GPU that other processes hold, and all of its bytes; None without a GPU."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None
-    try:
-        free, total = torch.cuda.mem_get_info()
-        return total - free - torch.cuda.memory_reserved(), total
-    except RuntimeError:
-        return None
 
 
 def loading(subject: str) -> AbstractContextManager[None]:
@@ -257,10 +248,7 @@ def free_memory() -> None:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes of the device, or of this process's slice of it;
-
-    None where it shares the machine's memory.
-    """
+    """Bytes of the device or of this process's slice; None where it has the machine's memory."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
@@ -272,10 +260,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most bytes in use at once since then;
-
-    None where the device shares the machine's memory.
-    """
+    """The most bytes in use at once since then; None where it has the machine's memory."""
     return process_peak_bytes(device) if device.type == "cuda" else None
 
 

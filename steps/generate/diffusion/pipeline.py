@@ -31,12 +31,12 @@ from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import fetch_planned_lora
-from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references
-from imagekiln.steps.models.room import require_room, sum_weights
+from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
 from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.single_file import checkpoint_file, stated_prediction
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.models.weights_size import GIB, require_room
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans, load_plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
@@ -80,9 +80,9 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
         if plan.job.speed.quantization == "fp8":
             require_fp8_support(device)
         _refuse_emulated_dtype(plan, device)
-        weights_bytes = sum_weights(plan.model, plan.passes)
-        memory = device_memory(device)
-        require_room(plan.job, weights_bytes, memory, describe_device(device))
+        if memory := device_memory(device):
+            weights_bytes = sum_weights(plan.model, plan.passes)
+            require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
     _limit_threads(device)
     # diffusers imports each pipeline when it is first used; what fails fails again in loading.
     with clock.phase("imports"), suppress(Exception):

@@ -95,9 +95,7 @@ def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
 def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Job) -> None:
     best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
     preview = judge_preview(Preview(URI, "page", 100, best), plain)
-    expected = (
-        "Preview: 2 of 8 images are ok, the best candidates of their prompts, as the job asks."
-    )
+    expected = "Preview: 2 images are ok, the best of 8 candidates, as the job asks."
     assert preview.headline == expected
 
 

@@ -109,7 +109,7 @@ def test_a_check_cannot_change_the_image() -> None:
 
 
 def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
-    with pytest.raises(TryAgain, match=r"the check own failed \(no room\)\. Run the shard again"):
+    with pytest.raises(TryAgain, match=r"the check own: .* no room for it \(no room\)\. Run"):
         _check("full")(RGB, row())
 
 

@@ -1,7 +1,10 @@
 """Tuning for real: the bundled model on the CPU, with little effort."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import diffusers
 import pytest
@@ -10,17 +13,23 @@ import torch
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import tune
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.trial import BatchMeasurement, Trial, TrialBudget
+from imagekiln.steps.generate.diffusion.device import device_error
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.tuning_file import MAX_BATCH_IMAGES, TuningResult, read_tuning_file
+from imagekiln.steps.job.tuning_file import (
+    MAX_BATCH_IMAGES,
+    BatchRate,
+    StopReason,
+    TuningResult,
+    read_tuning_file,
+)
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.image import DrawnImage
+from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runtime.signals import Stopped
 from tests.jobs import job
 from tests.models import Untyped
 
-QUICK = TrialBudget(steps=3, seconds=0.05)
 ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
 
 
@@ -36,30 +45,37 @@ def _tuned(
     max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
     file = str(folder / "tuning.yaml")
-    return tune.tune(job, file, sizes, QUICK, again=again, max_batch=max_batch)
+    return tune.tune(job, file, sizes, again=again, max_batch=max_batch)
+
+
+def _rate(batch: int, seconds: float, peak_gib: float | None = None) -> BatchRate:
+    return BatchRate(batch=batch, images_per_second=batch / seconds, peak_gib=peak_gib)
 
 
 def _measures(
-    monkeypatch: pytest.MonkeyPatch, measure: Callable[[int], BatchMeasurement | None]
+    monkeypatch: pytest.MonkeyPatch, measure: Callable[[int], BatchRate | None]
 ) -> list[int]:
     """Let a stand-in measure, and note what is asked of it."""
     asked: list[int] = []
 
-    def noted(_self: Trial, batch: int) -> BatchMeasurement | None:
+    def noted(_denoiser: Denoiser, _parameters: ImageParameters, batch: int) -> BatchRate | None:
         asked.append(batch)
         return measure(batch)
 
-    monkeypatch.setattr(Trial, "measure", noted)
+    monkeypatch.setattr(tune, "measure_batch", noted)
     return asked
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "TRIAL_SECONDS", 0.01)
 
 
 @pytest.mark.slow
 def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     asked = _job(tmp_path)
     lines: list[str] = []
-    done = tune.tune(
-        asked, str(tmp_path / "tuning.yaml"), effort=QUICK, told=lines.append, max_batch=4
-    )
+    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), told=lines.append, max_batch=4)
     (found,) = done.entries
     assert (done.measured, found.gpu, found.gpu_gib, found.width, found.height) == (
         1,
@@ -86,7 +102,7 @@ def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
 def test_a_second_time_nothing_is_measured_unless_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, float(batch)))
+    asked = _measures(monkeypatch, lambda batch: _rate(batch, float(batch)))
     first = _tuned(_job(tmp_path), tmp_path)
     assert asked == [1, 2, 4]
     assert _tuned(_job(tmp_path), tmp_path) == TuningResult(first.file, first.entries, 0)
@@ -100,12 +116,12 @@ def test_each_size_is_found_once_and_kept_at_once(
 ) -> None:
     calls = 0
 
-    def measure(batch: int) -> BatchMeasurement:
+    def measure(batch: int) -> BatchRate:
         nonlocal calls
         calls += 1
         if calls > 3:
             raise TryAgain("the device failed")
-        return BatchMeasurement(batch, 1.0 * batch)
+        return _rate(batch, 1.0 * batch)
 
     _measures(monkeypatch, measure)
     with pytest.raises(TryAgain):
@@ -118,7 +134,7 @@ def test_each_size_is_found_once_and_kept_at_once(
 def test_a_family_that_draws_one_by_one_is_measured_at_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
+    asked = _measures(monkeypatch, lambda batch: _rate(batch, 1.0))
     monkeypatch.setattr(tune, "family_of", lambda _: family_of("ZImagePipeline"))
     _tuned(_job(tmp_path), tmp_path)
     assert asked == [1]
@@ -186,5 +202,134 @@ def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
     _tuned(_job(tmp_path), tmp_path, (64, 64), (128, 64), max_batch=1)
     assert modes[0] == "whole"
     first_of_next = modes.index("whole", 1)
-    assert set(modes[1:first_of_next]) == {"slices"}
+    assert set(modes[1:first_of_next]) == {"tiles"}
     assert set(modes[first_of_next:]) == {"whole"}
+
+
+def test_a_family_that_pads_the_texts_of_a_batch_is_not_tuned_to_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measures(monkeypatch, lambda batch: _rate(batch, float(batch)))
+    monkeypatch.setattr(tune, "family_of", lambda _: family_of("QwenImagePipeline"))
+    (entry,) = _tuned(_job(tmp_path), tmp_path).entries
+    assert entry.batch == 2
+
+
+class Device:
+    """Takes a second for as many images as it draws at once, and memory for each image."""
+
+    def __init__(self, at_once: float, fits: int = MAX_BATCH_IMAGES, each: int = 0) -> None:
+        self.asked: list[int] = []
+        self._at_once, self._fits, self._each = at_once, fits, each
+
+    def __call__(self, batch: int) -> BatchRate | None:
+        self.asked.append(batch)
+        if batch > self._fits:
+            return None
+        return _rate(batch, max(1.0, batch / self._at_once), batch * self._each or None)
+
+
+def _found(
+    measure: Callable[[int], BatchRate | None],
+    memory: float | None = None,
+    most: int = MAX_BATCH_IMAGES,
+    minutes: float = 15.0,
+) -> tuple[int, StopReason]:
+    deadline = time.monotonic() + 60 * minutes
+    rates, stopped = tune.search_batch_size(measure, memory, most, deadline)
+    return tune.choose_batch(rates).batch, stopped
+
+
+@pytest.mark.parametrize(("at_once", "batch"), [(0.5, 1), (1, 1), (2, 2), (5, 8), (60, 64)])
+def test_the_smallest_batch_that_saturates_is_chosen(at_once: float, batch: int) -> None:
+    assert _found(Device(at_once)) == (batch, "saturated")
+
+
+def test_a_batch_that_gains_little_is_not_taken_for_the_end() -> None:
+    """The second image may cost as much as the first, and the next two come cheaply."""
+    seconds = {1: 1.0, 2: 1.99, 4: 2.5, 8: 5.0, 16: 10.0}
+    assert _found(lambda batch: _rate(batch, seconds[batch])) == (4, "saturated")
+
+
+def test_memory_time_and_the_largest_batch_end_the_search() -> None:
+    assert _found(Device(100, fits=8)) == (8, "memory")
+    assert _found(Device(100, each=10), memory=79) == (4, "memory")
+    assert _found(Device(100, each=10), memory=80) == (8, "memory")
+    assert _found(Device(100), most=4) == (4, "largest")
+    assert _found(Device(100), minutes=-1) == (1, "time")
+    assert tune.search_batch_size(Device(1, fits=0), None, 8, math.inf) == ([], "memory")
+
+
+class Model:
+    """Takes half a second and a quarter an image for a step, and a second for the rest."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.clock = 0.0
+        self._error = error
+
+    def draw(
+        self, rows: Sequence[ImageRow], _size: int, _check: Callable[[], None]
+    ) -> list[DrawnImage]:
+        if self._error is not None:
+            raise self._error
+        self.clock += 1.0 + rows[0].parameters.steps * (0.5 + 0.25 * len(rows))
+        return []
+
+
+def _measured(
+    model: Model, monkeypatch: pytest.MonkeyPatch, steps: int = 30, images: int = 1
+) -> BatchRate | None:
+    monkeypatch.setattr(tune, "synchronized_time", lambda _: model.clock)
+    parameters = ImageParameters("a", "", 0, 64, 64, steps, 5.0, "default")
+    return tune.measure_batch(cast("Denoiser", model), parameters, images)
+
+
+@pytest.mark.parametrize(("steps", "images"), [(30, 1), (30, 8), (10, 2), (1, 1)])
+def test_what_all_steps_take_follows_from_a_few(
+    steps: int, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = _measured(Model(), monkeypatch, steps, images)
+    assert rate is not None
+    seconds = 1 + steps * (0.5 + 0.25 * images)
+    assert rate.images_per_second == pytest.approx(images / seconds, rel=1e-3)
+
+
+def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert _measured(Model(full), monkeypatch) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            ValueError("no such size"),
+            BadInput,
+            "the model does not draw (no such size). Correct the job's defaults.",
+        ),
+        (
+            torch.AcceleratorError("CUDA error: unspecified launch failure"),
+            TryAgain,
+            "the device failed (",
+        ),
+        (
+            device_error(RuntimeError("CUDA error: unspecified launch failure")),
+            TryAgain,
+            "the device failed (CUDA error: unspecified launch failure). Tune again.",
+        ),
+        (BadInput("as it is"), BadInput, "as it is"),
+        (Stopped(), Stopped, ""),
+    ],
+    ids=["value", "accelerator", "noticed", "own", "stopped"],
+)
+def test_other_failures_are_raised_in_a_sentence(
+    error: BaseException,
+    kind: type[BaseException],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(kind) as caught:
+        _measured(Model(error), monkeypatch)
+    assert str(caught.value).startswith(message)

@@ -28,7 +28,7 @@ IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
 FP8 = {"quantization": "fp8"}
 NAMED = [
     ({}, None),
-    ({"vae": "slices", "compile": "off"}, None),
+    ({"vae": "tiles", "compile": "off"}, None),
     (FP8, "fp8"),
 ]
 

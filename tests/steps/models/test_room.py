@@ -53,8 +53,8 @@ def test_model_that_no_gpu_of_the_profile_has_room_for_is_refused_in_planning(
     asked = job(prompts, str(tmp_path / "out"), model=SD, cluster={"profile": "l4"})
     assert estimate(asked, gpu_memory=24).weights_bytes == _weights(**SD)
     sentence = (
-        r"its weights take 0\.0 GiB in float32, and the GPU of profile l4 has 0\.0 GiB\. Choose a "
-        r"larger GPU .*or set model\.dtype: bfloat16"
+        r"weights of the job's models take 0\.0 GiB in float32, and the GPU of its profile has "
+        r"0\.0 GiB\. Choose a larger GPU .*model\.dtype"
     )
     for check in (make_plan, estimate):
         with pytest.raises(BadInput, match=sentence):

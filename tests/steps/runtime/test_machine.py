@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.runtime.machine import (
-    attached_gpus,
     available_cpus,
-    hiding_variable,
+    find_nvidia_gpu,
     limit_spinning,
     silence_libraries,
     visible_gpus,
@@ -45,6 +44,8 @@ def test_without_a_limit_all_cpus_of_the_affinity_count(
     [
         (None, 3, ["0", "1", "2"]),
         ("2, 0", 2, ["2", "0"]),
+        ("-1", 1, []),
+        ("0,none,1", 2, ["0"]),
         # CUDA ignores what follows a name that it does not know
         ("MIG-1b0c,MIG-9d2e", 1, ["MIG-1b0c", "MIG-9d2e"]),  # a process sees only the first
     ],
@@ -86,26 +87,19 @@ def test_gcsfs_logs_failed_requests_only_when_asked_to(
     assert logs_errors is debug
 
 
-@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
-def test_variable_that_names_no_gpu_hides_all(variable: str) -> None:
-    assert hiding_variable({}) is None
-    assert hiding_variable({variable: "1,-1"}) is None
-    for value in ("", " ", "-1", "none", "-1,0"):
-        assert hiding_variable({variable: value}) == variable
-
-
-def test_gpus_of_the_machine_are_those_that_nvidia_smi_lists_or_device_files(
+def test_gpu_of_the_machine_is_the_one_that_nvidia_smi_lists_or_a_device_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_nvidia_gpu(tmp_path) is None
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    files = tuple(str(tmp_path / name) for name in ("nvidia0", "nvidia1"))
-    assert attached_gpus(tmp_path) == files
+    file = str(tmp_path / "nvidia0")
+    assert find_nvidia_gpu(tmp_path) == file
 
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA L4 (UUID: GPU-1b0c)'\n")
     program.chmod(0o755)
-    assert attached_gpus(tmp_path) == ("NVIDIA L4",)
+    assert find_nvidia_gpu(tmp_path) == "GPU 0: NVIDIA L4"
     program.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")
-    assert attached_gpus(tmp_path) == files
+    assert find_nvidia_gpu(tmp_path) == file

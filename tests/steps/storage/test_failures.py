@@ -161,3 +161,17 @@ def test_disk_that_refuses_is_explained_by_the_folder_that_is_there(tmp_path: Pa
         "out/run/a.parquet: access was refused (Permission denied): this user lacks a right to "
         f"{tmp_path}. Change its permissions, or choose another path."
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("TlsLink(host='10.0.0.1', port=1): refused", "refused"),
+        ("<urllib3.connection.HTTPConnection object at 0x7fa1>: no route", "no route"),
+        ("cannot identify image file <_io.BytesIO object at 0x7f5e>", "cannot identify image file"),
+        ("the check <function sharp at 0x7f5e> failed", "the check failed"),
+        ("prompt <lora:a:1> (host)", "prompt <lora:a:1> (host)"),
+    ],
+)
+def test_a_reason_shows_no_object_of_a_library(message: str, reason: str) -> None:
+    assert error_reason(ValueError(message)) == reason

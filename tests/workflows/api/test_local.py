@@ -181,7 +181,7 @@ def test_leftovers_are_listed_and_removed_only_on_request(tmp_path: Path) -> Non
 def test_tuning_is_written_to_the_file(job_file: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     file = tmp_path / "tuning.yaml"
-    result = imagekiln.tune(job_file, file, [(64, 32)], steps=2, minutes=0, report=lines.append)
+    result = imagekiln.tune(job_file, file, [(64, 32)], minutes=0, report=lines.append)
     assert [(entry.width, entry.height) for entry in result.entries] == [(64, 32)]
     assert file.is_file()
     assert lines

@@ -38,7 +38,7 @@ def _kiln(*arguments: str) -> Result:
 
 
 def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_path: Path) -> None:
-    done = _kiln("tune", job, "--steps", "2")
+    done = _kiln("tune", job)
     assert done.exit_code == 0, done.output
     file = f"{tmp_path}/tuning.yaml"
     (found,) = read_tuning_file(file).entries
