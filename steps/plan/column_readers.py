@@ -13,9 +13,10 @@ from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.job.columns import ColumnKind, dataset_name
 from imagekiln.steps.runs.tables import can_be_carried
 
-INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
-# Of digits with a fraction of zeros, which pandas writes where a column has empty cells.
-WHOLE_FLOAT_PATTERN = r"([0-9])\.0*\s*$"
+# What fits 64 bits and a little more; with a fraction of zeros, which pandas writes where a column
+# has empty cells, as far as a float is exact.
+INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
+INT64_RANGE = pa.scalar(-(2**63)), pa.scalar(2**63 - 1)
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
 MAX_EXACT_INTEGER = 2**53  # of those that a float distinguishes
 MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
@@ -40,7 +41,9 @@ class Cells:
         """`wrong`, with `column` written where a cell is invalid and `wrong` is still null."""
         if self.valid is None:
             return wrong
-        return pc.if_else(pc.or_(self.valid, pc.is_valid(wrong)), wrong, pa.scalar(column))
+        is_marked = pc.is_valid(wrong)
+        stays = pc.or_(self.valid, is_marked)
+        return pc.if_else(stays, wrong, pa.scalar(column))
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
@@ -48,13 +51,13 @@ def read_texts(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput on other types.
     """
-    array = _decode_dictionary(array)
+    array = decode_dictionary(array)
     kind = array.type
     if isinstance(kind, pa.UuidType):
         return Cells(uuid_texts(array.storage))
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
-    if not _is_text(kind):
+    if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not text. Write it as strings.")
     return _valid_texts(array)
 
@@ -64,39 +67,47 @@ def read_integers(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput on other types.
     """
-    array = _decode_dictionary(array)
+    array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
     if pa.types.is_unsigned_integer(kind):
-        fits = pc.less(array.cast(pa.uint64()), UINT64_LIMIT)
+        magnitudes = array.cast(pa.uint64())
+        fits = pc.less(magnitudes, UINT64_LIMIT)
         return _keep_valid(array, fits, pa.int64())
     if pa.types.is_floating(kind):
         array = _nan_to_null(array.cast(pa.float64()))
-        is_whole = pc.equal(pc.trunc(array), array)
-        is_exact = pc.less_equal(pc.abs(array), MAX_EXACT_FLOAT)
-        return _keep_valid(array, pc.and_(is_whole, is_exact), pa.int64())
-    if not _is_text(kind):
+        truncated = pc.trunc(array)
+        is_whole = pc.equal(truncated, array)
+        size = pc.abs(array)
+        is_exact = pc.less_equal(size, MAX_EXACT_FLOAT)
+        fits = pc.and_(is_whole, is_exact)
+        return _keep_valid(array, fits, pa.int64())
+    if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
-    texts = _valid_texts(array)
-    integers = _texts_to_int64(texts.values)
-    return _both_valid(integers, texts)
+    decimals = _parse_text(array, INTEGER_PATTERN, pa.decimal128(38))
+    lowest, highest = INT64_RANGE
+    is_high_enough = pc.greater_equal(decimals.values, lowest)
+    is_low_enough = pc.less_equal(decimals.values, highest)
+    fits = pc.and_(is_high_enough, is_low_enough)
+    integers = _keep_valid(decimals.values, fits, pa.int64())
+    valid = pc.and_(decimals.valid, integers.valid)
+    return Cells(integers.values, valid)
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
     """Read floats, integers, or their text. Raises BadInput on other types."""
-    array = _decode_dictionary(array)
+    array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
         array = _nan_to_null(array.cast(pa.float64()))
-        return _keep_valid(array, pc.is_finite(array), pa.float64())
-    if not _is_text(kind):
+        is_finite = pc.is_finite(array)
+        return _keep_valid(array, is_finite, pa.float64())
+    if not is_text(kind):
         raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
-    texts = _valid_texts(array)
-    numbers = _parse_text(texts.values, NUMBER_PATTERN, pa.float64())
-    return _both_valid(numbers, texts)
+    return _parse_text(array, NUMBER_PATTERN, pa.float64())
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -106,10 +117,13 @@ COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
 }
 
 
-def _decode_dictionary(array: pa.Array) -> pa.Array:
+def decode_dictionary(array: pa.Array) -> pa.Array:
+    """Values of a dictionary as plain ones, and views of text as text."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
+    return array
 
 
 def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
@@ -117,11 +131,15 @@ def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
     texts = []
     for cell in storage.to_pylist():
         digits = None if cell is None else cell.hex()
-        texts.append(digits and "-".join([digits[start:end] for start, end in UUID_GROUPS]))
+        if digits is not None:
+            groups = [digits[start:end] for start, end in UUID_GROUPS]
+            digits = "-".join(groups)
+        texts.append(digits)
     return pa.array(texts, pa.string())
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are text, of either width of offsets."""
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
@@ -136,43 +154,25 @@ def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
     values = pc.if_else(valid, array, null)
     is_empty = pc.is_null(array)
     valid = pc.fill_null(valid, True)
-    return Cells(values.cast(kind), pc.or_(is_empty, valid))
+    valid = pc.or_(is_empty, valid)
+    return Cells(values.cast(kind), valid)
 
 
 def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
-    null = pa.scalar(None, array.type)
-    trimmed = pc.utf8_trim_whitespace(array)
-    is_blank = pc.fill_null(pc.equal(trimmed, ""), False)
-    is_valid = pc.or_(is_blank, pc.match_substring_regex(array, pattern))
+    """Texts as numbers, empty ones as null, those that do not match the pattern as invalid."""
+    texts = _valid_texts(array)
+    trimmed = pc.utf8_trim_whitespace(texts.values)
+    is_blank = pc.equal(trimmed, "")
+    is_blank = pc.fill_null(is_blank, False)
+    matches = pc.match_substring_regex(texts.values, pattern)
+    null = pa.scalar(None, pa.string())
     trimmed = pc.if_else(is_blank, null, trimmed)
-    cells = _keep_valid(trimmed, is_valid, array.type)
+    cells = _keep_valid(trimmed, pc.or_(is_blank, matches), pa.string())
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
-    return Cells(unsigned.cast(kind), cells.valid)
-
-
-def _texts_to_int64(array: pa.Array) -> Cells:
-    """Digits as integers; with a fraction of zeros, as far as a float is exact."""
-    digits = pc.replace_substring_regex(array, WHOLE_FLOAT_PATTERN, r"\1")
-    cells = _digits_to_int64(_parse_text(digits, INTEGER_PATTERN, pa.string()))
-    is_digits = pc.fill_null(pc.equal(digits, array), True)
-    is_small = pc.and_(
-        pc.less_equal(cells.values, MAX_EXACT_INTEGER),
-        pc.greater_equal(cells.values, -MAX_EXACT_INTEGER),
-    )
-    is_exact = pc.or_(is_digits, pc.fill_null(is_small, True))
-    exact = _keep_valid(cells.values, is_exact, pa.int64())
-    return Cells(exact.values, pc.and_(cells.valid, is_exact))
-
-
-def _digits_to_int64(digits: Cells) -> Cells:
-    """Digits of at most 19 places with their sign as integers, invalid where beyond 64 bits."""
-    magnitudes = pc.replace_substring_regex(digits.values, "^-?0*([0-9]+)$", r"\1")
-    magnitudes = magnitudes.cast(pa.uint64())
-    cells = _keep_valid(magnitudes, pc.less(magnitudes, UINT64_LIMIT), pa.int64())
-    is_negative = pc.starts_with(digits.values, "-")
-    negated = pc.negate(cells.values)
-    values = pc.if_else(is_negative, negated, cells.values)
-    return Cells(values, pc.and_(digits.valid, cells.valid))
+    valid = cells.valid
+    if texts.valid is not None:
+        valid = pc.and_(valid, texts.valid)
+    return Cells(unsigned.cast(kind), valid)
 
 
 def _valid_texts(array: pa.Array) -> Cells:
@@ -185,32 +185,14 @@ def _valid_texts(array: pa.Array) -> Cells:
     return Cells(array)
 
 
-def _both_valid(cells: Cells, texts: Cells) -> Cells:
-    """The cells that were parsed from these texts, valid where both are."""
-    if texts.valid is None:
-        return cells
-    return Cells(cells.values, pc.and_(cells.valid, texts.valid))
-
-
 def _decode_rows(array: pa.Array) -> Cells:
     # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
-    texts: list[str | None] = []
-    validity: list[bool] = []
-    for cell in array.cast(pa.binary()):
-        text, is_valid = _decode_utf8(cell.as_py())
-        texts.append(text)
-        validity.append(is_valid)
-    return Cells(pa.array(texts, pa.string()), pa.array(validity, pa.bool_()))
-
-
-def _decode_utf8(cell: bytes | None) -> tuple[str | None, bool]:
-    """The text of a cell, and whether it is valid."""
-    if cell is None:
-        return None, True
-    try:
-        return cell.decode(), True
-    except UnicodeDecodeError:
-        return None, False
+    raw = array.cast(pa.binary())
+    decoded = [None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()]
+    texts = pa.array(decoded, pa.string())
+    encoded = texts.cast(pa.binary())
+    is_same = pc.equal(encoded, raw)
+    return _keep_valid(texts, is_same, pa.string())
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:
@@ -234,7 +216,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
             )
         if name not in file.names:
             raise BadInput(f"{where}: {describe_absence(file, name)}. Correct `carry`.")
-        kind = _storage_type(file.field(name).type)
+        kind = storage_type(file.field(name).type)
         if not can_be_carried(kind):
             raise BadInput(
                 f"{where}: column {name!r} is {cut_name(str(kind))}, which cannot be carried. "
@@ -246,7 +228,8 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
     """The predicate of a file without this column, with those that it has."""
-    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS])) or "none"
+    shown = schema.names[:MAX_LISTED_COLUMNS]
+    listed = ", ".join(map(cut_name, shown)) or "none"
     omitted = len(schema.names) - MAX_LISTED_COLUMNS
     more = f" and {omitted} more" if omitted > 0 else ""
     return f"has no column {name!r} (it has {listed}{more})"
@@ -257,28 +240,28 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
 
     Raises BadInput where such text is nested.
     """
-    array = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
-    kind = _storage_type(array.type)
+    array = plain_array(array)
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        if not _is_text(array.type):
+        if not is_text(array.type):
             raise BadInput(
                 f"{where} has text that is not valid UTF-8. Correct it, or do not carry it."
             ) from error
         cells = read_texts(array, where)
-        return Cells(cells.values.cast(kind), cells.valid)
-    return Cells(plain_array(array))
+        return Cells(cells.values.cast(array.type), cells.valid)
+    return Cells(array)
 
 
 def plain_array(array: pa.Array) -> pa.Array:
     """Values of an extension type as those of its storage, and views as plain values."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
-    kind = _storage_type(array.type)
+    kind = storage_type(array.type)
     return array if array.type == kind else array.cast(kind)
 
 
-def _storage_type(kind: pa.DataType) -> pa.DataType:
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values of another are carried in."""
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return PLAIN_TYPES.get(storage, storage)

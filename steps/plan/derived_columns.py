@@ -5,8 +5,8 @@ and prompts do not: counting each word once is some ten times faster than tokeni
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
 from itertools import repeat
 from pathlib import Path
 
@@ -50,7 +50,8 @@ class DerivedColumns:
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
         is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
-        prompts = pc.if_else(is_short, prompts, pa.scalar(None, prompts.type))
+        null = pa.scalar(None, prompts.type)
+        prompts = pc.if_else(is_short, prompts, null)
         # A prompt counts if any of the models truncates it.
         truncated = reduce(
             pc.or_kleene, (lengths.find_truncated(prompts) for lengths in self._lengths)
@@ -73,31 +74,24 @@ class LoraColumnReader:
         Raises BadInput on an invalid default.
         """
         self._digests = digests
-        self._cache: dict[str, tuple[str | None, ...]] = {}
+        self._parse_cached = lru_cache(MAX_CACHED_LORA_TEXTS)(self._parse)
         if reason := parse_loras(default, digests).rejection:
             names = ", ".join(sorted(digests)) or "none"
             raise BadInput(
                 f"defaults.loras {LORA_REJECTION_TEXTS[reason]}; model.loras has {names}. "
                 "Correct it."
             )
-        self._default = self._parse(default)
+        self._default = default
 
     def read(self, column: pa.Array) -> tuple[pa.Array, ...]:
         """LORA_COLUMNS: the canonical text, the key that is part of image_id, and the fault."""
         encoded = column.dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
-        parsed = [self._look_up(text) for text in texts]
-        columns = (pa.array(values, pa.string()) for values in zip(*parsed, strict=True))
+        texts = [self._default if text is None else text for text in texts]
+        parsed = [*map(self._parse_cached, texts)]
+        by_column = zip(*parsed, strict=True)
+        columns = (pa.array(values, pa.string()) for values in by_column)
         return tuple(values.take(encoded.indices) for values in columns)
-
-    def _look_up(self, text: str | None) -> tuple[str | None, ...]:
-        if text is None:
-            return self._default
-        if text not in self._cache:
-            if len(self._cache) >= MAX_CACHED_LORA_TEXTS:
-                self._cache.clear()
-            self._cache[text] = self._parse(text)
-        return self._cache[text]
 
     def _parse(self, text: str) -> tuple[str | None, ...]:
         parsed = parse_loras(text, self._digests)
@@ -112,7 +106,6 @@ UNKNOWN_LENGTH = -1
 NO_TOKEN_LIMIT = 1_000_000  # tokenizers without a limit state 1e30
 CLIP_SPECIAL_TOKENS = 2
 CLIP_WORD_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
-TokenCounts = npt.NDArray[np.int32]  # half the memory that 64 bits would pass through the cache
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -146,7 +139,7 @@ class PromptLengths:
     def _exceed(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
         """Whether each prompt has more tokens than `limit`.
 
-        Most words are cached. The others are tokenized only for prompts that bounds do not decide.
+        Most words are cached. The others are tokenized only for prompts that may be too long.
         """
         # Splitting at blanks alone is three times faster than at white space; the tokenizer finds
         # what other white space is within the words.
@@ -156,37 +149,30 @@ class PromptLengths:
         words = encoded.dictionary
         indices = encoded.indices.to_numpy()
 
-        lengths = self._cached_lengths(words)
-        unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
-        lengths[unknown] = 0
-        counts = _sum_slices(lengths[indices], offsets)
-        if not len(unknown):
-            return counts > limit
-
-        longest = lengths.copy()
-        longest[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
-        at_most = _sum_slices(longest[indices], offsets)
-        is_open = (counts <= limit) & (at_most > limit)
-        if not is_open.any():
-            return counts > limit
-
-        is_needed = np.zeros(len(words), np.bool_)
-        is_open_word = np.repeat(is_open, np.diff(offsets))
-        is_needed[indices[is_open_word]] = True
-        needed = unknown[is_needed[unknown]]
-        texts = words.take(pa.array(needed)).to_pylist()
-        lengths[needed] = self._tokenize_words(texts)
-        # Of prompts that are not open, words may still be unknown: their first sum decides.
-        return np.where(is_open, _sum_slices(lengths[indices], offsets), counts) > limit
-
-    def _cached_lengths(self, words: pa.Array) -> TokenCounts:
         texts = words.to_pylist()
         cached = map(self._words.get, texts, repeat(UNKNOWN_LENGTH))
-        return np.fromiter(cached, np.int32, len(texts))
+        lengths = np.fromiter(cached, np.int64, len(words))
+        unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
+        unknown_words = words.take(pa.array(unknown))
+        lengths[unknown] = _most_tokens(unknown_words, limit)
+        at_most = _sum_slices(lengths[indices], offsets)
+        exceeds = at_most > limit
+        # Words that are only in prompts which do not exceed the limit even so stay unknown.
+        word_counts = np.diff(offsets)
+        is_open_word = np.repeat(exceeds, word_counts)
+        open_words = indices[is_open_word]
+        needed = np.intersect1d(open_words, unknown)
+        needed_words = words.take(pa.array(needed))
+        lengths[needed] = self._tokenize_words(needed_words.to_pylist())
+        counts = _sum_slices(lengths[indices], offsets)
+        return counts > limit
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
         lengths: list[int] = []
-        for batch in _word_batches(words):
+        # A token takes some hundred bytes while it is counted, and a word may be a whole text
+        # without a blank.
+        for start in range(0, len(words), WORDS_PER_BATCH):
+            batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             lengths.extend(map(len, encodings))
         if len(self._words) + len(words) > MAX_CACHED_WORDS:
@@ -197,7 +183,7 @@ class PromptLengths:
         return lengths
 
 
-def _sum_slices(values: TokenCounts, offsets: npt.NDArray[np.int32]) -> Int64Array:
+def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Array:
     """The sum of the values from each offset to the next, which must be larger."""
     if len(offsets) == 1:
         return np.zeros(0, np.int64)
@@ -210,16 +196,10 @@ def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
 
     More than `limit` where a word is not ASCII, since normalizing may make other words longer.
     """
-    lengths = pc.binary_length(words).to_numpy().astype(np.int64)
+    lengths = pc.binary_length(words).to_numpy()
+    lengths = lengths.astype(np.int64)
     is_ascii = pc.string_is_ascii(words).to_numpy(zero_copy_only=False)
     return np.where(is_ascii, lengths + 1, limit + 1)
-
-
-def _word_batches(words: list[str]) -> Iterator[list[str]]:
-    # A token takes some hundred bytes while it is counted, and a word may be a whole text without
-    # a blank.
-    for start in range(0, len(words), WORDS_PER_BATCH):
-        yield words[start : start + WORDS_PER_BATCH]
 
 
 def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
@@ -247,7 +227,8 @@ def _load_clip_tokenizer(folder: Path) -> Tokenizer:
     vocabulary = str(folder / "vocab.json")
     merges = str(folder / "merges.txt")
     tokenizer = Tokenizer(BPE.from_file(vocabulary, merges, end_of_word_suffix="</w>"))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    steps = [normalizers.NFC(), normalizers.Lowercase()]
+    tokenizer.normalizer = normalizers.Sequence(steps)
     words = pre_tokenizers.Split(Regex(CLIP_WORD_PATTERN), behavior="removed", invert=True)
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])

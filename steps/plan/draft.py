@@ -86,7 +86,7 @@ class PlanDraft:
 
     `work` is in pixels times steps. `time` is None where there is no figure for what an image
     takes, `sample` where the first shard is one like the others. `sizes` are what passes give,
-    `notes` say what a person should know of the input's cells.
+    `notes` say what a person should know of the input.
     """
 
     files: tuple[InputFile, ...]
@@ -97,7 +97,7 @@ class PlanDraft:
     work: float
     time: RunTime | None
     sizes: PassSizes
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     sample: PlanSample | None = None
 
     @property
@@ -177,7 +177,9 @@ def make_draft(
         notes = CellNotes()
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
-        yield replace(_cut(inputs, size, catalog), notes=notes.describe())
+        conversion = [note for file in inputs.files for note in file.source.notes]
+        draft = _cut(inputs, size, catalog)
+        yield replace(draft, notes=(*conversion, *notes.describe()))
 
 
 def _make_images(
@@ -315,7 +317,6 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
         work=work,
         time=time,
         sizes=inputs.model.pass_sizes,
-        notes=(),
         sample=sample,
     )
 

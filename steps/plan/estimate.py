@@ -15,11 +15,7 @@ from imagekiln.steps.models.weights_size import require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import (
-    describe_conversion,
-    find_unused_columns,
-    guessed_columns,
-)
+from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime
@@ -131,7 +127,7 @@ def estimate(
                 _count(draft, job),
                 guessed_columns=guessed_columns(job, files),
                 unused_columns=find_unused_columns(files),
-                notes=(*describe_conversion(files), *draft.notes),
+                notes=draft.notes,
                 made_prompts=files[0].made_prompts,
                 prompts_to_rewrite=rewritten.missing,
                 rejection_causes=draft.rejection_causes,

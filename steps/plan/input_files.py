@@ -28,6 +28,7 @@ from imagekiln.steps.plan.input_formats import (
     describe_text,
 )
 from imagekiln.steps.plan.input_images import require_image_type
+from imagekiln.steps.plan.json_formats import refuse_nested
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, text_array
 from imagekiln.steps.runs.rewriting import RewrittenText
@@ -101,12 +102,8 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
     Remote files are downloaded to `folder`. Raises BadInput, Missing, TryAgain.
     """
-    sources = gather_sources(job.prompt_patterns, folder)
-
-    def flat(names: list[str]) -> Mapping[str, str]:
-        return match_names(names, job.columns, sources[0].uri)
-
-    return read_footers(convert_sources(sources, flat, folder), job.columns, job.read_columns)
+    sources = convert_sources(gather_sources(job.prompt_patterns, folder), folder)
+    return read_footers(sources, job.columns, job.read_columns)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
@@ -128,11 +125,6 @@ def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
 def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
     """The columns that are neither read nor carried, of any of the files."""
     return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
-
-
-def describe_conversion(files: Iterable[InputFile]) -> tuple[str, ...]:
-    """What was found when the files were converted."""
-    return tuple(note for file in files for note in file.source.notes)
 
 
 def _file_digest(file: InputFile) -> str:
@@ -163,7 +155,8 @@ def read_footers(
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     file, schema = read_source(source)
     names = _match_columns(source, schema, columns, carry)
-    file = choose_columns(file, schema, names, passthrough_schema(schema, carry, source.uri))
+    passthrough = passthrough_schema(schema, carry, source.uri)
+    file = choose_columns(file, schema, names, passthrough)
     if source.kind in DELIMITERS:
         _refuse_number_cells(file)
     return file
@@ -185,7 +178,8 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
         name: value for name, value in source.partitions.items() if name not in schema.names
     }
     for name in partitions:
-        schema = schema.append(pa.field(name, pa.string()))
+        field = pa.field(name, pa.string())
+        schema = schema.append(field)
     return InputFile(source, metadata.num_rows, {}, pa.schema([]), partitions), schema
 
 
@@ -215,23 +209,22 @@ def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
         column = metadata.schema.column(index)
         position = schema.get_field_index(column.path)
         if column.logical_type.type == "UUID" and position >= 0:
-            schema = schema.set(position, pa.field(column.path, pa.uuid()))
+            field = pa.field(column.path, pa.uuid())
+            schema = schema.set(position, field)
     return schema
 
 
 def _refuse_number_cells(file: InputFile) -> None:
-    """Raise BadInput if the prompts of a file whose cells are all text are all numbers."""
+    """Raise BadInput if the first prompts of a file whose cells are all text are all numbers."""
     name = file.column_names["prompt"]
     if name in file.partitions:
         return
-    has_rows = False
-    for batch in iter_file_columns(file, [name]):
-        texts = read_texts(batch.column(name), name).values
-        if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
-            return
-        has_rows = True
-    if has_rows:
-        raise _number_prompts_error(file.source, name, "numbers")
+    first = next(iter_file_columns(file, [name]), None)
+    if first is not None:
+        texts = read_texts(first.column(name), name).values
+        are_numbers = pc.match_substring_regex(texts, NUMBER_PATTERN)
+        if pc.all(are_numbers).as_py():
+            raise _number_prompts_error(file.source, name, "numbers")
 
 
 def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
@@ -263,15 +256,18 @@ def _match_columns(
 
 def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     """Raise BadInput where a column has a type that is not taken for one of ours."""
+    refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
     if ours == "prompt" and _is_number(field.type):
-        raise _number_prompts_error(source, field.name, cut_name(str(field.type)))
+        numbers = cut_name(str(field.type))
+        raise _number_prompts_error(source, field.name, numbers)
     try:
         if kind == "image":
             require_image_type(field.type, where)
         else:
-            COLUMN_READERS[kind](pa.array([], field.type), where)
+            nothing = pa.array([], field.type)
+            COLUMN_READERS[kind](nothing, where)
     except BadInput as error:
         raise BadInput(f"{error}{describe_unread(ours)}") from error
 
@@ -317,13 +313,15 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
 def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Every row of these columns. Raises what reading a damaged file raises."""
     most = BATCH_ROWS
-    if any(_may_be_image(parquet.schema_arrow.field(name).type) for name in columns):
+    types = [parquet.schema_arrow.field(name).type for name in columns]
+    if any(map(_may_be_image, types)):
         most = IMAGE_BATCH_ROWS
     groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
     rows = [
         BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size)) for group in groups
     ]
-    yield from parquet.iter_batches(max(1, min([most, *rows])), columns=[*columns])
+    size = max(1, min([most, *rows]))
+    yield from parquet.iter_batches(size, columns=[*columns])
 
 
 def _may_be_image(kind: pa.DataType) -> bool:
@@ -335,5 +333,6 @@ def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) ->
     for name in names:
         if name in file.partitions:
             (value,) = text_array([file.partitions[name]])
-            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+            values = pa.repeat(value, batch.num_rows)
+            batch = batch.append_column(name, values)
     return batch

@@ -4,7 +4,7 @@ A file's format follows from its first bytes, or else from the ending of its nam
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.json_formats import JsonColumns, open_json, scan_json
+from imagekiln.steps.plan.json_formats import JsonColumns
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
     BATCH_ROWS,
@@ -29,45 +29,50 @@ from imagekiln.steps.storage.local import open_file
 PARQUET_MAGIC = b"PAR1"
 ARROW_FILE_MAGIC = b"ARROW1"
 ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
-REFUSED_MAGIC = {
-    b"FEA1": "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
-    b"\x1f\x8b": "is compressed with gzip. Unpack it.",
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd. Unpack it.",
-    b"PK\x03\x04": "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as CSV.",
-    b"\xd0\xcf\x11\xe0": "is a workbook of Excel. Save it as CSV.",
+REFUSED_STARTS = {
+    rb"FEA1": "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
+    rb"\x1f\x8b": "is compressed with gzip. Unpack it.",
+    rb"\x28\xb5\x2f\xfd": "is compressed with zstd. Unpack it.",
+    rb"PK\x03\x04": "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as "
+    "CSV.",
+    rb"\xd0\xcf\x11\xe0": "is a workbook of Excel. Save it as CSV.",
+    rb"(?i)\s*<(!doctype\s+)?html": "is a web page. Name the file itself; of a Google Sheet, "
+    "download it as CSV.",
 }
-WEB_PAGE = re.compile(rb"\s*<(!doctype\s+)?html", re.IGNORECASE)
 SAMPLE_BYTES = 4096
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
 # Of pyarrow, which has no error of its own for some damage.
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
-# Of the names of all columns, those whose values are not nested, by ours.
-FlatColumns: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # Opens the rows of a file at a path; its messages begin with the file's name.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
 
 
-def convert_sources(
-    sources: tuple[SourceFile, ...], flat: FlatColumns, folder: Path
-) -> tuple[SourceFile, ...]:
+def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[SourceFile, ...]:
     """The sources as Parquet: those of other formats are converted to files in `folder`.
 
-    Text files without a byte are dropped, which Spark writes where a partition has no rows. Of the
-    names of the columns, `flat` gives those whose values are not nested. Raises BadInput, TryAgain.
+    Text files without a byte are dropped, which Spark writes where a partition has no rows.
+    Raises BadInput, TryAgain.
     """
     formats = [(source, _detect_format(source)) for source in sources]
-    filled = [(source, kind) for source, kind in formats if not _is_empty_text(source, kind)]
+    filled = [
+        (source, kind)
+        for source, kind in formats
+        if kind not in TEXT_FORMATS or source.path.stat().st_size
+    ]
     if not filled:
         raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
 
     columns = JsonColumns()  # one for all, so that all files have the same columns
     for source, kind in filled:
         if kind == "json":
-            scan_json(source.path, source.uri, columns)
-    if columns.nested:
-        columns.require_flat(flat([*columns.kinds]))
-    readers = _row_readers(columns)
+            columns.scan(source.path, source.uri)
+    readers: dict[str, RowReader] = {
+        "arrow": open_arrow,
+        "json": columns.open,
+        "txt": open_prompt_lines,
+        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
+    }
 
     converted = []
     for number, (source, kind) in enumerate(filled):
@@ -81,29 +86,14 @@ def convert_sources(
     return tuple(converted)
 
 
-def _row_readers(columns: JsonColumns) -> dict[str, RowReader]:
-    """What reads each format that is not Parquet."""
-    return {
-        "arrow": open_arrow,
-        "json": partial(open_json, columns=columns),
-        "txt": open_prompt_lines,
-        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
-    }
-
-
 def _detect_format(source: SourceFile) -> str:
     """The format of a file: `parquet` also where it is unknown. Raises BadInput, TryAgain."""
     start = _read_start(source)
     if start.startswith(PARQUET_MAGIC):
         return "parquet"
-    for magic, problem in REFUSED_MAGIC.items():
-        if start.startswith(magic):
+    for pattern, problem in REFUSED_STARTS.items():
+        if re.match(pattern, start):
             raise BadInput(f"{source.uri}: {problem}")
-    if WEB_PAGE.match(start):
-        raise BadInput(
-            f"{source.uri}: is a web page. Name the file itself; of a Google Sheet, download it as "
-            "CSV."
-        )
     if suffix_of(source.uri) in (".yaml", ".yml"):
         raise BadInput(
             f"{source.uri}: is YAML, which is not read as a table. Write it as JSON, or up to 100 "
@@ -116,11 +106,9 @@ def _detect_format(source: SourceFile) -> str:
 
 def describe_text(source: SourceFile) -> str | None:
     """What to do with a file that is text, but not named as such; None where it is not text."""
-    start = _read_start(source)
-    if start.startswith(PARQUET_MAGIC):
-        return None
-    text = start.decode("utf-8-sig", errors="replace")
-    if not text.rstrip("\ufffd") or not all(map(_is_text_character, text.rstrip("\ufffd"))):
+    text = _read_start(source).decode("utf-8-sig", errors="replace").rstrip("\ufffd")
+    is_text = all(character.isprintable() or character.isspace() for character in text)
+    if not text or not is_text or text.startswith(PARQUET_MAGIC.decode()):
         return None
     return (
         "is text, not Parquet. End its name in .csv, .tsv, .json or .jsonl if it is one of these, "
@@ -128,17 +116,9 @@ def describe_text(source: SourceFile) -> str | None:
     )
 
 
-def _is_text_character(character: str) -> bool:
-    return character.isprintable() or character.isspace()
-
-
 def _read_start(source: SourceFile) -> bytes:
     with translate_errors(source.uri), open_file(source.path) as file:
         return file.read(SAMPLE_BYTES)
-
-
-def _is_empty_text(source: SourceFile, kind: str) -> bool:
-    return kind in TEXT_FORMATS and source.path.stat().st_size == 0
 
 
 def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> tuple[str, ...]:

@@ -57,26 +57,17 @@ def iter_prompt_batches(
     Raises BadInput where a file is damaged, TryAgain where storage fails.
     """
     schema = prompt_schema(files)
-    first_row = 0
+    row = 0
     for file in files:
-        rows = 0
-        for batch in _read_file(file, first_row, schema, images, notes):
-            yield batch
-            rows += batch.num_rows
-        if rows != file.rows:
-            reason = f"its footer says {file.rows} rows, its pages hold {rows}"
+        first_row = row
+        carried = _read_passthrough_names(file)
+        names = dict.fromkeys([*file.column_names.values(), *carried])
+        for batch in iter_file_columns(file, [*names]):
+            yield _convert_batch(file, batch, row, schema, images, notes)
+            row += batch.num_rows
+        if row - first_row != file.rows:
+            reason = f"its footer says {file.rows} rows, its pages hold {row - first_row}"
             raise unreadable_error(file.source, ValueError(reason))
-        first_row += rows
-
-
-def _read_file(
-    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages, notes: CellNotes
-) -> Iterator[pa.RecordBatch]:
-    names = dict.fromkeys([*file.column_names.values(), *_read_passthrough_names(file)])
-    row = first_row
-    for batch in iter_file_columns(file, [*names]):
-        yield _convert_batch(file, batch, row, schema, images, notes)
-        row += batch.num_rows
 
 
 def _read_passthrough_names(file: InputFile) -> list[str]:
@@ -135,9 +126,8 @@ def _read_column(
     if column.kind == "image":
         return images.digest_column(array, file.source.uri)
     where = f"{file.source.uri}: column {name!r}"
-    read = COLUMN_READERS[column.kind]
-    cells = read(array, where)
-    return notes.read(column, name, array, cells)
+    array = notes.read(column, name, array)
+    return COLUMN_READERS[column.kind](array, where)
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:

@@ -20,33 +20,27 @@ LIST_SETTING = "prompts.texts"
 def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:
     """Write the prompts as a file in `folder`. Raises TryAgain."""
     path = folder / "prompt-list.parquet"
-    content = _to_parquet(job, prompts)
+    content, digest = _to_parquet(job, prompts)
     with translate_errors(str(path)):
         path.write_bytes(content)
-    return SourceFile(LIST_SETTING, path, _hash(content))
+    return SourceFile(LIST_SETTING, path, digest)
 
 
-def store_prompt_list(job: Job) -> Job:
-    """The job with its prompts in a file under its output, if they stand in the job itself.
+def store_prompt_list(job: Job, prompts: PromptList) -> Job:
+    """The job with these prompts of its own in a file under its output. Raises BadInput, TryAgain.
 
-    No prompt travels in a workflow. Raises BadInput, TryAgain.
+    No prompt travels in a workflow.
     """
-    if not isinstance(job.prompts, PromptList):
-        return job
-    content = _to_parquet(job, job.prompts)
-    digest = _hash(content)
-    key = prompt_list_key(digest)
+    content, digest = _to_parquet(job, prompts)
     store = open_store(job.output)
+    key = prompt_list_key(digest)
     create_once(store, key, content)
-    uri = store.uri_of(key)
-    return job.model_copy(update={"prompts": uri})
+    return job.model_copy(update={"prompts": store.uri_of(key)})
 
 
-def _to_parquet(job: Job, prompts: PromptList) -> bytes:
+def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
+    """The content of a file with the prompts, and its hash."""
     texts = [*prompts.texts]
     table = pa.table({job.columns.prompt: texts})
-    return to_parquet(table)
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    content = to_parquet(table)
+    return content, hashlib.sha256(content).hexdigest()

@@ -185,7 +185,9 @@ def _describe_rows(
     value = no_texts
     for name in pc.unique(rejected["column"]).to_pylist():
         if name in values:
-            value = pc.if_else(pc.equal(rejected["column"], name), _show(values[name]), value)
+            is_column = pc.equal(rejected["column"], name)
+            shown = _show(values[name])
+            value = pc.if_else(is_column, shown, value)
     columns = [
         rejected["row"],
         pa.repeat(file.source.uri, count),
@@ -202,7 +204,8 @@ def _describe_rows(
 def _rename(columns: pa.Array, file: InputFile) -> pa.Array:
     """Our names of columns as those in the file."""
     carried = file.passthrough.names
-    theirs = dict(zip(passthrough_names(len(carried)), carried, strict=True)) | file.column_names
+    marks = passthrough_names(len(carried))
+    theirs = dict(zip(marks, carried, strict=True)) | file.column_names
     names = [theirs.get(name, name) for name in columns.to_pylist()]
     return pa.array(names, pa.string())
 
@@ -218,12 +221,15 @@ def _show(cells: pa.Array) -> pa.Array:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         raw = texts.view(pa.binary()).to_pylist()
-        texts = pa.array([*map(_escape, raw)], pa.string())
-    is_long = pc.greater(pc.utf8_length(texts), MAX_VALUE_CHARS)
+        escaped = [*map(_escape, raw)]
+        texts = pa.array(escaped, pa.string())
+    lengths = pc.utf8_length(texts)
+    is_long = pc.greater(lengths, MAX_VALUE_CHARS)
     if not pc.any(is_long).as_py():
         return texts
     start = pc.utf8_slice_codeunits(texts, 0, MAX_VALUE_CHARS)
-    return pc.if_else(is_long, pc.binary_join_element_wise(start, "…", ""), texts)
+    cut = pc.binary_join_element_wise(start, "…", "")
+    return pc.if_else(is_long, cut, texts)
 
 
 def _escape(cell: bytes | None) -> str | None:

@@ -24,7 +24,6 @@ from imagekiln.steps.plan.estimate import (
 )
 from imagekiln.steps.plan.existing_images import choose_existing_runs
 from imagekiln.steps.plan.input_files import (
-    describe_conversion,
     find_unused_columns,
     guessed_columns,
     input_fingerprint,
@@ -69,8 +68,8 @@ class PlanResult:
 
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
     `guessed_columns` are our names of columns that are read in another spelling, `unused_columns`
-    are neither read nor carried, and `notes` say what else a person should know of the input; all
-    are empty where a named run existed.
+    are neither read nor carried; both are empty where a named run existed. `notes` say what else a
+    person should know of the input, and are empty for a plan that existed.
     `rejection_causes` is empty where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
@@ -133,15 +132,12 @@ def make_plan(
         run_id = job.run_id or _derive_run_id(job, rewritten, model, tuning)
         store = _open_run_store(job, run_id)
         names = guessed_columns(job, files)
-        notes = describe_conversion(files)
         unused_columns = find_unused_columns(files)
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model, terms)
             if is_whole(store, existing):
-                return replace(
-                    adopted, guessed_columns=names, unused_columns=unused_columns, notes=notes
-                )
+                return replace(adopted, guessed_columns=names, unused_columns=unused_columns)
             # What is missing of it is planned again, by what it had chosen.
             model = resolve_model(job, existing.revisions)
             tuning = load_tuning(job, model.facts, files)
@@ -179,7 +175,7 @@ def make_plan(
                 time=time,
                 guessed_columns=names,
                 unused_columns=unused_columns,
-                notes=(*notes, *draft.notes),
+                notes=draft.notes,
                 rejection_causes=draft.rejection_causes,
                 over_budget=over_budget,
                 made_prompts=files[0].made_prompts,

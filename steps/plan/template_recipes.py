@@ -1,6 +1,6 @@
 """A job's templates as they are read: how many prompts they make, and of which table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,6 +21,7 @@ from imagekiln.steps.plan.input_files import (
     require_type,
 )
 from imagekiln.steps.plan.input_formats import convert_sources
+from imagekiln.steps.plan.json_formats import refuse_nested
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.prompts.parser import Mode, parse_template
 from imagekiln.steps.prompts.template import MAX_COUNT, Template, TemplateMistake, count_texts
@@ -62,14 +63,6 @@ class PromptRecipes:
         return self.draws * self.negative.count * sum(counts)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptCount:
-    """How many prompts there are, and of what: `6 prompts (3 combinations x 2 rows)`."""
-
-    prompts: int
-    description: str
-
-
 def load_recipes(settings: PromptTemplate) -> PromptRecipes:
     """Read the templates and their wildcard files. Raises BadInput, Missing, TryAgain."""
     wildcards = WildcardFiles(settings.wildcards)
@@ -97,10 +90,10 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
     )
 
 
-def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> PromptCount:
-    """What the templates make of a table of so many rows, or of none, as if it had one.
+def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> str:
+    """How many prompts the templates make of a table of so many rows (1 without one), and of what.
 
-    Raises BadInput where it is more than the job allows.
+    It says `6 prompts (3 combinations x 2 rows)`. Raises BadInput where the job allows fewer.
     """
     combinations = recipes.combinations
     swept = prod(map(len, settings.sweep.values.values()))
@@ -112,10 +105,10 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
     product = " x ".join(factors)
     prompts = combinations * rows * swept
     least = "at least " if combinations >= MAX_COUNT else ""
-    count = PromptCount(prompts, f"{least}{pluralize(prompts, 'prompt')} ({product})")
+    count = f"{least}{pluralize(prompts, 'prompt')} ({product})"
     if prompts > settings.most_prompts:
         raise BadInput(
-            f"{TEMPLATE_SETTING}: makes {count.description}, and at most "
+            f"{TEMPLATE_SETTING}: makes {count}, and at most "
             f"{settings.most_prompts:,} are allowed. Set prompts.combinations to how many are "
             "drawn for each row."
         )
@@ -137,13 +130,7 @@ def read_template_table(
                 "table. Set prompts.table."
             )
         return ()
-    gathered = gather_sources(settings.table_patterns, folder)
-
-    def flat(names: list[str]) -> Mapping[str, str]:
-        named = {name: name for name in recipes.columns}
-        return named | _match_names(job, settings, names, gathered[0].uri)
-
-    sources = convert_sources(gathered, flat, folder)
+    sources = convert_sources(gather_sources(settings.table_patterns, folder), folder)
     files = tuple(_read_file(job, settings, recipes, source) for source in sources)
     if not any(file.rows for file in files):
         raise no_rows_error(sources[0])
@@ -214,9 +201,10 @@ def _require_columns(
             absence = describe_absence(schema, name)
             raise BadInput(f"{source.uri}: {absence}. Correct {TEMPLATE_SETTING}.")
     for name in names:
-        count = schema.names.count(name)
-        if count > 1:
+        if schema.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
+    for name in recipes.columns:
+        refuse_nested(schema.field(name))
 
 
 def _copied_columns(

@@ -8,19 +8,19 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
 from imagekiln.steps.plan.column_names import find_spellings
-from imagekiln.steps.plan.column_readers import plain_array, read_texts
+from imagekiln.steps.plan.column_readers import plain_array, read_texts, storage_type
 from imagekiln.steps.plan.input_files import (
     InputFile,
     find_unused_columns,
@@ -83,12 +83,12 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     with translate_errors(str(path)), pq.ParquetWriter(path, schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
-    digest = _digest_prompts(recipes, table)
+    digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
     source = SourceFile(TEMPLATE_SETTING, path, digest)
     written = {ours: theirs for ours, theirs in names.items() if theirs in schema.names}
     columns = job.columns.model_copy(update=written)
     (file,) = read_footers((source,), columns, job.read_columns)
-    return _describe_origin(file, settings, table, count.description)
+    return _describe_origin(file, settings, table, count)
 
 
 def _describe_origin(
@@ -106,15 +106,11 @@ def _describe_origin(
     return replace(file, unused_columns=unused, made_prompts=count)
 
 
-def _digest_prompts(recipes: PromptRecipes, table: Sequence[InputFile]) -> str:
-    return _hash_content(VERSION, recipes.digest, input_fingerprint(table))
-
-
 @dataclass(frozen=True, slots=True)
 class _TableRow:
     """A row of the table: what decides its draws, its id, and the texts that templates name.
 
-    `texts` is None where one is empty, or something is no UTF-8.
+    `texts` is None where one is empty or no UTF-8.
     """
 
     key: str
@@ -133,30 +129,29 @@ class _RowMaker:
         recipes: PromptRecipes,
         table: tuple[InputFile, ...],
     ) -> None:
-        self._names = names
+        self._ours = {theirs: ours for ours, theirs in names.items()}
+        self._id = names["id"]
         self._seed = seed
         self._limit = MAX_PROMPT_CHARS + 1  # one more is too many, and shows it
         self._recipes = recipes
         self._table = table
         sweep = settings.sweep.values
-        self._swept = [names[name] for name in sweep]
+        self._swept = [*sweep]
         self._cells = [*product(*sweep.values())]
-        self._is_alone = recipes.combinations * len(self._cells) == 1
+        prompts_of_row = recipes.combinations * len(self._cells)
+        self._is_alone = prompts_of_row == 1
         self._copied = table[0].passthrough if table else pa.schema([])
-        written = written_columns(settings)
-        types = {names[ours]: TYPES[ours] for ours in written}
-        self.schema = self._make_schema(types)
-
-    def _make_schema(self, types: dict[str, pa.DataType]) -> pa.Schema:
-        row_id = self._names["id"]
-        if not any(row_id in file.column_names for file in self._table):
-            del types[row_id]
+        types = {}
+        for ours in written_columns(settings):
+            types[names[ours]] = TYPES[ours]
+        if not any(self._id in file.column_names for file in table):
+            del types[self._id]
         types[TEMPLATE_COLUMN] = pa.string()
         types[CHOICES_COLUMN] = pa.string()
         for field in self._copied:
-            types[field.name] = _storage_type(field.type)
-        types.setdefault(self._names["seed"], TYPES["seed"])
-        return pa.schema(types)
+            types[field.name] = storage_type(field.type)
+        types.setdefault(names["seed"], TYPES["seed"])
+        self.schema = pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
         """Every prompt of every row, in the order of rows, templates and combinations."""
@@ -173,55 +168,49 @@ class _RowMaker:
 
     def _read_rows(self, file: InputFile, batch: pa.RecordBatch) -> list[_TableRow]:
         columns = {}
-        invalid: set[int] = set()
         for name in file.column_names:
             where = f"{file.source.uri}: column {name!r}"
             cells = read_texts(batch.column(name), where)
             columns[name] = cells.values.to_pylist()
-            if cells.valid is not None:
-                wrong = pc.indices_nonzero(pc.invert(cells.valid))
-                invalid.update(wrong.to_pylist())
+            if name == self._id and cells.valid is not None:
+                raise BadInput(f"{where} has ids that are not valid UTF-8. Save it as UTF-8.")
         named = sorted(self._recipes.columns)
         no_ids = [None] * batch.num_rows
         rows = []
-        for index, row_id in enumerate(columns.get(self._names["id"], no_ids)):
+        for index, row_id in enumerate(columns.get(self._id, no_ids)):
             texts = {name: columns[name][index] for name in named}
             if row_id is None:
                 key = _hash_content("texts", *texts.values())
             else:
                 key = _hash_content("id", row_id)
-            is_whole = index not in invalid and None not in texts.values()
-            rows.append(_TableRow(key, row_id, texts if is_whole else None))
+            is_whole = None not in texts.values()
+            row = _TableRow(key, row_id, texts if is_whole else None)
+            rows.append(row)
         return rows
 
     def _make_batches(
         self, rows: list[_TableRow], copied: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
         """The prompts of the rows, with the columns that are copied, a bounded size at a time."""
-        waiting: list[tuple[int, _Values]] = []
-        waiting_bytes = 0
-        for index, row in enumerate(rows):
-            copied_bytes = copied.slice(index, 1).nbytes
-            for values in self._iter_values(row):
-                waiting.append((index, values))
-                texts = [value for value in values.values() if isinstance(value, str)]
-                waiting_bytes += copied_bytes
-                waiting_bytes += sum(map(len, texts))
-                if len(waiting) >= BATCH_ROWS or waiting_bytes >= BATCH_BYTES:
-                    yield self._assemble(waiting, copied)
-                    waiting = []
-                    waiting_bytes = 0
-        if waiting:
-            yield self._assemble(waiting, copied)
+        copied_bytes = copied.nbytes // max(1, copied.num_rows)
+        source_chars = max(len(recipe.source) for recipe in self._recipes.prompts)
+        row_bytes = copied_bytes + source_chars + 2 * MAX_PROMPT_CHARS
+        most = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        numbered = enumerate(rows)
+        prompts = ((index, values) for index, row in numbered for values in self._iter_values(row))
+        while batch := [*islice(prompts, most)]:
+            yield self._assemble(batch, copied)
 
     def _assemble(self, rows: list[tuple[int, _Values]], copied: pa.RecordBatch) -> pa.RecordBatch:
         indices = pa.array([index for index, _ in rows])
         arrays = []
         for field in self.schema:
             if field.name in self._copied.names:
-                array = plain_array(copied.column(field.name)).take(indices)
+                column = copied.column(field.name)
+                array = plain_array(column).take(indices)
             else:
-                cells = [values[field.name] for _, values in rows]
+                name = self._ours.get(field.name, field.name)
+                cells = [values[name] for _, values in rows]
                 array = pa.array(cells, field.type)
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -237,24 +226,23 @@ class _RowMaker:
 
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
         """A prompt and its negative, of all pairs that of this number, and where they are from."""
-        names = self._names
-        written = (names["prompt"], names["negative_prompt"], CHOICES_COLUMN)
-        texts: _Values = dict.fromkeys(written)
+        texts: _Values = dict.fromkeys(["prompt", NEGATIVE, CHOICES_COLUMN])
         texts[TEMPLATE_COLUMN] = recipe.source
         if row.texts is None:
             return texts
         key = _hash_content(self._seed, row.key, draw)
         negative = self._recipes.negative
         number, negative_number = divmod(number, negative.count)
-        drawing = Drawing(bytes.fromhex(key), row.texts, self._limit)
+        key_bytes = bytes.fromhex(key)
+        drawing = Drawing(key_bytes, row.texts, self._limit)
         negative_drawing = replace(drawing, variables={}, chosen={})
         prompt = render(recipe.template, drawing, number)
         negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
         choices = drawing.chosen
         for name, choice in negative_drawing.chosen.items():
             choices[f"{NEGATIVE}.{name}"] = choice
-        texts[names["prompt"]] = prompt.strip()
-        texts[names["negative_prompt"]] = negative_prompt.strip()
+        texts["prompt"] = prompt.strip()
+        texts[NEGATIVE] = negative_prompt.strip()
         if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
             texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
         return texts
@@ -264,18 +252,17 @@ class _RowMaker:
 
         They follow each other in the order of the settings, by which the report finds them.
         """
-        names = self._names
-        prompt = texts[names["prompt"]]
-        negative_prompt = texts[names["negative_prompt"]]
+        prompt = texts["prompt"]
+        negative_prompt = texts[NEGATIVE]
         content = (row.key, draw, prompt, negative_prompt)
         seed_digits = _hash_content(self._seed, *content)[:SEED_DIGITS]
         for cell in self._cells:
             values = dict(texts)
-            values[names["seed"]] = int(seed_digits, 16)
-            values[names["id"]] = row.id
+            values["seed"] = int(seed_digits, 16)
+            values["id"] = row.id
             if row.id is not None and not self._is_alone:
                 digits = _hash_content(*content, texts[TEMPLATE_COLUMN], *cell)
-                values[names["id"]] = f"{row.id}-{digits[:ID_DIGITS]}"
+                values["id"] = f"{row.id}-{digits[:ID_DIGITS]}"
             swept = zip(self._swept, cell, strict=True)
             values.update(swept)
             yield values
@@ -284,9 +271,3 @@ class _RowMaker:
 def _hash_content(*content: object) -> str:
     text = json.dumps(content)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _storage_type(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
-    return kind

@@ -6,11 +6,11 @@ they cost their own rows and no others.
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO
 
 import pyarrow as pa
 
@@ -24,13 +24,20 @@ BATCH_CHARS = 16 * 2**20
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 QUOTED_TEXT = re.compile('"[^"]*("|$)')
 OTHER_SEPARATORS = {";": "';'", "\t": "a tab"}
+TWICE = "Write each quotation mark inside a quoted field twice."
+# By what the `csv` module says.
+CSV_PROBLEMS = {
+    "unexpected end": "has a quotation mark that is not closed. Correct the line.",
+    "field larger": "has a quotation mark that is not closed, or a field of more than "
+    f"{MAX_FIELD_CHARS} characters. Correct the line.",
+    "expected after": f"has text after a closing quotation mark. {TWICE}",
+}
 # What a cell takes in memory beside its characters, so that many empty ones are counted too.
 CELL_CHARS = 4
 # The line that a row begins on: a column of converted files which the table does not have.
 LINE_FIELD = pa.field("imagekiln:line", pa.int64())
 # Of text, whose lines are prompts, if it has a header or objects.
 TABLE_HEADER = re.compile(r"(.*[,\t;])?\W*prompts?\W*([,\t;].*)?", re.IGNORECASE)
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,12 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
-    """The cells of a record, and the line that it begins on."""
+class Record:
+    """The cells of a row, the line that it begins on, if any, and the length of its text."""
 
-    line: int
-    cells: list[str]
+    line: int | None
+    chars: int
+    cells: Sequence[object]
 
 
 @contextmanager
@@ -58,20 +66,17 @@ def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
             _refuse_other_separators(file, where)
         quoting = QuotingCheck(where, delimiter)
         records = _iter_records(file, where, delimiter, quoting)
-        header = next(records, _Record(1, []))
+        header = next(records, Record(1, 0, []))
         fields = []
         for cell in header.cells:
-            name = check_name(cell.strip(), where)
+            name = check_name(str(cell or "").strip(), where)
             fields.append(pa.field(name, pa.string()))
-        schema = pa.schema([*fields, LINE_FIELD])
-        batches = _batch_records(records, schema)
-        yield Rows(schema, batches, quoting)
+        yield batch_records(records, fields, quoting)
 
 
 @contextmanager
 def open_prompt_lines(path: Path, where: str) -> Iterator[Rows]:
     """The lines of a text file as prompts. Raises BadInput if it seems to be a table."""
-    schema = pa.schema([pa.field("prompt", pa.string()), LINE_FIELD])
     with open_text(path, where) as file:
         first = next(file, "").strip()
         file.seek(0)
@@ -83,14 +88,14 @@ def open_prompt_lines(path: Path, where: str) -> Iterator[Rows]:
                 "its columns."
             )
         lines = (
-            _Record(number, [line.rstrip("\r\n")])
+            Record(number, len(line), [line.rstrip("\r\n")])
             for number, line in enumerate(file, start=1)
             if line.strip()
         )
-        yield Rows(schema, _batch_records(lines, schema))
+        yield batch_records(lines, [pa.field("prompt", pa.string())])
 
 
-def text_array(values: Sequence[str | None]) -> pa.Array:
+def text_array(values: Sequence[Any]) -> pa.Array:
     """The texts as a column; those that are no UTF-8 keep the bytes that they came from."""
     try:
         return pa.array(values, pa.string())
@@ -143,7 +148,7 @@ def check_name(name: str, where: str) -> str:
 
 def _iter_records(
     file: TextIO, where: str, delimiter: str, quoting: QuotingCheck
-) -> Iterator[_Record]:
+) -> Iterator[Record]:
     """The records of a CSV file, the header first; blank lines are skipped."""
     lines: list[str] = []  # of the record that is being read
     reader = csv.reader(_keep_lines(file, lines), delimiter=delimiter, strict=True)
@@ -154,8 +159,10 @@ def _iter_records(
             if record:
                 width = width or len(record)
                 _require_width(record, width, f"{where}: line {first_line}")
-                quoting.check(first_line, lines, record)
-                yield _Record(first_line, record)
+                if len(lines) > 1 or '"' in lines[0]:
+                    quoting.check(first_line, "".join(lines), record)
+                chars = sum(map(len, record))
+                yield Record(first_line, chars, [cell or None for cell in record])
             first_line = reader.line_num + 1
             lines.clear()
     except csv.Error as error:
@@ -192,43 +199,40 @@ def _require_width(record: list[str], width: int, line: str) -> None:
 
 
 def _csv_error(where: str, line: int, reason: str) -> BadInput:
-    is_too_long = reason.startswith("field larger")
-    if is_too_long or reason == "unexpected end of data":
-        problem = "has a quotation mark that is not closed"
-        if is_too_long:
-            problem += f", or a field of more than {MAX_FIELD_CHARS} characters"
-        return BadInput(f"{where}: line {line} {problem}. Correct the line.")
-    problem = f"is malformed ({reason})"
-    if "expected after" in reason:
-        problem = "has text after a closing quotation mark"
-    return BadInput(
-        f"{where}: line {line} {problem}. Write each quotation mark inside a quoted field twice."
-    )
+    problem = f"is malformed ({reason}). {TWICE}"
+    for beginning, known in CSV_PROBLEMS.items():
+        if beginning in reason:
+            problem = known
+    return BadInput(f"{where}: line {line} {problem}")
 
 
-def _batch_records(records: Iterator[_Record], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in take_batches(records, _count_record_chars):
+def batch_records(
+    records: Iterator[Record], fields: Sequence[pa.Field], quoting: QuotingCheck | None = None
+) -> Rows:
+    """The records, whose cells are those of the fields, as rows."""
+    schema = pa.schema([*fields, LINE_FIELD])
+
+    def to_batch(batch: Sequence[Record]) -> pa.RecordBatch:
+        columns = zip(*(record.cells for record in batch), strict=True)
+        arrays = [
+            text_array(cells) if pa.types.is_string(field.type) else pa.array(cells, field.type)
+            for cells, field in zip(columns, fields, strict=True)
+        ]
         lines = [record.line for record in batch]
-        records_cells = [record.cells for record in batch]
-        arrays = []
-        for column in zip(*records_cells, strict=True):
-            cells = [cell or None for cell in column]
-            arrays.append(text_array(cells))
         arrays.append(pa.array(lines, LINE_FIELD.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    batches = _take_batches(records, CELL_CHARS * len(fields))
+    return Rows(schema, map(to_batch, batches), quoting)
 
 
-def _count_record_chars(record: _Record) -> int:
-    return sum(map(len, record.cells)) + CELL_CHARS * len(record.cells)
-
-
-def take_batches(rows: Iterator[Row], count_chars: Callable[[Row], int]) -> Iterator[list[Row]]:
-    """The rows in lists, shorter ones where texts are long."""
-    batch: list[Row] = []
+def _take_batches(records: Iterator[Record], row_chars: int) -> Iterator[list[Record]]:
+    """The records in lists, shorter ones where texts are long."""
+    batch: list[Record] = []
     chars = 0
-    for row in rows:
-        batch.append(row)
-        chars += count_chars(row)
+    for record in records:
+        batch.append(record)
+        chars += record.chars + row_chars
         if len(batch) >= BATCH_ROWS or chars >= BATCH_CHARS:
             yield batch
             batch = []

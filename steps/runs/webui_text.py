@@ -102,7 +102,8 @@ def format_parameters(
     negative_prompt = _guard_prompt(parameters.negative_prompt)
     if max_length is not None:
         separators = f"\n{NEGATIVE_PROMPT_LABEL} \n"
-        room = max_length - _utf16_length(settings + loras + separators)
+        rest = settings + loras + separators
+        room = max_length - _utf16_length(rest)
         prompt, negative_prompt = _truncate_prompts(prompt, negative_prompt, room)
     lines = [prompt + loras]
     if negative_prompt:
@@ -148,7 +149,8 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
         "Version": program_version(),
     }
     present = {name: value for name, value in values.items() if value is not None}
-    return ", ".join(f"{name}: {_quote(value)}" for name, value in present.items())
+    pairs = [f"{name}: {_quote(value)}" for name, value in present.items()]
+    return ", ".join(pairs)
 
 
 def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, str]:
@@ -210,7 +212,8 @@ def _guard_prompt(prompt: str) -> str:
     """A prompt that reads back as itself."""
     # NUL ends a text in PNG, and a lone surrogate cannot be encoded.
     text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    encodable = text.encode(errors="replace").decode()
+    content = text.encode(errors="replace")
+    encodable = content.decode()
     without_tags = TAG_TO_GUARD.sub(f"<{GUARD}", encodable)
     return LINE_TO_GUARD.sub(rf"\1{GUARD}", without_tags)
 

@@ -58,10 +58,11 @@ def init(prompts: str, to: Path, model: str) -> None:
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
-    from imagekiln.workflows.cli.starter import survey_prompts, write_starter_job
+    from imagekiln.workflows.cli.starter import write_starter_job
+    from imagekiln.workflows.cli.table_survey import survey_tables
     from imagekiln.workflows.cli.terminal import print_note, print_text
 
-    survey = survey_prompts(prompts)
+    survey = survey_tables(prompts)
     if survey is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
     if missing_extra := describe_missing_extra(prompts):

@@ -13,7 +13,6 @@ import yaml
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import is_remote_uri
 
 if TYPE_CHECKING:
     from imagekiln.workflows.cli.table_survey import TableSurvey
@@ -52,19 +51,6 @@ def write_starter_job(file: Path, prompts: str, model: str, survey: "TableSurvey
         raise BadInput(
             f"{file}: cannot be written ({error.strerror}). Name another file: --to FILE."
         ) from error
-
-
-def survey_prompts(prompts: str) -> "TableSurvey | None":
-    """What local prompts say of their columns; None if there are none, or they are remote.
-
-    Raises BadInput if they cannot be read, TryAgain.
-    """
-    if is_remote_uri(prompts):
-        return None
-    # Imported only now: pyarrow is slow to import, and no other command of this module needs it.
-    from imagekiln.workflows.cli.table_survey import survey_tables
-
-    return survey_tables(prompts)
 
 
 def _columns_yaml(survey: "TableSurvey") -> str:

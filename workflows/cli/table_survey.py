@@ -4,8 +4,8 @@ A column may have the name of one of ours and hold something else. Then it is le
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,13 +15,14 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.plan.column_names import OUR_NAMES, find_spellings, fold_name
-from imagekiln.steps.plan.column_readers import plain_array, read_texts
+from imagekiln.steps.plan.column_readers import is_text, plain_array, read_texts
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns, read_source
 from imagekiln.steps.plan.input_formats import convert_sources
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.local import temporary_folder
+from imagekiln.steps.storage.uri import is_remote_uri
 
 MAX_REJECTED_SHARE = JobLimits().rejected_share / 2  # for one column: another may add as many
 MAX_ROWS = 1_000_000  # that are looked at
@@ -47,12 +48,15 @@ class TableSurvey:
 
 
 def survey_tables(pattern: str) -> TableSurvey | None:
-    """Look at the columns of local prompts; None if there are none. Raises BadInput, TryAgain."""
-    if not expand_pattern(pattern):
+    """Look at the columns of prompts; None if there are none, or they are remote.
+
+    Raises BadInput if they cannot be read, TryAgain.
+    """
+    if is_remote_uri(pattern) or not expand_pattern(pattern):
         return None
     with temporary_folder("imagekiln-survey-") as folder:
         scratch = Path(folder)
-        sources = convert_sources(gather_sources((pattern,), scratch), lambda _: {}, scratch)
+        sources = convert_sources(gather_sources((pattern,), scratch), scratch)
         return _Survey([*map(read_source, sources)], scratch).describe()
 
 
@@ -60,19 +64,23 @@ class _Survey:
     """The columns of files with their types, and which of them all files have."""
 
     def __init__(self, files: list[tuple[InputFile, pa.Schema]], scratch: Path) -> None:
-        self._files = files
         self._scratch = scratch
-        names = [
-            {name for name in schema.names if schema.names.count(name) == 1} for _, schema in files
+        self._files = [
+            (file, {field.name for field in schema if schema.names.count(field.name) == 1})
+            for file, schema in files
         ]
         self._types = {field.name: field.type for _, schema in reversed(files) for field in schema}
-        self._shared = [name for name in files[0][1].names if all(name in own for own in names)]
+        names = files[0][1].names
+        self._shared = [name for name in names if all(name in own for _, own in self._files)]
 
     def describe(self) -> TableSurvey:
         """Choose the prompts, the ids and the settings, in this order."""
         columns: dict[str, str | None] = {}
         reasons = []
-        prompt = self._choose_prompts()
+        ratings = {name: self._rate_prompts(name) for name in self._shared}
+        rated = {name: rating for name, rating in ratings.items() if rating is not None}
+        by_name = [*find_spellings(self._shared, "prompt"), None]
+        prompt = max(rated, key=rated.__getitem__) if rated else by_name[0]
         if prompt is not None:
             columns["prompt"] = prompt
         free = [name for name in self._types if name != prompt]
@@ -89,28 +97,30 @@ class _Survey:
         others = tuple(name for name in self._shared if name not in columns.values())
         return TableSurvey(columns, tuple(reasons), others)
 
-    def _choose_prompts(self) -> str | None:
-        """The column of texts of several words, mostly different, best with a name that says so."""
-        ranked = []
-        for name in self._shared:
-            kind = self._types[name]
-            rank = _rank_prompt_name(name)
-            if rank < 0 or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                continue
-            first = next(self._iter_arrays(name), pa.array([], kind)).slice(0, SAMPLE_ROWS)
-            texts = [*filter(None, read_texts(first, name).values.to_pylist())]
-            is_varied = rank > 0 or len(set(texts)) >= MIN_DISTINCT_SHARE * len(texts)
-            if texts and is_varied and _are_prompts(texts):
-                ranked.append((rank, sum(map(len, texts)) / len(texts), name))
-        by_name = find_spellings(self._shared, "prompt")
-        return max(ranked)[-1] if ranked else next(iter(by_name), None)
+    def _rate_prompts(self, name: str) -> tuple[float, ...] | None:
+        """How likely a column is that of the prompts, first by its name; None if it is not."""
+        folded = fold_name(name)
+        if "negative" in folded or ID_NAME.search(name) or not is_text(self._types[name]):
+            return None
+        hints = (
+            bool(find_spellings([name], "prompt")),
+            "prompt" in folded,
+            any(hint in folded for hint in HINTS),
+        )
+        first = [array for array in self._read(name, 1) if is_text(array.type)][:1]
+        cells = [read_texts(array[:SAMPLE_ROWS], name).values.to_pylist() for array in first]
+        texts = [*filter(None, chain(*cells))]
+        is_varied = any(hints) or len(set(texts)) >= MIN_DISTINCT_SHARE * len(texts)
+        if not texts or not is_varied or not _are_prompts(texts):
+            return None
+        return (*hints, sum(map(len, texts)) / len(texts))
 
     def _find_fault(self, ours: str, theirs: str) -> str | None:
         """Why planning would reject rows for a column, if it were the only one; None if it fits."""
         path = self._scratch / "column.parquet"
         no_value = pa.nulls(1, self._types[theirs])  # of a row that is never rejected
         try:
-            values = pa.chunked_array([*self._iter_arrays(theirs), no_value])
+            values = pa.chunked_array([*self._read(theirs, MAX_ROWS), no_value])
             rows = pa.array(range(len(values)))  # as seeds, so that rows with the same id differ
             columns = {"prompt": pa.repeat("a", len(rows)), "seed": rows, ours: values}
             pq.write_table(pa.table(columns), path)
@@ -131,27 +141,15 @@ class _Survey:
             return None
         return f"{result.rejection_causes[0].reason} ({pluralize(result.rejected_rows, 'row')})"
 
-    def _iter_arrays(self, name: str) -> Iterator[pa.Array]:
-        """The cells of a column, of as many rows as are looked at."""
-        rows = 0
-        for file, schema in self._files:
-            if schema.names.count(name) != 1:
-                continue
-            for batch in iter_file_columns(file, [name]):
-                yield plain_array(batch.column(name))
-                rows += batch.num_rows
-                if rows >= MAX_ROWS:
-                    return
-
-
-def _rank_prompt_name(name: str) -> int:
-    """How much a name says of prompts; under 0 that it holds something else."""
-    folded = fold_name(name)
-    if "negative" in folded or ID_NAME.search(name):
-        return -1
-    if find_spellings([name], "prompt"):
-        return 3
-    return 2 if "prompt" in folded else int(any(hint in folded for hint in HINTS))
+    def _read(self, name: str, most: int) -> list[pa.Array]:
+        """The cells of a column in all files, of at least so many rows if there are."""
+        arrays: list[pa.Array] = []
+        for file, names in self._files:
+            for batch in iter_file_columns(file, [name]) if name in names else ():
+                arrays.append(plain_array(batch.column(name)))
+                if sum(map(len, arrays)) >= most:
+                    return arrays
+        return arrays
 
 
 def _are_prompts(texts: list[str]) -> bool:

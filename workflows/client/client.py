@@ -85,7 +85,7 @@ def submit(
         from imagekiln.steps.plan.prompt_list import store_prompt_list
 
         require_reachable_paths(job)
-        job = store_prompt_list(job)
+        job = store_prompt_list(job, job.prompts)
 
     def build(number: int = 0) -> Json:
         workflow = build_workflow(job, profile, date, timezone, retry=number)

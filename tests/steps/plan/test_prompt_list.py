@@ -7,6 +7,7 @@ import pytest
 
 import imagekiln
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.prompts import PromptList
 from imagekiln.steps.plan.prompt_list import store_prompt_list
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.workflows.templates.workflow import job_parameter
@@ -35,9 +36,10 @@ def test_no_prompt_travels_in_a_workflow(tmp_path: Path) -> None:
     listed = job(tmp_path, prompts={"texts": TEXTS}, columns={"prompt": "Text"})
     with pytest.raises(BadInput, match="no prompt travels in a workflow"):
         job_parameter(listed)
-    stored = store_prompt_list(listed)
+    assert isinstance(listed.prompts, PromptList)
+    stored = store_prompt_list(listed, listed.prompts)
     assert pq.read_table(str(stored.prompts))["Text"].to_pylist() == TEXTS
-    assert store_prompt_list(listed) == stored
+    assert store_prompt_list(listed, listed.prompts) == stored
     assert image_rows(make_plan(stored))["prompt"].to_pylist() == TEXTS
 
 

@@ -119,6 +119,7 @@ def test_files_of_json_lines_share_the_types_of_their_columns(tmp_path: Path) ->
     (tmp_path / "in/1.jsonl").write_text('{"prompt": "a", "n": null}\n')
     (tmp_path / "in/2.jsonl").write_text('{"prompt": "b", "n": 2}\n')
     (tmp_path / "in/3.jsonl").write_text('{"prompt": "c"}\n')
+    (tmp_path / "in/4.jsonl").write_text("\n \n")  # without rows
     rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in", carry=["n"]))
     assert rows["n"].to_pylist() == [None, 2, None]
 
@@ -160,6 +161,11 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "\N{BYTE ORDER MARK}Caption;uid\na red circle, large;1\n",
         "p.csv: the separator seems to be ';'. Save it with commas.",
     ),
+    "first line broken": (
+        "p.jsonl",
+        '{"prompt": a}\n{"prompt": "b"}\n',
+        "p.jsonl: line 1 is not JSON (Expecting value at character 12). Correct it.",
+    ),
     "only a header": ("p.csv", "prompt,seed\n", "p.csv: has no rows. Check `prompts`."),
     "no byte": ("p.csv", "", "p.csv: is empty. Check `prompts`."),
     "numbers for prompts": (
@@ -181,8 +187,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "cut off": (
         "p.jsonl",
         '{"prompt": "a"}\n{"prompt": "b',
-        "p.jsonl: line 2 is not JSON (Unterminated string starting at character 12). "
-        "Write one object on each line.",
+        "p.jsonl: line 2 is not JSON (Unterminated string starting at character 12). Correct it.",
     ),
     "no object": (
         "p.jsonl",
@@ -193,7 +198,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "numbers beyond JSON": (
         "p.jsonl",
         '{"prompt": "a", "guidance": NaN}\n',
-        "p.jsonl: line 1 is not JSON (NaN is not JSON). Write one object on each line.",
+        "p.jsonl: line 1 is not JSON (NaN is not JSON). Correct it.",
     ),
     "nested prompt": (
         "p.ndjson",
@@ -265,7 +270,7 @@ def test_nested_value_in_a_column_of_another_spelling_is_refused_with_its_place(
 
 def test_json_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     content = json.dumps(OBJECTS)[:-3]
-    assert "p.json: is not JSON (" in _refused(tmp_path, "p.json", content)
+    assert "p.json: line 1 is not JSON (" in _refused(tmp_path, "p.json", content)
 
 
 def test_lines_of_a_text_are_prompts_as_they_are(tmp_path: Path) -> None:
