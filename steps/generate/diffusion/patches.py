@@ -20,7 +20,7 @@ import torch._dynamo.config
 from diffusers.loaders import SD3IPAdapterMixin, single_file, single_file_model, single_file_utils
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 Untyped: TypeAlias = Any  # diffusers has no types
@@ -57,8 +57,7 @@ def compile_callbacks(on_start: Callable[[], None], on_end: Callable[[], None]) 
     """Call the functions at the start and the end of each compilation while the block runs.
 
     No public interface says when, or how long, a call compiles. A compilation within another does
-    not count; the choice of a kernel by timing, at the first run of compiled code, does. Source:
-    torch/_dynamo/callback.py, `CompilationCallbackHandler`.
+    not count. Source: torch/_dynamo/callback.py, `CompilationCallbackHandler`.
     """
 
     def start(_: CallbackArgs) -> None:
@@ -70,8 +69,7 @@ def compile_callbacks(on_start: Callable[[], None], on_end: Callable[[], None]) 
     callback_handler.register_start_callback(start)
     callback_handler.register_end_callback(end)
     try:
-        with _reported_autotuning():
-            yield
+        yield
     finally:
         callback_handler.remove_start_callback(start)
         callback_handler.remove_end_callback(end)
@@ -87,32 +85,6 @@ def graph_limit(graphs: int) -> Iterator[None]:
     """
     with torch._dynamo.config.patch(recompile_limit=graphs, accumulated_recompile_limit=graphs):
         yield
-
-
-@contextmanager
-def _reported_autotuning() -> Iterator[None]:
-    """Have Triton's autotuning call the callbacks of compilation while the block runs.
-
-    PyTorch has a trigger for it, and the call that would use it is commented out. Source:
-    torch/_inductor/runtime/triton_heuristics.py, `CachingAutotuner.benchmark_all_configs`.
-    """
-    # Whatever compiles has imported it; what runs uncompiled need not.
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
-    benchmark: AnyFunction = CachingAutotuner.benchmark_all_configs
-
-    @wraps(benchmark)
-    def report_benchmark(self: Untyped, *args: object, **kwargs: object) -> Untyped:
-        trigger = CallbackTrigger.TRITON_AUTOTUNING
-        with callback_handler.install_callbacks(trigger, str(self.compile_id)):
-            return benchmark(self, *args, **kwargs)
-
-    autotuner: Untyped = CachingAutotuner
-    autotuner.benchmark_all_configs = report_benchmark
-    try:
-        yield
-    finally:
-        autotuner.benchmark_all_configs = benchmark
 
 
 def shared_code_folder() -> Path | None:

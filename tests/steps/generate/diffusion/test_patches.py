@@ -4,7 +4,6 @@ import inspect
 import re
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import diffusers
 import pytest
@@ -59,26 +58,6 @@ def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
         module(torch.zeros(3))
     module(torch.zeros(4))
     assert reported == ["start", "end"] * 2
-
-
-def test_a_kernel_that_is_chosen_by_timing_is_reported_as_a_compilation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reported = list[str]()
-
-    def benchmark(_autotuner: object, kernel: str) -> dict[str, float]:
-        reported.append(kernel)
-        return {kernel: 0.1}
-
-    autotuner: models.Untyped = CachingAutotuner
-    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", benchmark)
-    with patches.compile_callbacks(
-        lambda: reported.append("start"), lambda: reported.append("end")
-    ):
-        timings = autotuner.benchmark_all_configs(SimpleNamespace(compile_id=None), "add")
-    assert timings == {"add": 0.1}
-    assert reported == ["start", "add", "end"]
-    assert autotuner.benchmark_all_configs is benchmark
 
 
 def test_autotuning_takes_place_in_the_method_that_is_reported() -> None:
