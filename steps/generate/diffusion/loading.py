@@ -5,6 +5,7 @@ network. Either draws another picture than the files say.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 import diffusers
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors import safe_open
 
 from imagekiln.steps.generate.diffusion.lora_scales import list_names
 from imagekiln.steps.generate.diffusion.patches import Untyped
@@ -27,8 +28,8 @@ HARMLESS = re.compile(
     r"|relative_position_index|relative_coords_table|attn_mask|text_projection(?:\.weight)?"
     r"|v_pred|ztsnr)$"
     r"|(?:^|\.)(?:model_ema|ema|ema_model)\.|^first_stage_model\.loss\."
-    # Stable Diffusion 2 reads the layer before the last of its text encoder.
-    r"|^cond_stage_model\.model\.transformer\.resblocks\.23\."
+    # Of files of Lumina 2, Z-Image and Sana, whose networks do without.
+    r"|^(?:model\.diffusion_model\.)?(?:norm_final\.weight|pos_embed)$"
 )
 # Heads, and halves of models that see and read, of which a class takes what it is for.
 OTHER_PARTS = {
@@ -82,22 +83,33 @@ def require_whole(pipe: diffusers.DiffusionPipeline) -> None:
                 require_loaded(component)
 
 
-def require_applied(file: Path, parts: Iterable[object]) -> None:
+def require_applied(file: Path, parts: Iterable[object], prefix: str = "") -> None:
     """Raise ValueError if a file holds more numbers than the parts that were made of it.
 
     For loaders that say nothing of what they leave out. Parts that are no networks hold none.
     """
     networks = [part for part in parts if isinstance(part, torch.nn.Module)]
-    loaded = {id(each): each for network in networks for each in network.parameters()}.values()
-    tensors = load_file(file)
-    if sum(map(torch.numel, tensors.values())) <= sum(map(torch.numel, loaded)):
-        return
-    lost = [name for name, tensor in tensors.items() if not _is_copied(tensor, loaded)]
-    require_placed(lost or tensors)
+    loaded = [each for network in networks for each in network.state_dict().values()]
+    flat = [each.flatten() for each in loaded]  # loaders swap halves too
+    known = {_beginning(part) for each in flat for part in (each, *each.chunk(2))}
+    dtypes = {each.dtype for each in loaded}
+    with safe_open(file, framework="pt") as tensors:
+
+        def is_lost(name: str) -> bool:
+            tensor = tensors.get_tensor(name)
+            return known.isdisjoint(_beginning(tensor.to(dtype)) for dtype in dtypes)
+
+        names = [name for name in tensors.keys() if name.startswith(prefix)]  # noqa: SIM118
+        names = [name for name in names if HARMLESS.search(name) is None or not is_lost(name)]
+        numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+        if numbers > sum(map(torch.numel, loaded)):
+            require_placed([name for name in names if is_lost(name)] or names)
 
 
-def _is_copied(tensor: torch.Tensor, loaded: Iterable[torch.Tensor]) -> bool:
-    return any(tensor.shape == each.shape and torch.equal(tensor.to(each), each) for each in loaded)
+def _beginning(tensor: torch.Tensor) -> tuple[float, ...]:
+    """The first numbers of a tensor, which splitting keeps. Equal ones need its size too."""
+    first = tensor.flatten()[:8].tolist()
+    return (*first, tensor.numel() if len({*first}) == 1 else 0)
 
 
 @contextmanager
