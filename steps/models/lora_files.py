@@ -9,7 +9,7 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.checkpoints import adapter_kind, is_whole_model, part_kind
+from imagekiln.steps.models.checkpoints import LOKR, LORA, file_kind
 from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_file
@@ -141,13 +141,10 @@ def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> N
     diffusers drops some of them in silence.
     """
     subject = f"{setting}: {path.name}"
-    kind = adapter_kind(names)
-    if kind is None:
-        other = part_kind(names) or ("a whole model" if is_whole_model(names) else None)
-        problem = f"is {other}, not a LoRA" if other else "holds no LoRA"
+    kind = file_kind(names)
+    if kind not in (LORA, LOKR):
+        problem = f"is {kind}, not a plain LoRA" if kind else "holds no LoRA"
         raise BadInput(f"{subject} {problem}. Choose another file.")
-    if kind not in ("a LoRA", "a LoKr"):
-        raise BadInput(f"{subject} is {kind}, which diffusers does not apply. Choose a plain LoRA.")
     if path.name == PEFT_FILE:
         raise BadInput(
             f"{subject} is peft's own file, whose scale is in {ADAPTER_CONFIG_FILE} and not read. "

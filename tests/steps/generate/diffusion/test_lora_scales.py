@@ -186,4 +186,4 @@ def test_a_layer_of_an_encoder_that_takes_no_lora_is_refused_by_its_name(
 
 def test_a_lokr_is_called_one_where_the_model_takes_none(tmp_path: Path) -> None:
     tensors = {"lora_unet_mid.lokr_w1": torch.ones(2, 2), "lora_unet_mid.lokr_w2": torch.ones(2, 2)}
-    assert "it is a LoKr" in _refusal(tmp_path, tensors, "sd")
+    assert "is a LoKr that does not fit the model" in _refusal(tmp_path, tensors, "sd")
