@@ -140,19 +140,15 @@ def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> N
 
     diffusers drops some of them in silence.
     """
-    subject = f"{setting}: {path.name}"
     kind = file_kind(names)
+    unknown = sorted(name for name in names if APPLIED_TENSOR.search(name) is None)
     if kind not in (LORA, LOKR):
         problem = f"is {kind}, not a plain LoRA" if kind else "holds no LoRA"
-        raise BadInput(f"{subject} {problem}. Choose another file.")
-    if path.name == PEFT_FILE:
-        raise BadInput(
-            f"{subject} is peft's own file, whose scale is in {ADAPTER_CONFIG_FILE} and not read. "
-            "Save it by the pipeline's save_lora_weights."
-        )
-    unknown = sorted(name for name in names if APPLIED_TENSOR.search(name) is None)
-    if unknown:
-        raise BadInput(
-            f"{subject} has {cut_name(unknown[0])}, one of {len(unknown)} tensors that no layer of "
-            "a LoRA takes. Choose a plain LoRA."
-        )
+    elif path.name == PEFT_FILE:
+        problem = f"is peft's own file, whose scale is in {ADAPTER_CONFIG_FILE} and not read"
+    elif unknown:
+        tensor = cut_name(unknown[0])
+        problem = f"has {tensor}, one of {len(unknown)} tensors that no layer of a LoRA takes"
+    else:
+        return
+    raise BadInput(f"{setting}: {path.name} {problem}. Choose another file.")

@@ -36,7 +36,8 @@ USUAL_CONFIGS: Mapping[str, str] = {
     "cond_stage_model.transformer.": "stable-diffusion-v1-5/stable-diffusion-v1-5",
 }
 EDM = re.compile(r"(?:^|\.)edm_(?:vpred|mean|std)")
-# Texts in a header: https://github.com/Stability-AI/ModelSpec and kohya's scripts. Epsilon is what trainers write of models for which they know nothing else.
+# Texts in a header: https://github.com/Stability-AI/ModelSpec and kohya's scripts. Trainers write
+# epsilon of models of which they know nothing else, so it is not heeded.
 PREDICTION_KEYS = ("modelspec.prediction_type", "modelspec.predict_key", "ss_v_parameterization")
 PREDICTIONS: Mapping[str, str] = {
     **dict.fromkeys(("v", "v_prediction", "v_pred", "velocity", "true"), "v_prediction"),

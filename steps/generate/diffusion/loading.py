@@ -85,7 +85,9 @@ def require_loaded(network: torch.nn.Module) -> None:
     require_present([name for name, each in network.named_parameters() if each.is_meta])
 
 
-def require_applied(file: Path, parts: Iterable[object], prefix: str = "") -> None:
+def require_applied(
+    file: Path, parts: Iterable[object], prefix: str | tuple[str, ...] = ""
+) -> None:
     """Raise ValueError if a file holds more numbers than the parts that were made of it.
 
     For loaders that say nothing of what they leave out. Parts that are no networks hold none.
@@ -132,17 +134,16 @@ def _beginning(tensor: torch.Tensor) -> tuple[float, ...]:
 
 
 def load_networks(
-    folder: Path, index: Config, pipeline: str, variant: str | None, dtype: torch.dtype
+    folder: Path, index: Config, variant: str | None, dtype: torch.dtype
 ) -> dict[str, Untyped]:
     """The networks of a pipeline, by the name of the component. Raises as `load_network`.
 
     What is no network, or is not in a folder of its own, is left to the pipeline.
     """
-    expected = inspect.signature(getattr(diffusers, pipeline).__init__).parameters
     networks = {}
     for name, (library, class_name) in class_references(index):
         network_class = _network_class(library, class_name)
-        if name not in expected or network_class is None or not (folder / name).is_dir():
+        if network_class is None or not (folder / name).is_dir():
             continue
         files = sorted((folder / name).glob("*.safetensors"))
         has_variant = loaded_weights(files, variant) != loaded_weights(files, None)
@@ -176,14 +177,14 @@ def load_checkpoint(
         kind for kind, starts in STARTS.items() if any(name.startswith(starts) for name in names)
     )
     index = read_model_index(folder, str(folder))
-    separate = {
-        name: value
-        for name, value in index.items()
-        if name.startswith(("text_encoder", "vae")) and any((folder / name).glob("*.safetensors"))
-        if isinstance(value, list) and not str(value[1]).startswith(held)
+    separate: Config = {
+        name: index[name]
+        for name, (_, class_name) in class_references(index)
+        if name.startswith(("text_encoder", "vae")) and not class_name.startswith(held)
+        if any((folder / name).glob("*.safetensors"))
     }
     beside: dict[str, Untyped] = {name: None for name, value in index.items() if value == ABSENT}
-    beside |= load_networks(folder, separate, pipeline, None, dtype)
+    beside |= load_networks(folder, separate, None, dtype)
     with checked_conversion(_require_filled):
         pipe = getattr(diffusers, pipeline).from_single_file(
             str(file), config=str(folder), dtype=dtype, local_files_only=True, **beside
@@ -192,8 +193,7 @@ def load_checkpoint(
     prefix = DENOISER if any(name.startswith(DENOISER) for name in names) else ""
     denoiser = pipe.components.get("unet") or pipe.components["transformer"]
     require_applied(file, [denoiser], prefix)
-    for prefix in STARTS["Autoencoder"]:
-        require_applied(file, [pipe.vae], prefix)
+    require_applied(file, [pipe.vae], STARTS["Autoencoder"])
     return pipe
 
 

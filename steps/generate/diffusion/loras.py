@@ -140,7 +140,7 @@ class LoraLayers:
         with warnings.catch_warnings(action="ignore"):  # peft warns of a model's second adapter
             self._pipe.load_lora_weights(dict(tensors), adapter_name=adapter)
         components = lora_components(self._pipe).values()
-        _require_all_layers(tensors, components, adapter)
+        _require_all_layers(tensors, components)
         for component in components:
             set_own_scales(component, adapter)
 
@@ -182,19 +182,13 @@ def _read_scaled_tensors(path: Path) -> Tensors:
     return kept | {name: torch.tensor(float(rank)) for name, rank in needed.items()}
 
 
-def _require_all_layers(
-    tensors: Tensors, components: Iterable[torch.nn.Module], adapter: str
-) -> None:
-    """Raise ValueError if a LoRA has a layer that became no part of an adapter.
+def _require_all_layers(tensors: Tensors, components: Iterable[torch.nn.Module]) -> None:
+    """Raise ValueError if a LoRA has a layer that became no part of the components.
 
     A layer that is split keeps the beginning of its first factor, whatever its name.
     """
-    loaded = [
-        parameter
-        for component in components
-        for name, parameter in component.named_parameters()
-        if f".{adapter}." in f"{name}."
-    ]
+    parameters = (item for component in components for item in component.named_parameters())
+    loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
     first = [
         name
         for name in tensors

@@ -338,12 +338,11 @@ def lora_scales_to_tensors(component: torch.nn.Module) -> None:
 def set_own_scales(component: torch.nn.Module, adapter: str) -> None:
     """Give each layer of a LoRA whose weights hold its scale the scale 1, before any weight.
 
-    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`, which reads the three dictionaries.
+    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`, which reads the dictionaries.
     """
     for layer in component.modules():
         if isinstance(layer, LoraLayer) and adapter in layer.scaling:
             layer.lora_alpha[adapter] = layer.r[adapter]
-            layer.use_rslora[adapter] = False
             layer.set_scale(adapter, 1.0)
 
 

@@ -148,7 +148,7 @@ def _load_networks(
     index = read_model_index(folder, model.id)
     return diffusers.DiffusionPipeline.from_pretrained(
         folder,
-        **load_networks(folder, index, pipeline, model.variant, dtype),
+        **load_networks(folder, index, model.variant, dtype),
         dtype=dtype,
         variant=model.variant,
         use_safetensors=True,
