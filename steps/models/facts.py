@@ -11,7 +11,7 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.models.checkpoints import require_known_scheduler
+from imagekiln.steps.models.checkpoints import require_known_scheduler, require_plain_weights
 from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
     SCHEDULER_CONFIG,
@@ -33,7 +33,7 @@ from imagekiln.steps.models.single_file import (
     is_weights_file,
     require_fitting_configuration,
 )
-from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed
+from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
 from imagekiln.steps.models.weights_size import measure_hub_weights, measure_local_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
@@ -245,6 +245,10 @@ def _read_model_index(
     if model.variant:
         _require_variant(model, model.variant, paths)
     require_data_only(folder, model.id)
+    if model.config is None and not is_hub_id(model.id):
+        for path in weight_files(folder, model.variant):
+            subject = f"{model.id}: {path.parent.name}"
+            require_plain_weights(tensor_names(path, subject), subject)
     return pipeline, index, paths
 
 

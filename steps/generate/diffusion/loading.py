@@ -21,6 +21,7 @@ from imagekiln.steps.models.component_files import Config, class_references, rea
 from imagekiln.steps.models.facts import loaded_weights
 from imagekiln.steps.models.weights import tensor_names
 
+Starts = str | tuple[str, ...]
 MAX_LISTED = 3
 # Buffers that libraries have saved and compute themselves, copies that training keeps, and the
 # projection of a CLIP that is read before it. A network that needs it lacks it otherwise.
@@ -85,9 +86,7 @@ def require_loaded(network: torch.nn.Module) -> None:
     require_present([name for name, each in network.named_parameters() if each.is_meta])
 
 
-def require_applied(
-    file: Path, parts: Iterable[object], prefix: str | tuple[str, ...] = ""
-) -> None:
+def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> None:
     """Raise ValueError if a file holds more numbers than the parts that were made of it.
 
     For loaders that say nothing of what they leave out. Parts that are no networks hold none.
@@ -95,7 +94,7 @@ def require_applied(
     networks = [part for part in parts if isinstance(part, torch.nn.Module)]
     loaded = [each for network in networks for each in network.state_dict().values()]
     with safe_open(file, framework="pt") as tensors:
-        names = [name for name in tensors.keys() if name.startswith(prefix)]  # noqa: SIM118
+        names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
         harmless = list(filter(HARMLESS.search, names))
         unused = lost_names(harmless, tensors.get_tensor, loaded)
         names = [name for name in names if name not in unused]
@@ -193,7 +192,7 @@ def load_checkpoint(
     prefix = DENOISER if any(name.startswith(DENOISER) for name in names) else ""
     denoiser = pipe.components.get("unet") or pipe.components["transformer"]
     require_applied(file, [denoiser], prefix)
-    require_applied(file, [pipe.vae], STARTS["Autoencoder"])
+    require_applied(file, [pipe.components.get("vae")], STARTS["Autoencoder"])
     return pipe
 
 

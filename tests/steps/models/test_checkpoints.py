@@ -92,6 +92,13 @@ def test_a_gguf_is_called_quantized(tmp_path: Path) -> None:
     assert _refusal(file).startswith("is quantized (GGUF)")
 
 
+def test_scales_in_a_model_s_folder_are_not_left_out(tmp_path: Path) -> None:
+    _config(tmp_path / "model")
+    _save(tmp_path / "model/unet/diffusion_pytorch_model.safetensors", "conv_in.weight_scale_inv")
+    with pytest.raises(BadInput, match=r"model: unet: is quantized \(it has conv_in\.weight_scal"):
+        load_model_facts(ModelSettings(id=str(tmp_path / "model")))
+
+
 @pytest.mark.parametrize(
     ("values", "method"),
     [
