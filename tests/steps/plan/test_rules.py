@@ -219,7 +219,7 @@ def test_a_sampler_that_does_not_fit_the_model_is_refused_with_those_that_do(
     (row,) = rejected(planned)
     assert (row["input_row"], row["column_name"]) == (0, "sampler")
     assert str(row["reason"]).startswith(
-        "does not fit the model: with the model's DDIMScheduler work default, ddim, ddpm, dpm"
+        "does not fit the model: with the model's DDIMScheduler work default, ddim, ddpm, deis, "
     )
 
 
