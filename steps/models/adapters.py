@@ -244,31 +244,17 @@ def require_ip_adapter_files(
             f"{setting}: {adapter.id} has an image encoder of the type {kind}, but the model needs "
             f"a {encoder}. Choose another."
         )
-    adapter_blocks = _ip_adapter_blocks(folder / adapter.weight_patterns[0], setting)
-    model_blocks = _reference_block_count(denoiser)
-    # diffusers would ignore the adapter's other blocks.
-    if model_blocks is not None and adapter_blocks != set(range(model_blocks)):
-        raise BadInput(
-            f"{setting}: {adapter.weight_name} is for {len(adapter_blocks)} blocks of a "
-            f"transformer, but the model has {model_blocks}. Choose another."
-        )
-
-
-def _ip_adapter_blocks(file: Path, setting: str) -> set[int]:
-    """The numbers of the blocks that an adapter is for."""
+    file = folder / adapter.weight_patterns[0]
     with translate_errors(str(file)):
         names = tensor_names(file, setting)
-    matches = (IP_ADAPTER_BLOCK.match(name) for name in names)
-    return {int(match[1]) for match in matches if match}
-
-
-def _reference_block_count(denoiser: ModelConfig) -> int | None:
-    """How many blocks of a transformer read a reference image.
-
-    None for UNets, whose blocks are numbered otherwise.
-    """
+    blocks = {match[1] for name in names if (match := IP_ADAPTER_BLOCK.match(name))}
     layers = denoiser.get("num_layers")
     if not isinstance(layers, int):
-        return None
+        return  # a UNet, whose blocks are numbered otherwise
     dual = denoiser.get("dual_attention_layers")  # those of SD 3.5 medium that attend twice
-    return layers + (len(dual) if isinstance(dual, list | tuple) else 0)
+    layers += len(dual) if isinstance(dual, list | tuple) else 0
+    if len(blocks) != layers:
+        raise BadInput(
+            f"{setting}: {adapter.weight_name} is for {len(blocks)} blocks of a transformer, but "
+            f"the model has {layers}. Choose another."
+        )

@@ -24,8 +24,7 @@ WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
 CONFIG_PATTERN = "*config.json"
-QUANTIZATION_KEYS = ("quantization_config", "quantization", "compression_config")
-METHOD_KEYS = ("quant_method", "quant_algo", "method", "quant_type")
+QUANTIZATION_KEYS = ("quantization_config", "quantization")
 ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # diffusers imports whatever a model names. The folders of its pipelines have classes of text
@@ -86,7 +85,7 @@ def read_model_index(folder: Path, name: str) -> Config:
         )
     if CLASS_PATTERN.fullmatch(pipeline) is None:
         raise _unusual(name, f"model_index.json has the class {cut_name(pipeline)!r}")
-    for component, (library, class_name) in _class_references(index):
+    for component, (library, class_name) in class_references(index):
         if (
             not is_plain_name(component)
             or library not in LIBRARIES
@@ -105,7 +104,7 @@ def require_data_only(folder: Path, name: str) -> None:
     index = read_model_index(folder, name)
     if (folder / UNNAMED_MODULE).exists():
         raise _unusual(name, f"{UNNAMED_MODULE} is code")
-    for component, (library, class_name) in _class_references(index):
+    for component, (library, class_name) in class_references(index):
         own_folder = folder / component
         if (own_folder / f"{library}.py").exists():
             raise _unusual(name, f"{component} has code of its own, {library}.py")
@@ -136,7 +135,7 @@ def require_data_component(
         _check_weights_index(read_json(path, name), f"{name}: {path.name}")
 
 
-def _class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
+def class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
     """The components of an index, each with a library and a class in it. Absent ones have nulls."""
     for component, value in index.items():
         if isinstance(value, list) and len(value) == 2:
@@ -157,13 +156,11 @@ def _check_config(config: Config, name: str, class_name: str) -> None:
 def _quantization_method(config: Config) -> str | None:
     """The method by which a network, or one within it, is quantized; None if it is not."""
     for key, value in config.items():
-        if not isinstance(value, dict) or not value:
-            continue
-        if key in QUANTIZATION_KEYS:
-            known = (value.get(name) for name in METHOD_KEYS)
-            return cut_name(str(next(filter(None, known), key)))
-        if (method := _quantization_method(value)) is not None:
-            return method
+        if isinstance(value, dict) and value:
+            if key in QUANTIZATION_KEYS:
+                return cut_name(str(value.get("quant_method") or value.get("quant_algo") or key))
+            if (method := _quantization_method(value)) is not None:
+                return method
     return None
 
 

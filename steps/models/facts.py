@@ -85,8 +85,8 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 
 def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
     pipeline, index, paths = _read_model_index(model, folder)
-    require_fitting_configuration(model, folder, pipeline)
-    require_known_scheduler(read_config(folder, SCHEDULER_CONFIG), index, model.id)
+    require_fitting_configuration(model, folder)
+    require_known_scheduler(read_config(folder, SCHEDULER_CONFIG), model.id)
     draws_over = from_images and variants_of(pipeline).image_to_image is not None
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:

@@ -9,7 +9,7 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.checkpoints import adapter_kind, is_whole_model, part_kind
+from imagekiln.steps.models.checkpoints import LOKR, LORA, file_kind
 from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_file
@@ -140,22 +140,15 @@ def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> N
 
     diffusers drops some of them in silence.
     """
-    subject = f"{setting}: {path.name}"
-    kind = adapter_kind(names)
-    if kind is None:
-        other = part_kind(names) or ("a whole model" if is_whole_model(names) else None)
-        problem = f"is {other}, not a LoRA" if other else "holds no LoRA"
-        raise BadInput(f"{subject} {problem}. Choose another file.")
-    if kind not in ("a LoRA", "a LoKr"):
-        raise BadInput(f"{subject} is {kind}, which diffusers does not apply. Choose a plain LoRA.")
-    if path.name == PEFT_FILE:
-        raise BadInput(
-            f"{subject} is peft's own file, whose scale is in {ADAPTER_CONFIG_FILE} and not read. "
-            "Save it by the pipeline's save_lora_weights."
-        )
+    kind = file_kind(names)
     unknown = sorted(name for name in names if APPLIED_TENSOR.search(name) is None)
-    if unknown:
-        raise BadInput(
-            f"{subject} has {cut_name(unknown[0])}, one of {len(unknown)} tensors that no layer of "
-            "a LoRA takes. Choose a plain LoRA."
-        )
+    if kind not in (LORA, LOKR):
+        problem = f"is {kind}, not a plain LoRA" if kind else "holds no LoRA"
+    elif path.name == PEFT_FILE:
+        problem = f"is peft's own file, whose scale is in {ADAPTER_CONFIG_FILE} and not read"
+    elif unknown:
+        tensor = cut_name(unknown[0])
+        problem = f"has {tensor}, one of {len(unknown)} tensors that no layer of a LoRA takes"
+    else:
+        return
+    raise BadInput(f"{setting}: {path.name} {problem}. Choose another file.")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
-from imagekiln.steps.models.checkpoints import Prediction
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
 
 # Schedulers that each take over the configuration of any other one.
@@ -46,7 +45,6 @@ SOLITARY_SCHEDULERS = frozenset(
         "TCDScheduler",
     }
 )
-UNSTATED = Prediction()
 # With Karras' noise levels, the equations of flow matching end in infinities.
 FLOW_SAMPLERS = frozenset({"default", "deis", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp_sde", "unipc"})
 NOT_FOR_SAMPLE_PREDICTION = frozenset({"euler_a", "pndm"})
@@ -68,16 +66,16 @@ class SamplerFit:
     scheduler: str | None = None
 
 
-def fitting_samplers(configuration: Path, stated: Prediction = UNSTATED) -> SamplerFit:
+def fitting_samplers(configuration: Path, changes: Config) -> SamplerFit:
     """The samplers for the model with this folder of configurations.
 
-    `stated` is what the model's own file says of its prediction. All samplers fit if nothing names
-    its scheduler. Raises BadInput, TryAgain.
+    `changes` are those that the model's own file states. All samplers fit if nothing names its
+    scheduler. Raises BadInput, TryAgain.
     """
     config = read_config(configuration, SCHEDULER_CONFIG)
     if not config:
         return SamplerFit()
-    config |= stated.changes(config)
+    config |= changes
     scheduler = str(config.get("_class_name"))
     if scheduler in SOLITARY_SCHEDULERS:
         fitting = {"default", *_samplers_of(scheduler)}

@@ -4,21 +4,21 @@ The file holds weights alone. What else a pipeline consists of, such as its toke
 comes from `model.config`: the folder or hub id of a pipeline of the same family.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.checkpoints import (
-    Prediction,
-    read_prediction,
-    require_fitting_scheduler,
-    require_same_family,
-    require_whole_model,
+from imagekiln.steps.models.checkpoints import require_whole_model
+from imagekiln.steps.models.component_files import (
+    SCHEDULER_CONFIG,
+    Config,
+    quantized_error,
+    read_config,
 )
-from imagekiln.steps.models.component_files import quantized_error
-from imagekiln.steps.models.weights import read_header
+from imagekiln.steps.models.weights import Header, read_header, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
@@ -34,6 +34,14 @@ USUAL_CONFIGS: Mapping[str, str] = {
     "double_blocks.": "black-forest-labs/FLUX.1-dev",
     "cond_stage_model.model.": "stabilityai/stable-diffusion-2-1",
     "cond_stage_model.transformer.": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+}
+EDM = re.compile(r"(?:^|\.)edm_(?:vpred|mean|std)")
+# Texts in a header: https://github.com/Stability-AI/ModelSpec and kohya's scripts. Trainers write
+# epsilon of models of which they know nothing else, so it is not heeded.
+PREDICTION_KEYS = ("modelspec.prediction_type", "modelspec.predict_key", "ss_v_parameterization")
+PREDICTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("v", "v_prediction", "v_pred", "velocity", "true"), "v_prediction"),
+    **dict.fromkeys(("flow", "flow_prediction", "flow_matching", "rf"), "flow_prediction"),
 }
 
 
@@ -88,35 +96,61 @@ def _require_usable(model: ModelSettings, file: Path) -> None:
         )
     if model.variant is not None:
         raise BadInput(f"{model.id}: is one file, which has no variants. Remove model.variant.")
-    header = read_header(file, model.id)
-    require_whole_model(header, model.id)
+    names = tensor_names(file, model.id)
+    require_whole_model(names, model.id)
     if model.config is None:
-        suggestion = _suggest_config(header.names)
-        raise BadInput(f"{model.id}: is one file with weights alone. {suggestion}")
+        raise BadInput(f"{model.id}: is one file with weights alone. {_suggest_config(names)}")
 
 
-def require_fitting_configuration(model: ModelSettings, folder: Path, pipeline: str) -> None:
-    """Raise BadInput if a model in one file says that its configuration is of something else.
+def require_fitting_configuration(model: ModelSettings, folder: Path) -> None:
+    """Raise BadInput if a model in one file cannot be drawn by the scheduler of a configuration.
 
-    Raises Missing, TryAgain too.
+    Raises as `checkpoint_file` too.
     """
-    if (file := checkpoint_file(model)) is not None:
-        with translate_errors(model.id):
-            header = read_header(file, model.id)
-        require_same_family(header, model.id, pipeline)
-        require_fitting_scheduler(header, model.id, folder)
+    header = _read_header(model)
+    stated = _stated_prediction(header)
+    config = read_config(folder, SCHEDULER_CONFIG)
+    name = str(config.get("_class_name"))
+    is_flow = name.startswith("FlowM") or config.get("prediction_type") == "flow_prediction"
+    fits = stated is None or is_flow == (stated == "flow_prediction")
+    if any(map(EDM.search, header[0])):
+        stated, fits = "by the noise levels of EDM", name.startswith("EDM")
+    if not fits:
+        raise BadInput(
+            f"{model.id}: says that it predicts {stated}, and {SCHEDULER_CONFIG} of model.config "
+            f"is a {cut_name(name)}. Set model.config to the pipeline that it was made from."
+        )
 
 
-def stated_prediction(model: ModelSettings) -> Prediction:
-    """Return the prediction that a model in one file states; nothing for a folder.
+def scheduler_changes(model: ModelSettings) -> Config:
+    """The changes of its scheduler's configuration that a model in one file states; else none.
 
     Raises as `checkpoint_file`.
     """
+    header = _read_header(model)
+    changes: Config = {}
+    if _stated_prediction(header) == "v_prediction":
+        changes["prediction_type"] = "v_prediction"
+    if "ztsnr" in header[0] or header[1].get("ss_zero_terminal_snr", "").lower() == "true":
+        changes["rescale_betas_zero_snr"] = True
+    return changes
+
+
+def _stated_prediction(header: Header) -> str | None:
+    names, metadata = header
+    if "v_pred" in names:
+        return "v_prediction"
+    texts = (metadata.get(key, "").lower().replace("-", "_") for key in PREDICTION_KEYS)
+    return next(filter(None, map(PREDICTIONS.get, texts)), None)
+
+
+def _read_header(model: ModelSettings) -> Header:
+    """The header of a model in one file; an empty one for a folder."""
     file = checkpoint_file(model)
     if file is None:
-        return Prediction()
+        return (), {}
     with translate_errors(model.id):
-        return read_prediction(read_header(file, model.id), model.id)
+        return read_header(file, model.id)
 
 
 def _suggest_config(names: Collection[str]) -> str:

@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ READER_THREADS = 4
 PIECE_BYTES = 32 << 20
 
 BeforePiece = Callable[[], None]
+Header = tuple[Collection[str], Mapping[str, str]]
 
 
 def proceed() -> None:
@@ -62,23 +62,15 @@ def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
             before_piece()
 
 
-@dataclass(frozen=True, slots=True)
-class WeightsHeader:
-    """The names of the tensors in a safetensors file, and the texts beside them."""
-
-    names: frozenset[str]
-    metadata: Mapping[str, str]
-
-
-def read_header(path: Path, setting: str) -> WeightsHeader:
-    """The header of the safetensors file at `path`.
+def read_header(path: Path, setting: str) -> Header:
+    """The names of the tensors in the safetensors file at `path`, and the texts beside them.
 
     Raises BadInput where it is not a complete safetensors file, OSError where it cannot be opened.
     """
     try:
         # Opened here first: the library reports any file that it cannot open as a missing one.
         with open_file(path), safe_open(path, framework="np") as file:
-            return WeightsHeader(frozenset(file.keys()), dict(file.metadata() or {}))
+            return frozenset(file.keys()), dict(file.metadata() or {})
     except SafetensorError as error:
         raise BadInput(
             f"{setting}: {path.name} is not a complete safetensors file. Fetch it again."
@@ -87,4 +79,4 @@ def read_header(path: Path, setting: str) -> WeightsHeader:
 
 def tensor_names(path: Path, setting: str) -> Collection[str]:
     """The names of the tensors in a safetensors file. Raises as `read_header`."""
-    return read_header(path, setting).names
+    return read_header(path, setting)[0]

@@ -17,8 +17,8 @@ from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
-from imagekiln.steps.models.samplers import SamplerFit, fitting_samplers
-from imagekiln.steps.models.single_file import stated_prediction
+from imagekiln.steps.models.samplers import fitting_samplers
+from imagekiln.steps.models.single_file import scheduler_changes
 from imagekiln.steps.plan.batch_sizes import (
     TuningEntries,
     choose_batch_sizes,
@@ -192,9 +192,9 @@ def _make_images(
     """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
     model = inputs.model
-    fit = _fitting_samplers(job, model.configuration)
+    fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
     pass_fits = {
-        name: _fitting_samplers(pass_job, model.pass_configurations[name])
+        name: fitting_samplers(model.pass_configurations[name], scheduler_changes(pass_job.model))
         for name, pass_job in iter_pass_jobs(job)
     }
     rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
@@ -210,10 +210,6 @@ def _make_images(
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
     return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
-
-
-def _fitting_samplers(job: Job, configuration: Path) -> SamplerFit:
-    return fitting_samplers(configuration, stated_prediction(job.model))
 
 
 def _read_rows(

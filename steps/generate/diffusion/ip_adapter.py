@@ -5,6 +5,7 @@ row for each image, so that tensor is what they are given here.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import diffusers
@@ -123,16 +124,13 @@ def load_ip_adapter(
     require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
     _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
     denoiser = denoiser_network(pipe)
-    try:
+    with suppress(NotImplementedError):  # what is not in the file cannot be moved to the device
         pipe.load_ip_adapter(
             str(folder),
             subfolder=settings.subfolder,
             weight_name=settings.weight_name,
             local_files_only=True,
         )
-    except NotImplementedError:  # what is not in the file cannot be moved to the device
-        require_loaded(denoiser)
-        raise
     require_loaded(denoiser)
     projection = getattr(denoiser, "image_proj", None) or denoiser.encoder_hid_proj
     file = folder / settings.weight_patterns[0]

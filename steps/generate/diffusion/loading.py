@@ -5,21 +5,24 @@ network. Either draws another picture than the files say.
 """
 
 import inspect
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import diffusers
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors import safe_open
 
-from imagekiln.steps.generate.diffusion.lora_scales import list_names
-from imagekiln.steps.generate.diffusion.patches import Untyped
-from imagekiln.steps.models.component_files import Config
+from imagekiln.steps.errors import cut_name
+from imagekiln.steps.generate.diffusion.patches import Untyped, checked_conversion
+from imagekiln.steps.models.component_files import Config, class_references, read_model_index
 from imagekiln.steps.models.facts import loaded_weights
+from imagekiln.steps.models.weights import tensor_names
 
+Starts = str | tuple[str, ...]
+MAX_LISTED = 3
 # Buffers that libraries have saved and compute themselves, copies that training keeps, and the
 # projection of a CLIP that is read before it. A network that needs it lacks it otherwise.
 HARMLESS = re.compile(
@@ -27,14 +30,23 @@ HARMLESS = re.compile(
     r"|relative_position_index|relative_coords_table|attn_mask|text_projection(?:\.weight)?"
     r"|v_pred|ztsnr)$"
     r"|(?:^|\.)(?:model_ema|ema|ema_model)\.|^first_stage_model\.loss\."
-    # Stable Diffusion 2 reads the layer before the last of its text encoder.
-    r"|^cond_stage_model\.model\.transformer\.resblocks\.23\."
+    # Of files of Lumina 2, Z-Image and Sana, whose networks do without.
+    r"|^(?:model\.diffusion_model\.)?(?:norm_final\.weight|pos_embed)$"
 )
 # Heads, and halves of models that see and read, of which a class takes what it is for.
 OTHER_PARTS = {
     *("text_model", "vision_model", "visual_projection", "decoder", "lm_head", "pooler", "score"),
     *("vision_tower", "visual", "audio_tower", "multi_modal_projector", "mtp"),
+    *("classifier", "cls", "head"),
 }
+# The starts of the names of tensors, by those of classes. Other networks are in no such file.
+STARTS = {
+    "CLIPText": ("cond_stage_model.", "conditioner.", "text_encoders.clip"),
+    "T5": ("text_encoders.t5xxl.",),
+    "Autoencoder": ("first_stage_model.", "vae."),
+}
+ABSENT = [None, None]  # a component that a pipeline does without
+DENOISER = "model.diffusion_model."  # a file of a transformer alone may have none
 
 
 def load_network(network_class: Untyped, folder: Path, **options: object) -> Untyped:
@@ -74,68 +86,118 @@ def require_loaded(network: torch.nn.Module) -> None:
     require_present([name for name, each in network.named_parameters() if each.is_meta])
 
 
-def require_whole(pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise ValueError if a network of a pipeline has parameters that no file gave it."""
-    for name, component in pipe.components.items():
-        if isinstance(component, torch.nn.Module):
-            with _in_component(name):
-                require_loaded(component)
-
-
-def require_applied(file: Path, parts: Iterable[object]) -> None:
+def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> None:
     """Raise ValueError if a file holds more numbers than the parts that were made of it.
 
     For loaders that say nothing of what they leave out. Parts that are no networks hold none.
     """
     networks = [part for part in parts if isinstance(part, torch.nn.Module)]
-    loaded = {id(each): each for network in networks for each in network.parameters()}.values()
-    tensors = load_file(file)
-    if sum(map(torch.numel, tensors.values())) <= sum(map(torch.numel, loaded)):
-        return
-    lost = [name for name, tensor in tensors.items() if not _is_copied(tensor, loaded)]
-    require_placed(lost or tensors)
+    loaded = [each for network in networks for each in network.state_dict().values()]
+    with safe_open(file, framework="pt") as tensors:
+        names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
+        harmless = list(filter(HARMLESS.search, names))
+        unused = lost_names(harmless, tensors.get_tensor, loaded)
+        names = [name for name in names if name not in unused]
+        numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+        if numbers > sum(map(torch.numel, loaded)):
+            require_placed(lost_names(names, tensors.get_tensor, loaded) or names)
 
 
-def _is_copied(tensor: torch.Tensor, loaded: Iterable[torch.Tensor]) -> bool:
-    return any(tensor.shape == each.shape and torch.equal(tensor.to(each), each) for each in loaded)
+def lost_names(
+    names: Iterable[str],
+    read: Callable[[str], torch.Tensor],
+    loaded: Collection[torch.Tensor],
+) -> list[str]:
+    """The names of tensors that are in none of the loaded ones, whole or as the first part."""
+    flat = [each.flatten() for each in loaded]  # loaders swap halves too
+    known = {_beginning(part) for each in flat for part in (each, *each.chunk(2))}
+    dtypes = {each.dtype for each in loaded}
+    return [
+        name
+        for name in names
+        if known.isdisjoint(_beginning(read(name).to(dtype)) for dtype in dtypes)
+    ]
 
 
-@contextmanager
-def _in_component(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+def list_names(names: list[str]) -> str:
+    """The first of some names of tensors or layers, and how many more there are."""
+    listed = ", ".join(cut_name(name) for name in sorted(names)[:MAX_LISTED])
+    more = len(names) - MAX_LISTED
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def _beginning(tensor: torch.Tensor) -> tuple[float, ...]:
+    """The first numbers of a tensor, which splitting keeps. Equal ones need its size too."""
+    first = tensor.flatten()[:8].tolist()
+    return (*first, tensor.numel() if len({*first}) == 1 else 0)
 
 
 def load_networks(
-    folder: Path, index: Config, pipeline: str, variant: str | None, dtype: torch.dtype
+    folder: Path, index: Config, variant: str | None, dtype: torch.dtype
 ) -> dict[str, Untyped]:
     """The networks of a pipeline, by the name of the component. Raises as `load_network`.
 
     What is no network, or is not in a folder of its own, is left to the pipeline.
     """
-    expected = inspect.signature(getattr(diffusers, pipeline).__init__).parameters
     networks = {}
-    for name, value in index.items():
-        network_class = _network_class(value)
-        if name not in expected or network_class is None or not (folder / name).is_dir():
+    for name, (library, class_name) in class_references(index):
+        network_class = _network_class(library, class_name)
+        if network_class is None or not (folder / name).is_dir():
             continue
         files = sorted((folder / name).glob("*.safetensors"))
         has_variant = loaded_weights(files, variant) != loaded_weights(files, None)
         options = {"variant": variant} if has_variant else {}
-        with _in_component(name):
+        try:
             networks[name] = load_network(network_class, folder / name, dtype=dtype, **options)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
     return networks
 
 
-def _network_class(value: object) -> Untyped:
-    """The class that an index names for a component; None if it is no network."""
-    if not isinstance(value, list) or len(value) != 2:
-        return None
-    library, name = map(str, value)
+def _network_class(library: str, name: str) -> Untyped:
+    """The class of a component; None if it is no network."""
     libraries = {"diffusers": diffusers, "transformers": transformers}
     module = libraries.get(library) or getattr(diffusers.pipelines, library, None)
     found = getattr(module, name, None)
     networks = (diffusers.ModelMixin, transformers.PreTrainedModel)
     return found if inspect.isclass(found) and issubclass(found, networks) else None
+
+
+def load_checkpoint(
+    file: Path, folder: Path, pipeline: str, dtype: torch.dtype
+) -> diffusers.DiffusionPipeline:
+    """The pipeline of a model in one file, with the configuration in a folder.
+
+    Raises ValueError if the file lacks a tensor, or has one that became a part of no network, and
+    whatever loading raises.
+    """
+    names = tensor_names(file, str(file))
+    held = tuple(
+        kind for kind, starts in STARTS.items() if any(name.startswith(starts) for name in names)
+    )
+    index = read_model_index(folder, str(folder))
+    separate: Config = {
+        name: index[name]
+        for name, (_, class_name) in class_references(index)
+        if name.startswith(("text_encoder", "vae")) and not class_name.startswith(held)
+        if any((folder / name).glob("*.safetensors"))
+    }
+    beside: dict[str, Untyped] = {name: None for name, value in index.items() if value == ABSENT}
+    beside |= load_networks(folder, separate, None, dtype)
+    with checked_conversion(_require_filled):
+        pipe = getattr(diffusers, pipeline).from_single_file(
+            str(file), config=str(folder), dtype=dtype, local_files_only=True, **beside
+        )
+    # Converters of text encoders keep the names that they do not know, the others drop them.
+    prefix = DENOISER if any(name.startswith(DENOISER) for name in names) else ""
+    denoiser = pipe.components.get("unet") or pipe.components["transformer"]
+    require_applied(file, [denoiser], prefix)
+    require_applied(file, [pipe.components.get("vae")], STARTS["Autoencoder"])
+    return pipe
+
+
+def _require_filled(network: Untyped, tensors: dict[str, torch.Tensor]) -> None:
+    if isinstance(network, transformers.PreTrainedModel):
+        network.tie_weights()  # a file need not hold what is held twice
+        require_placed(tensors.keys() - network.state_dict().keys())
+    require_loaded(network)

@@ -4,38 +4,49 @@ They are never fused: adding to weights and subtracting again would leave a diff
 So a LoRA that is not active costs memory but no time, and no image depends on those before it.
 """
 
+import json
+import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import diffusers
 import torch
 from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapters
+from safetensors import safe_open
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
-from imagekiln.steps.generate.diffusion.lora_scales import (
-    list_names,
-    read_scaled_tensors,
-    require_all_converted,
-)
+from imagekiln.steps.generate.diffusion.loading import list_names, lost_names
 from imagekiln.steps.generate.diffusion.patches import (
     lora_components,
     lora_scales_to_tensors,
     set_own_scales,
 )
 from imagekiln.steps.job.adapters import LoraSettings
-from imagekiln.steps.models.checkpoints import adapter_kind
+from imagekiln.steps.models.checkpoints import file_kind
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
 from imagekiln.steps.models.loras import format_loras, lora_weights
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
 
-LOKR = "a LoKr"  # as `adapter_kind` calls it
-# In the names of loaded tensors that change layers.
-LAYER_TENSOR_MARKERS = ("lora", "lokr")
+Config: TypeAlias = dict[str, Any]  # of peft, by the name of the component before each key
+Tensors = dict[str, torch.Tensor]
+CONFIG_METADATA = "lora_adapter_metadata"
+# `to_q.lora_A.weight`, `to_q.lora_down.weight`, `to_q.lora.down.weight`, `to_q_lora.down.weight`,
+# `fc1.lora_linear_layer.down.weight`, `qkv_lora1.down.weight`.
+FACTOR = re.compile(
+    r"(?P<module>.+)[._]lora(?:_linear_layer)?\d*[._](?P<side>A|B|down|up)"
+    r"(?:\.default)?\.(?:weight|bias)"
+)
+# diffusers reads these names only if each layer has an alpha. Its rank is the scale 1.
+NEEDS_ALPHA = "lora_transformer_"
+# What diffusers leaves out of a LoRA of Z-Image that holds it in three parts too.
+REDUNDANT = re.compile(r"attention[._](?:qkv|out)[._]lora")
 
 
 class LoraLayers:
@@ -116,8 +127,7 @@ class LoraLayers:
             )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
-        setting, pipeline = f"model.loras.{name}", type(self._pipe).__name__
-        explain = partial(_explain_misfit, setting, path, pipeline)
+        explain = partial(_explain_misfit, f"model.loras.{name}", path)
         with loading_from_cache(self._settings[name].id, path), explained_by(explain):
             self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
@@ -126,44 +136,78 @@ class LoraLayers:
         self._active.clear()  # loading a LoRA activates it
 
     def _load_layers(self, path: Path, adapter: str) -> None:
-        tensors = read_scaled_tensors(path)
-        state = self._pipe.lora_state_dict(dict(tensors))
-        converted = state[0] if isinstance(state, tuple) else state
-        require_all_converted(tensors, converted)
+        tensors = _read_scaled_tensors(path)
         with warnings.catch_warnings(action="ignore"):  # peft warns of a model's second adapter
-            self._pipe.load_lora_weights(tensors, adapter_name=adapter)
-        self._require_all_layers(converted, adapter)
-        for component in lora_components(self._pipe).values():
+            self._pipe.load_lora_weights(dict(tensors), adapter_name=adapter)
+        components = lora_components(self._pipe).values()
+        _require_all_layers(tensors, components)
+        for component in components:
             set_own_scales(component, adapter)
 
-    def _require_all_layers(self, tensors: Iterable[str], adapter: str) -> None:
-        """Raise ValueError if the model has no layer for some tensors: diffusers skips these."""
-        components = lora_components(self._pipe)
-        expected = [name for name in tensors if _changes_layer(name)]
-        loaded = sum(
-            f".{adapter}." in f"{name}."
-            for component in components.values()
-            for name, _ in component.named_parameters()
-        )
-        if loaded < len(expected):
-            strange = [name for name in expected if name.partition(".")[0] not in components]
-            lost = f"{len(expected) - loaded} of its {len(expected)} tensors"
-            raise ValueError(
-                f"the model has no layer for {list_names(strange) if strange else lost}"
-            )
 
-
-def _changes_layer(tensor: str) -> bool:
-    return "alpha" not in tensor and any(marker in tensor for marker in LAYER_TENSOR_MARKERS)
-
-
-def _explain_misfit(setting: str, path: Path, pipeline: str, error: Exception) -> KilnError:
+def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:
     """What a user's file makes of the libraries' errors, which may be any."""
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
-    reason = error_reason(error)
-    if adapter_kind(tensor_names(path, setting)) == LOKR:
-        reason = f"it is {LOKR}, which {pipeline} may not take: {reason}"
+    kind = file_kind(tensor_names(path, setting))
     return explain_device(setting, error) or BadInput(
-        f"{setting}: does not fit the model ({reason}). Choose another LoRA, or another model."
+        f"{setting}: is {kind} that does not fit the model ({error_reason(error)}). "
+        "Choose another LoRA, or another model."
     )
+
+
+def _read_scaled_tensors(path: Path) -> Tensors:
+    """The tensors of a LoRA's file in float32, with each layer's own scale multiplied in.
+
+    A file states it as an alpha, which is divided by the layer's rank, in a tensor or in the
+    metadata that diffusers writes. diffusers hands alphas on by names that match no layer in some
+    families, so none is left for it: loaders/peft.py, utils/peft_utils.py, `get_peft_kwargs`.
+    """
+    with safe_open(path, framework="pt") as file:
+        names = file.keys()
+        tensors = {name: file.get_tensor(name).float() for name in names}
+        configs = json.loads((file.metadata() or {}).get(CONFIG_METADATA, "{}"))
+    ranks: dict[str, int] = {}
+    for name in tensors:
+        match = FACTOR.fullmatch(name)
+        if match is None or match["side"] not in ("B", "up"):
+            continue
+        rank = tensors[re.sub("bias$", "weight", name)].shape[1]
+        alpha = tensors.get(f"{match['module']}.alpha")
+        scale = _configured_scale(configs, match["module"], rank)
+        tensors[name] *= scale if alpha is None else alpha.item() / rank
+        ranks[f"{match['module']}.alpha"] = rank
+    kept = {name: tensor for name, tensor in tensors.items() if name not in ranks}
+    needed = {name: rank for name, rank in ranks.items() if name.startswith(NEEDS_ALPHA)}
+    return kept | {name: torch.tensor(float(rank)) for name, rank in needed.items()}
+
+
+def _require_all_layers(tensors: Tensors, components: Iterable[torch.nn.Module]) -> None:
+    """Raise ValueError if a LoRA has a layer that became no part of the components.
+
+    A layer that is split keeps the beginning of its first factor, whatever its name.
+    """
+    parameters = (item for component in components for item in component.named_parameters())
+    loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
+    first = [
+        name
+        for name in tensors
+        if (match := FACTOR.fullmatch(name)) and match["side"] in ("A", "down")
+        if REDUNDANT.search(name) is None
+    ]
+    if lost := lost_names(first, tensors.__getitem__, loaded):
+        lost = [FACTOR.sub(r"\g<module>", name) for name in lost]
+        raise ValueError(f"the model has no layer for {list_names(lost)}")
+
+
+def _configured_scale(configs: Config, module: str, rank: int) -> float:
+    """The scale by the metadata of diffusers; 1 for a file that has none."""
+    component, _, name = module.partition(".")
+    alpha = configs.get(f"{component}.lora_alpha")
+    if alpha is None:
+        return 1.0
+    for pattern, its_alpha in (configs.get(f"{component}.alpha_pattern") or {}).items():
+        if f".{name}".endswith(f".{pattern.lstrip('^')}"):
+            alpha = its_alpha
+    is_rslora = configs.get(f"{component}.use_rslora")
+    return float(alpha) / (math.sqrt(rank) if is_rslora else rank)

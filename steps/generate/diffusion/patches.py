@@ -8,7 +8,6 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -17,7 +16,7 @@ from weakref import WeakValueDictionary
 import diffusers
 import torch
 import torch._dynamo.config
-from diffusers.loaders import SD3IPAdapterMixin, single_file, single_file_model, single_file_utils
+from diffusers.loaders import SD3IPAdapterMixin, single_file_model, single_file_utils
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, callback_handler
@@ -254,45 +253,28 @@ def _embeds_as_tensor(
 # --- Models in one file ---------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Conversion:
-    """The tensors of a file by name, and the networks with what each got, whatever its name."""
-
-    read: dict[str, torch.Tensor] = field(default_factory=dict)
-    loaded: list[torch.Tensor] = field(default_factory=list)
-    networks: list[torch.nn.Module] = field(default_factory=list)
-
-
 @contextmanager
-def recorded_conversion() -> Iterator[Conversion]:
-    """Record what `from_single_file` reads and what of it networks get while the block runs.
+def checked_conversion(check: Callable[[Untyped, Untyped], None]) -> Iterator[None]:
+    """Call a function with each network that `from_single_file` fills, and its tensors by name.
 
-    It drops what has no place, some of it before the comparison that it logs. Source:
-    diffusers/loaders/single_file.py, `load_single_file_checkpoint`, and single_file_model.py and
-    single_file_utils.py, `load_model_dict_into_meta`.
+    Later it casts the network, which fails without a name if a tensor is missing. Source:
+    diffusers/loaders/single_file_model.py and single_file_utils.py, `load_model_dict_into_meta`.
     """
-    conversion = Conversion()
-    read: AnyFunction = single_file.load_single_file_checkpoint
     load: AnyFunction = single_file_model.load_model_dict_into_meta
 
-    def record_file(*args: object, **kwargs: object) -> Untyped:
-        conversion.read = read(*args, **kwargs)
-        return conversion.read
-
-    def record_network(
+    @wraps(load)
+    def load_and_check(
         network: Untyped, tensors: Untyped, *args: object, **kwargs: object
     ) -> Untyped:
-        names = network.state_dict().keys()
-        conversion.networks.append(network)
-        conversion.loaded += [tensor for name, tensor in tensors.items() if name in names]
-        return load(network, tensors, *args, **kwargs)
+        result = load(network, tensors, *args, **kwargs)
+        check(network, tensors)
+        return result
 
     with (
-        replaced_method(single_file, "load_single_file_checkpoint", record_file),
-        replaced_method(single_file_model, "load_model_dict_into_meta", record_network),
-        replaced_method(single_file_utils, "load_model_dict_into_meta", record_network),
+        replaced_method(single_file_model, "load_model_dict_into_meta", load_and_check),
+        replaced_method(single_file_utils, "load_model_dict_into_meta", load_and_check),
     ):
-        yield conversion
+        yield
 
 
 # --- LoRAs ----------------------------------------------------------------------------------------
@@ -328,12 +310,11 @@ def lora_scales_to_tensors(component: torch.nn.Module) -> None:
 def set_own_scales(component: torch.nn.Module, adapter: str) -> None:
     """Give each layer of a LoRA whose weights hold its scale the scale 1, before any weight.
 
-    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`, which reads the three dictionaries.
+    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`, which reads the dictionaries.
     """
     for layer in component.modules():
         if isinstance(layer, LoraLayer) and adapter in layer.scaling:
             layer.lora_alpha[adapter] = layer.r[adapter]
-            layer.use_rslora[adapter] = False
             layer.set_scale(adapter, 1.0)
 
 

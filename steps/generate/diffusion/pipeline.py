@@ -12,7 +12,6 @@ import torch
 import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
-from imagekiln.steps.generate.diffusion.checkpoint import load_checkpoint
 from imagekiln.steps.generate.diffusion.compile import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     describe_device,
@@ -20,7 +19,7 @@ from imagekiln.steps.generate.diffusion.device import (
     explain_device,
 )
 from imagekiln.steps.generate.diffusion.device_choice import choose_device
-from imagekiln.steps.generate.diffusion.loading import load_networks, require_whole
+from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
@@ -33,7 +32,7 @@ from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
 from imagekiln.steps.models.scorers import score_references
-from imagekiln.steps.models.single_file import checkpoint_file, stated_prediction
+from imagekiln.steps.models.single_file import checkpoint_file, scheduler_changes
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.models.weights_size import GIB, require_room
@@ -45,7 +44,6 @@ from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
-ZERO_SNR = "rescale_betas_zero_snr"  # of a scheduler whose noisiest step is pure noise
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -133,7 +131,6 @@ def _load_files(
     require_data_only(folder, model.id)
     with startup.clock.phase("load"):
         pipe = _load_networks(model, folder, pipeline)
-        require_whole(pipe)
     with startup.clock.phase("device"):
         return pipe.to(device)
 
@@ -145,15 +142,13 @@ def _load_networks(
     file = checkpoint_file(model)
     if file is not None:
         pipe = load_checkpoint(file, folder, pipeline, dtype)
-        config = pipe.scheduler.config
-        own = {**config, "_class_name": type(pipe.scheduler).__name__}
-        changes = stated_prediction(model).changes(own)
-        pipe.scheduler = pipe.scheduler.from_config(config, **changes)
+        changes = scheduler_changes(model)
+        pipe.scheduler = pipe.scheduler.from_config(pipe.scheduler.config, **changes)
         return pipe
     index = read_model_index(folder, model.id)
     return diffusers.DiffusionPipeline.from_pretrained(
         folder,
-        **load_networks(folder, index, pipeline, model.variant, dtype),
+        **load_networks(folder, index, model.variant, dtype),
         dtype=dtype,
         variant=model.variant,
         use_safetensors=True,
@@ -209,14 +204,11 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
     `own` is always the one that the model came with: any other brings settings of its sampler.
     Raises ValueError where it does not fit the model: only the images that asked for it fail.
     """
-    own_class = type(own)
-    spec = SCHEDULERS.get(sampler)
-    scheduler_class = getattr(diffusers, spec.class_name) if spec else own_class
-    # diffusers drops what a class does not read.
-    if own.config.get(ZERO_SNR) and ZERO_SNR not in inspect.signature(scheduler_class).parameters:
-        raise ValueError(f"sampler {sampler!r} does not read this model's {ZERO_SNR}")
-    if spec is None:
+    if sampler == "default":
         return own
+    spec = SCHEDULERS[sampler]
+    scheduler_class = getattr(diffusers, spec.class_name)
+    own_class = type(own)
     compatible = {own_class, *own.compatibles}
     # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
     fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible

@@ -13,8 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion.loading import load_network
-from imagekiln.steps.generate.diffusion.lora_scales import list_names
+from imagekiln.steps.generate.diffusion.loading import list_names, load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transformers_models import (
     LOAD_OPTIONS,

@@ -184,12 +184,6 @@ def test_a_layer_of_an_encoder_that_takes_no_lora_is_refused_by_its_name(
     assert name in _refusal(tmp_path, tensors)
 
 
-def test_an_alpha_without_a_layer_is_refused(tmp_path: Path) -> None:
-    tensors = _pair("lora_unet_double_blocks_0_img_attn_proj")
-    tensors["lora_unet_lost.alpha"] = torch.tensor(1.0)
-    assert "it has no layer for lora_unet_lost.alpha" in _refusal(tmp_path, tensors)
-
-
 def test_a_lokr_is_called_one_where_the_model_takes_none(tmp_path: Path) -> None:
     tensors = {"lora_unet_mid.lokr_w1": torch.ones(2, 2), "lora_unet_mid.lokr_w2": torch.ones(2, 2)}
-    assert "it is a LoKr" in _refusal(tmp_path, tensors, "sd")
+    assert "is a LoKr that does not fit the model" in _refusal(tmp_path, tensors, "sd")

@@ -210,7 +210,8 @@ def test_a_lora_of_another_model_is_refused_in_a_sentence(kind: Kind, other: Kin
     pipe = models.pipe(kind)
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder(other, 1, text=True)))
     with pytest.raises(
-        BadInput, match=r"^model\.loras\.style: does not fit the model \([^\n]+\)\. Choose another"
+        BadInput,
+        match=r"^model\.loras\.style: is a LoRA that does not fit the model \([^\n]+\)\. Choose",
     ) as told:
         pixels_of(denoiser, _rows(1, "style:1"), 1)
     assert "\n" not in str(told.value)
@@ -222,7 +223,7 @@ def test_a_lora_with_tensors_that_the_model_has_no_layer_for_is_refused(tmp_path
     save_file(more, tmp_path / "style.safetensors")
     pipe = models.pipe("sd")
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=tmp_path / "style.safetensors"))
-    with pytest.raises(BadInput, match=r"no layer for \d+ of its \d+ tensors"):
+    with pytest.raises(BadInput, match=r"no layer for unet\.no_block\."):
         pixels_of(denoiser, _rows(1, "style:1"), 1)
 
 

@@ -26,6 +26,7 @@ def test_diffusers_has_every_scheduler_and_takes_its_settings() -> None:
         assert {key: scheduler.config[key] for key in spec.config} == spec.config
 
 
+ZERO_SNR = "rescale_betas_zero_snr"
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
 CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {
     "ddim": ("DDIMScheduler", {"clip_sample": False, "steps_offset": 1}),
@@ -40,7 +41,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {
     "flow-unipc": ("UniPCMultistepScheduler", FLOW),
     "zero-snr": (
         "EulerDiscreteScheduler",
-        {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction"},
+        {ZERO_SNR: True, "prediction_type": "v_prediction"},
     ),
     "flux": ("FlowMatchEulerDiscreteScheduler", {}),
     "flow-heun": ("FlowMatchHeunDiscreteScheduler", {}),
@@ -53,6 +54,11 @@ def _runs(own: models.Untyped, sampler: str) -> bool:
     """Whether a sampler makes four steps with the configuration of a model's own scheduler."""
     try:
         scheduler = copy.deepcopy(make_scheduler(own, sampler))
+        if (
+            own.config.get(ZERO_SNR)
+            and ZERO_SNR not in inspect.signature(type(scheduler)).parameters
+        ):
+            return False  # it would draw as if nothing were said
         scheduler.set_timesteps(4)
         generator = torch.Generator().manual_seed(0)
         sample = torch.randn(1, 4, 8, 8, generator=generator)
@@ -73,11 +79,11 @@ def test_planning_accepts_the_samplers_that_run_with_a_models_scheduler(
     name, config = CONFIGURATIONS[kind]
     own = getattr(diffusers, name)(**config)
     own.save_pretrained(tmp_path / "scheduler")
-    fit = fitting_samplers(tmp_path)
+    fit = fitting_samplers(tmp_path, {})
     assert fit.scheduler == name
     assert fit.samplers == tuple(sampler for sampler in SAMPLERS if _runs(own, sampler))
 
 
 def test_a_scheduler_that_nobody_knows_is_exchanged_for_no_other(tmp_path: Path) -> None:
     diffusers.AmusedScheduler(mask_token_id=31).save_pretrained(tmp_path / "scheduler")
-    assert fitting_samplers(tmp_path).samplers == ("default",)
+    assert fitting_samplers(tmp_path, {}).samplers == ("default",)

@@ -6,19 +6,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.loading import load_checkpoint
 from imagekiln.steps.local import run
 from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from tests import altered, models
+from tests import altered, layouts, models
 from tests.runs import PROMPTS, job, write_prompts
 from tests.single_file import write_checkpoint
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+LAYOUTS = {
+    "sdxl": (layouts.sdxl, layouts.sdxl_tensors),
+    "sd3": (layouts.sd3, layouts.sd3_tensors),
+}
 
 
 def _pixels(folder: Path, model: dict[str, object]) -> list[str]:
@@ -96,3 +102,31 @@ def _with_scheduler(folder: Path, **values: object) -> str:
 
 def _mark_prediction(tensors: dict[str, torch.Tensor]) -> None:
     tensors |= {"v_pred": torch.zeros(0), "ztsnr": torch.zeros(0)}
+
+
+@pytest.mark.parametrize("kind", ["sdxl", "sd3"])
+@pytest.mark.parametrize("lacks", [(), ("text_encoders.t5xxl.",), ("first_stage", "cond", "text_")])
+def test_files_of_later_families_are_taken_whole(
+    kind: str, lacks: tuple[str, ...], tmp_path: Path
+) -> None:
+    pipe, tensors_of = LAYOUTS[kind]
+    original = pipe()
+    original.save_pretrained(tmp_path / "config")
+    tensors = {
+        name: tensor.clone().contiguous()
+        for name, tensor in tensors_of(original).items()
+        if not name.startswith(lacks)
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    arguments = (tmp_path / "config", type(original).__name__, torch.float32)
+    loaded = load_checkpoint(tmp_path / "model.safetensors", *arguments)
+    for name in ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3"):
+        if (component := original.components.get(name)) is not None:
+            weights = component.state_dict()
+            torch.testing.assert_close(
+                loaded.components[name].state_dict(), weights, rtol=0, atol=0
+            )
+    more = tensors | {"model.diffusion_model.sharpener.weight": torch.arange(9.0)}
+    save_file(more, tmp_path / "more.safetensors")
+    with pytest.raises(ValueError, match=r"no place for model\.diffusion_model\.sharpener"):
+        load_checkpoint(tmp_path / "more.safetensors", *arguments)
