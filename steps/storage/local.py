@@ -190,21 +190,6 @@ def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
         ) from error
 
 
-def make_own_folder(folder: Path) -> bool:
-    """Make a folder that this user alone can write, unless there is one; whether there is now.
-
-    A group may write: on many systems, each user has one.
-    """
-    with suppress(OSError):
-        folder.mkdir(mode=0o700)
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    return is_ours and not status.st_mode & stat.S_IWOTH
-
-
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` survive a power cut, where its file system can be asked to."""
     handle = os.open(folder, os.O_RDONLY)

@@ -17,14 +17,12 @@ import torch
 from imagekiln.steps.errors import KilnError, first_line
 from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
 from imagekiln.steps.generate.diffusion.patches import (
-    PYTORCH_CACHE_VARIABLE,
     AnyFunction,
     compile_callbacks,
     compiled_call,
     graph_limit,
     repeated_blocks,
     set_compiled_call,
-    shared_code_folder,
 )
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import family_of
@@ -34,8 +32,8 @@ from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import make_own_folder
 
+PYTORCH_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CompileMode = Literal["regional", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
 MAX_COMPILED_SHAPES = 128  # of one process; later shapes run uncompiled
@@ -252,15 +250,6 @@ def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
         )
         return False
     _leave_read_only_cache()
-    folder = shared_code_folder()
-    if folder is not None and not make_own_folder(folder):
-        log.warning(
-            "%s: is not a folder that you alone can write, and code in it could be that of others, "
-            "so the model runs uncompiled, slower. Remove it, or name a folder of your own in %s.",
-            folder,
-            PYTORCH_CACHE_VARIABLE,
-        )
-        return False
     return True
 
 

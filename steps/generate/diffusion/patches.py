@@ -5,11 +5,9 @@ when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21
 """
 
 import ctypes
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
 
@@ -20,11 +18,9 @@ from diffusers.loaders import SD3IPAdapterMixin, single_file_model, single_file_
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, callback_handler
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 Untyped: TypeAlias = Any  # diffusers has no types
 AnyFunction = Callable[..., Any]
-PYTORCH_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 # --- Replacing a method of one object -------------------------------------------------------------
@@ -84,17 +80,6 @@ def graph_limit(graphs: int) -> Iterator[None]:
     """
     with torch._dynamo.config.patch(recompile_limit=graphs, accumulated_recompile_limit=graphs):
         yield
-
-
-def shared_code_folder() -> Path | None:
-    """Where PyTorch keeps code under a name that all users of the machine know; None elsewhere.
-
-    It makes the folder where there is none, loads code from one that is there whoever made it, and
-    sets the variable itself then. Source: torch/_inductor/runtime/cache_dir_utils.py, `cache_dir`.
-    """
-    folder = default_cache_dir()
-    chosen = os.environ.get(PYTORCH_CACHE_VARIABLE, folder)
-    return Path(folder) if chosen in (folder, os.path.abspath(folder)) else None  # noqa: PTH100  # as PyTorch
 
 
 def compiled_call(module: torch.nn.Module) -> AnyFunction:

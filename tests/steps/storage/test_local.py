@@ -16,7 +16,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import local, open_folder, open_store
-from imagekiln.steps.storage.local import LocalStore, make_own_folder, temporary_folder
+from imagekiln.steps.storage.local import LocalStore, temporary_folder
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
 
@@ -364,25 +364,3 @@ def test_no_room_for_working_files_means_try_again(
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
     with pytest.raises(TryAgain, match=r"no temporary folder can be made .* TMPDIR"):
         temporary_folder("imagekiln-test-")
-
-
-def test_a_folder_for_code_is_our_own_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "code"
-    previous = os.umask(0)
-    try:
-        assert make_own_folder(folder)
-    finally:
-        os.umask(previous)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert make_own_folder(folder)
-
-    link = tmp_path / "link"
-    link.symlink_to(folder)
-    assert not make_own_folder(link)
-    folder.chmod(0o777)
-    assert not make_own_folder(folder)
-    folder.chmod(0o700)
-    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    assert not make_own_folder(folder)

@@ -5,7 +5,6 @@ import inspect
 import logging
 import os
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.compile import (
     BLOCK_CLASSES,
+    PYTORCH_CACHE_VARIABLE,
     blocks_of,
     create_code_folder,
     log,
@@ -27,10 +27,6 @@ from imagekiln.steps.generate.diffusion.compile import (
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import (
-    PYTORCH_CACHE_VARIABLE,
-    shared_code_folder,
-)
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.execution import SpeedSettings
@@ -248,20 +244,6 @@ def test_without_a_compiler_nothing_is_compiled_and_a_sentence_says_so(
     assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "none"
     assert "There is no C compiler with Python's headers" in caplog.text
     assert "Install gcc, or set speed.compile: off." in caplog.text
-
-
-def test_code_that_another_user_of_the_machine_may_have_left_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv(PYTORCH_CACHE_VARIABLE, "")
-    monkeypatch.delenv(PYTORCH_CACHE_VARIABLE)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = shared_code_folder()
-    assert folder is not None
-    folder.mkdir()
-    folder.chmod(0o777)
-    assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "none"
-    assert f"{folder}: is not a folder that you alone can write" in caplog.text
 
 
 def test_code_is_not_kept_in_a_folder_that_cannot_be_written(

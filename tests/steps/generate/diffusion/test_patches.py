@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import tempfile
 from pathlib import Path
 
 import diffusers
@@ -11,7 +10,6 @@ import torch
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
-from torch._inductor.runtime import cache_dir_utils
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from imagekiln.steps.generate.diffusion import patches
@@ -83,18 +81,6 @@ def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() 
     patches.set_compiled_call(module, call)
     module(torch.zeros(2))
     assert len(compiled) == 1
-
-
-def test_pytorch_keeps_code_where_it_is_looked_for_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(patches.PYTORCH_CACHE_VARIABLE, str(tmp_path / "chosen"))
-    assert patches.shared_code_folder() is None
-    monkeypatch.delenv(patches.PYTORCH_CACHE_VARIABLE)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = patches.shared_code_folder()
-    assert folder == Path(cache_dir_utils.cache_dir())  # which sets the variable
-    assert folder == patches.shared_code_folder()
 
 
 def test_models_that_repeat_blocks_name_them() -> None:
