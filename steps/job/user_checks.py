@@ -3,6 +3,7 @@
 A module is looked for where Python looks, then beside the job's file and in the current folder.
 """
 
+import hashlib
 import importlib
 import inspect
 import sys
@@ -17,7 +18,7 @@ from types import ModuleType
 
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
-from imagekiln.steps.job.introspection import SettingPath
+from imagekiln.steps.job.introspection import SettingPath, format_path
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import SCORER_GROUP, OwnScore
 
@@ -59,6 +60,16 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
     return tuple(untried)
 
 
+def hash_entries(job: Job) -> dict[str, str]:
+    """The hashes of the files that hold the job's own functions, as far as they import here."""
+    hashes: dict[str, str] = {}
+    for path, find in _entries(job):
+        with suppress(BadInput, TypeError, OSError):  # functions written in C have no file
+            file = inspect.getfile(find())
+            hashes[format_path(path)] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return hashes
+
+
 def describe_pod_entries(job: Job) -> str | None:
     """A sentence on where pods import the job's own functions from; None if it names none."""
     entries = [check.entry for check in job.gates.checks]
@@ -77,7 +88,7 @@ def import_entries(job: Job) -> None:
         find()
 
 
-def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], object]]]:
+def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], UserCheckFunction]]]:
     """The settings that name functions of the user's own, each with what imports it."""
     for index, check in enumerate(job.gates.checks):
         yield ("gates", "checks", index, "entry"), partial(import_check, check)

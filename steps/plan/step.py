@@ -10,7 +10,7 @@ from pydantic.main import IncEx
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.user_checks import find_untried_entries
+from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.models.weights_size import require_room
@@ -74,7 +74,7 @@ class PlanResult:
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now. `over_budget` says by how much the budget is exceeded by an estimate that rests on too
     little to refuse the job. `made_prompts` says how many prompts templates made, and of what,
-    `input_change` that the input of a named run has changed since.
+    `input_change` that the input of a named run, or the user's own code, has changed since.
     """
 
     plan: Plan
@@ -121,7 +121,7 @@ def make_plan(
             planned_model = resolve_model(job, existing.revisions)
             adopted = _adopt_plan(store, existing, job, planned_model, terms)
             change = None if must_exist else _describe_input_change(job, existing)
-            return replace(adopted, input_change=change)
+            return replace(adopted, input_change=change or adopted.input_change)
     model = resolve_model(job)
     require_room(job, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
@@ -204,6 +204,18 @@ def _describe_input_change(job: Job, plan: Plan) -> str | None:
     return (
         f"{names}: has changed{counts} since this run was planned. What changed is not in the run. "
         "Set another run_id or --date to plan it."
+    )
+
+
+def _describe_code_change(job: Job, plan: Plan) -> str | None:
+    """A sentence if functions of the user's own have changed since the run was planned."""
+    hashes = hash_entries(job)
+    changed = [name for name, sha256 in plan.entries.items() if hashes.get(name, sha256) != sha256]
+    if not changed:
+        return None
+    return (
+        f"{', '.join(changed)}: the file of this function has changed since this run was planned. "
+        "Images that are made already keep what it said of them. Set another run_id to judge anew."
     )
 
 
@@ -317,7 +329,8 @@ def _adopt_plan(
     _refuse_rejected_rows(store, plan, job)
     write_terms(store, terms, plan.job)
     require_budget_left(store, plan, terms)
-    return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved)
+    change = _describe_code_change(job, plan)
+    return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved, input_change=change)
 
 
 def _refuse_rejected_rows(store: Store, plan: Plan, job: Job) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.user_checks import hash_entries
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
 from imagekiln.steps.plan.existing_images import freeze_existing_runs
 from imagekiln.steps.runs.keys import DUPLICATES_KEY, REJECTED_KEY, SHARDS_FOLDER, shard_key
@@ -63,6 +64,7 @@ def write_plan(
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
         scores=inputs.model.scores,
+        entries=hash_entries(job),
         passes=inputs.model.passes,
         revisions=inputs.model.revisions,
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],

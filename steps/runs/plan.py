@@ -124,8 +124,8 @@ class Plan:
     run that its images come from. `revisions` are the branches and tags that were resolved to the
     commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
     first shard has so many images: a sample of all. `scores` identifies the files of scores, by
-    the path of the setting, `passes` those of passes, by name, and `rewrite` says which texts the
-    prompts are.
+    the path of the setting, `passes` those of passes, by name, and `entries` those of functions of
+    the user's own. `rewrite` says which texts the prompts are.
     """
 
     schema_version: int
@@ -148,6 +148,7 @@ class Plan:
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
     sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
     scores: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
+    entries: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
     rewrite: Annotated[RewriteFacts | None, Field(exclude_if=_is_none)] = None
     passes: Annotated[dict[str, PassFacts], Field(exclude_if=_is_empty)] = field(
         default_factory=dict

@@ -305,3 +305,23 @@ def test_too_many_shapes_are_refused(tmp_path: Path) -> None:
         BadInput, match=r"too many combinations \(10001, limit 10000\) of width, height"
     ):
         plan(tmp_path, {"prompt": ["a red circle"] * len(guidance), "guidance": guidance})
+
+
+def test_a_run_says_that_the_code_of_a_score_has_changed_since_it_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "night_score.py"
+    module.write_text("def warm(images, specs):\n    return [0.0 for _ in images]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scores = {"warm": {"kind": "own", "entry": "night_score:warm"}}
+    settings = {"scores": scores, "output": str(tmp_path / "out")}
+    for run_id in ({}, {"run_id": "night"}):
+        asked = job(tmp_path, {"prompt": ["a"]}, **settings, **run_id)
+        before = module.read_text()
+        assert make_plan(asked).input_change is None
+        assert make_plan(asked).input_change is None
+        module.write_text(before.replace("0.0", "1.0"))
+        change = make_plan(asked).input_change
+        assert change is not None
+        assert change.startswith("scores.warm.entry: the file of this function has changed since")
+        module.write_text(before)
