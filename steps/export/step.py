@@ -35,6 +35,7 @@ from imagekiln.steps.export.removal import count_left
 from imagekiln.steps.export.selection import exported_columns, iter_partitions
 from imagekiln.steps.export.settings import ExportSettings, read_settings
 from imagekiln.steps.runs.finished_runs import find_finished_runs
+from imagekiln.steps.runs.forgotten import read_forgotten_ids
 from imagekiln.steps.runs.image_id_index import ID_COLUMN
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
@@ -50,6 +51,7 @@ from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.runtime.sanitize import format_command, quote_shell_word
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 
@@ -84,8 +86,8 @@ def export(
 
     What was planned first stays: an export that was interrupted resumes, whatever runs came since.
     Raises Missing where there are no images, BadInput where settings, source or destination must be
-    corrected or an image is damaged, Incomplete where a run was not aggregated, or where there are
-    newer images than the export has, TryAgain.
+    corrected or an image is damaged, Incomplete where a run was not aggregated, where there are
+    newer images than the export has, or where it has some that were taken down, TryAgain.
     """
     settings = settings or read_settings()
     store = open_store(destination)
@@ -99,7 +101,9 @@ def export(
     require_settings(store, plan, settings)
     export_source = _open_source(source_uri, plan)
     written = 0
-    if not store.exists(SUCCESS_KEY):
+    if store.exists(SUCCESS_KEY):
+        _require_none_taken_down(export_source, store)
+    else:
         written = _write_export(export_source, store, progress or NoProgress())
     _require_none_newer(export_source.store, store, plan)
     images, size = count_left(store, plan)
@@ -175,25 +179,40 @@ def _require_no_removal(source: ExportSource, store: Store) -> None:
             "Run the command that forgets them again."
         )
     found = _find_forgotten(source, store)
-    if found is not None:
+    if found:
         raise BadInput(
-            f"{store.uri}: image {found} was taken down after this export was planned. If the "
+            f"{store.uri}: image {found[0]} was taken down after this export was planned. If the "
             "command that forgets it was interrupted, repeat it. Then remove this export, and "
             "export to another destination."
         )
 
 
-def _find_forgotten(source: ExportSource, store: Store) -> str | None:
-    """The first planned image that was taken down from its run."""
+def _require_none_taken_down(source: ExportSource, store: Store) -> None:
+    """Raise Incomplete where a complete export has images that its source has no more."""
+    found = _find_forgotten(source, store)
+    if found:
+        options = ("--id", found[0], "--from-export", quote_shell_word(store.uri), "--remove")
+        command = format_command("forget", source.store.uri, *options)
+        count = pluralize(len(found), "image in it was", "images in it were")
+        raise Incomplete(
+            f"{store.uri}: {count} taken down since it was exported. "
+            f"Repeat the command that forgets them with this export, as in `{command}`."
+        )
+
+
+def _find_forgotten(source: ExportSource, store: Store) -> list[str]:
+    """The planned images that were taken down from their runs, and not from the export."""
     forgotten = source.read_forgotten()
-    image_ids = pa.array(frozenset[str]().union(*forgotten.values()), pa.string())
+    removed = frozenset(read_forgotten_ids(store).to_pylist())
+    image_ids = pa.array(set[str]().union(*forgotten.values()) - removed, pa.string())
+    found = list[str]()
     for number in range(len(source.plan.files) if len(image_ids) else 0):
         rows = read_file_rows(store, source.plan, number).select(["image_id", "part"])
         for row in rows.filter(pc.is_in(rows["image_id"], image_ids)).to_pylist():
             run_id, _, _ = row["part"].partition("/")
             if row["image_id"] in forgotten.get(run_id, ()):  # not only from another that had it
-                return str(row["image_id"])
-    return None
+                found.append(row["image_id"])
+    return found
 
 
 def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPlan:

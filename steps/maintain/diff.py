@@ -91,8 +91,9 @@ def diff(first: str, second: str, to: str) -> Diff:
     """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
     Images are paired by their row's own id, where both runs have ids, or else by prompt and
-    negative prompt, and by their index; several of one prompt in their order. Raises Incomplete
-    where a run was never aggregated, BadInput on damage, TryAgain where storage fails.
+    negative prompt, and by their index; several of one prompt in their order. Of candidates, only
+    the best counts. Raises Incomplete where a run was never aggregated, BadInput on damage,
+    TryAgain where storage fails.
     """
     first_run = open_run(first)
     second_run = open_run(second)
@@ -142,10 +143,8 @@ def _pair_runs(first: Run, second: Run) -> Pairing:
 def _compare_sample(
     first: Run, second: Run, pairing: Pairing, target: Store
 ) -> list[PairComparison]:
-    first_locations = [location for location, _ in pairing.sample]
-    second_locations = [location for _, location in pairing.sample]
-    first_rows = read_manifest_rows(first, first_locations)
-    second_rows = read_manifest_rows(second, second_locations)
+    first_rows = read_manifest_rows(first, [location for location, _ in pairing.sample])
+    second_rows = read_manifest_rows(second, [location for _, location in pairing.sample])
     stores = (first.store, second.store)
     captions = _describe_pairs(first_rows, second_rows)
 

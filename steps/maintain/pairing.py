@@ -1,5 +1,6 @@
 """Pairs the images of two runs: those of the same row, by its id or its texts, and the same index.
 
+Of candidates that compete for one place, only the best counts, whatever its own index.
 DuckDB pairs them, in bounded memory, by a hash of what they have in common.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.sidecar import to_rows
@@ -26,11 +28,16 @@ CREATE_IMAGES = "CREATE TABLE {run} (name UUID, number BIGINT, status VARCHAR, p
 INSERT_IMAGES = """
     INSERT INTO {run}
     SELECT
-        CAST(substr(sha256(concat(image_index, '|', {key})), 1, 32) AS UUID),
+        CAST(substr(sha256(concat(image_index // {candidates}, '|', {key})), 1, 32) AS UUID),
         number,
         status,
         CAST(substr(pixels_sha256, 1, 32) AS UUID)
     FROM shard_rows"""
+# Candidates are neighbors. Where none has won, as when all failed, the first one stands for them.
+BEST_CANDIDATES = """
+    QUALIFY row_number() OVER (
+        PARTITION BY number - image_index % {candidates}
+        ORDER BY status = 'outscored', candidate_rank, number) = 1"""
 # Of rows with one name, as of a sweep, the first ones are a pair, the second ones, and so on.
 NUMBER_ROWS = """
     SELECT *, row_number() OVER (PARTITION BY name ORDER BY number) AS place FROM {run}"""
@@ -123,9 +130,12 @@ def _has_ids(run: Run) -> bool:
 
 def _load_images(database: Database, table: str, run: Run, key: str) -> None:
     database.execute(CREATE_IMAGES.format(run=table))
-    for manifest in _iter_manifests(run, PAIRING_COLUMNS):
+    candidates = run.plan.job.candidates
+    columns = (*PAIRING_COLUMNS, RANK_COLUMN) if candidates > 1 else PAIRING_COLUMNS
+    insert_images = INSERT_IMAGES + (BEST_CANDIDATES if candidates > 1 else "")
+    for manifest in _iter_manifests(run, columns):
         database.register("shard_rows", manifest.to_reader())
-        database.execute(INSERT_IMAGES.format(run=table, key=key))
+        database.execute(insert_images.format(run=table, key=key, candidates=candidates))
 
 
 def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:

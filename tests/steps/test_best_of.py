@@ -17,6 +17,7 @@ from imagekiln.steps.gallery.index import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
+from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
@@ -137,6 +138,29 @@ def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: P
         for result in (plan, plain)
     ]
     assert tables[0] == tables[1]
+
+
+def test_winners_are_compared_with_winners_whatever_their_index(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a kettle", "seed": seed, "guidance": guidance}
+        for seed in (1001, 2016)  # of four seeds the fourth one wins, or the second
+        for guidance in (2.0, 4.0)
+    ]
+    uris = []
+    for name, keep in {
+        "four": BEST,
+        "stored": {**BEST, "keep": {"of": 4, "by": "seeds", "losers": "keep"}},
+        "two": {**BEST, "keep": "best 1 of 2 by seeds"},
+        "plain": {},
+    }.items():
+        result = planned(tmp_path / name, str(tmp_path / name / "out"), rows, **keep)
+        make(result.uri, result)
+        aggregate(result.uri)
+        uris.append(result.uri)
+    for other, equal in zip(uris, (4, 4, 2, 0), strict=True):
+        compared = diff(uris[0], other, str(tmp_path / "page"))
+        assert (compared.both, compared.only_first, compared.only_second) == (4, 0, 0)
+        assert (compared.sampled, compared.pixels_equal, compared.changes) == (4, equal, ())
 
 
 @pytest.mark.slow

@@ -260,6 +260,8 @@ def format_forgotten(result: "ForgetResult") -> str:
         lines.append(f"No image of {pluralize(len(result.runs), 'run')} matches.")
     elif not result.removed:
         lines.append("To remove them for good, add --remove.")
+    else:
+        lines.append("Exports not named keep them, and jobs without skip_existing make them again.")
     if result.unknown_ids:
         lines.append(_format_unknown_ids(result.unknown_ids))
     return "\n".join(lines)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import imagekiln
-from imagekiln import BadInput
+from imagekiln import BadInput, Incomplete
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import plan_next_round
@@ -26,6 +27,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.main import main
 from tests.faults import manifests
 from tests.interleaving import Process, frozen, interleaving
 from tests.jobs import files
@@ -300,6 +302,25 @@ def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(
         imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
     assert files(export) == before
     assert "r1" in images_by_row(uri)
+
+
+def test_an_export_that_was_not_named_says_what_it_still_has(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    make_run(tmp_path / "scratch", str(output), "parquet")
+    named, other = tmp_path / "named", tmp_path / "other"
+    for export in (named, other):
+        imagekiln.export(output, export)
+    result = imagekiln.forget(output, prompt_contains=[PHRASE], exports=[named], remove=True)
+    assert "Exports not named keep them" in str(result).splitlines()[-1]
+    assert imagekiln.export(output, named).images == IMAGES - 2
+    with pytest.raises(Incomplete, match="other: 2 images in it were taken down") as caught:
+        imagekiln.export(output, other)
+    _, command, _ = str(caught.value).split("`")
+    assert CliRunner().invoke(main, command.split()[1:]).exit_code == 0
+    with pytest.raises(Incomplete, match="other: 1 image in it was taken down"):
+        imagekiln.export(output, other)
+    imagekiln.forget(output, prompt_contains=[PHRASE], exports=[other], remove=True)
+    assert imagekiln.export(output, other).images == IMAGES - 2
 
 
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
