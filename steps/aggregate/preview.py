@@ -79,8 +79,9 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     summary = preview.summary
     shown = pluralize(min(summary.ok, MAX_SAMPLES), "image")
     made = format_count(summary.images) + (" candidates" if summary.outscored else "")
+    planned = pluralize(preview.planned_images, "is planned", "are planned")
     scope = (
-        f"This page shows {shown} of {made}; {format_count(preview.planned_images)} are planned. "
+        f"This page shows {shown} of {made}; {planned}. "
         "They are part of the run: it makes the others."
     )
     if rejected := describe_rejected(summary):

@@ -171,10 +171,8 @@ def format_preview(result: "Preview") -> str:
     if open_store(result.uri).exists(SUCCESS_KEY):
         rest = "The run has finished already."
     ok = describe_ok(result.summary)
-    return (
-        f"Preview: {ok}, as the job asks. {result.planned_images:,} are planned.\n"
-        f"Page: {sanitize_line(result.page)}\n{rest}"
-    )
+    planned = pluralize(result.planned_images, "is planned", "are planned")
+    return f"Preview: {ok}, as the job asks. {planned}.\nPage: {sanitize_line(result.page)}\n{rest}"
 
 
 def format_retry(result: "RetryResult") -> str:
