@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from imagekiln.steps.aggregate.acceptance import resolve_policy
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
+from imagekiln.steps.aggregate.report.contact_sheet import MAX_SAMPLES, ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder, write_summary
 from imagekiln.steps.aggregate.verdict import (
     GateResult,
     RunVerdict,
     describe_ok,
+    describe_rejected,
     exceeded_gates,
     list_causes,
     require_finished,
@@ -76,10 +77,15 @@ def _plan_of_first_shard(plan: Plan) -> Plan:
 def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     """The verdict on the first shard of a run."""
     summary = preview.summary
+    shown = pluralize(min(summary.ok, MAX_SAMPLES), "image")
+    made = format_count(summary.images) + (" candidates" if summary.outscored else "")
+    planned = pluralize(preview.planned_images, "is planned", "are planned")
     scope = (
-        f"This page shows {pluralize(summary.images, 'image')} of "
-        f"{format_count(preview.planned_images)}. They are part of the run: it makes the others."
+        f"This page shows {shown} of {made}; {planned}. "
+        "They are part of the run: it makes the others."
     )
+    if rejected := describe_rejected(summary):
+        scope = f"{rejected}. {scope}"
     reasons = _reasons(summary, job)
     if not reasons:
         headline = f"Preview: {describe_ok(summary)}, as the job asks."

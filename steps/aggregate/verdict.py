@@ -3,7 +3,7 @@
 The exit code, the error on the terminal and the head of the report all follow from it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from imagekiln.steps.aggregate.acceptance import format_aggregate_command
@@ -11,7 +11,7 @@ from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.gates import BLANK, SAFETY
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.keys import REPORT_KEY, parse_part_key
+from imagekiln.steps.runs.keys import REJECTED_KEY, REPORT_KEY, parse_part_key
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
@@ -85,14 +85,17 @@ def exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
 
 def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
     """The verdict on the run at `uri`."""
-    if summary.missing:
-        return _incomplete_verdict(summary, job, uri)
-    if summary.too_many_failed:
-        return _failed_verdict(summary, job, uri)
     exceeded = exceeded_gates(summary, job)
-    if exceeded:
-        return _exceeded_verdict(exceeded, summary, job, uri)
-    return _finished_verdict(summary, uri)
+    if summary.missing:
+        verdict = _incomplete_verdict(summary, job, uri)
+    elif summary.too_many_failed:
+        verdict = _failed_verdict(summary, job, uri)
+    elif exceeded:
+        verdict = _exceeded_verdict(exceeded, summary, job, uri)
+    else:
+        verdict = _finished_verdict(summary, uri)
+    rejected = describe_rejected(summary)
+    return replace(verdict, advice=f"{rejected}. {verdict.advice}") if rejected else verdict
 
 
 def require_finished(verdict: RunVerdict) -> None:
@@ -108,12 +111,12 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
             "finished", "Finished: there was no image to make.", _explain_no_images(summary), ()
         )
 
-    all_images = pluralize(summary.images, "image is", "images are")
+    headline = f"Finished: {describe_ok(summary)}."
     if not summary.not_ok:
         return RunVerdict(
             "finished",
-            f"Finished: {describe_ok(summary)}.",
-            "Nothing is left to do. To read everything back and check it by hash:",
+            headline,
+            "Nothing is left to generate. To read everything back and check it by hash:",
             (verify,),
         )
 
@@ -126,7 +129,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     not_ok_share = format_percent(summary.not_ok / summary.images)
     return RunVerdict(
         "finished",
-        f"Finished: {format_count(summary.ok)} of {all_images} ok.",
+        headline,
         f"{not_ok_images} not ok ({not_ok_share}), within the accepted "
         f"{format_percent(summary.failed_share)}. "
         f"{describe_permanent_failures(summary)}{purpose}:",
@@ -136,19 +139,24 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
 
 def describe_ok(summary: Summary) -> str:
     """How many images are ok, which candidates have won, and how many images were taken down."""
-    all_images = pluralize(summary.images, "image is", "images are")
+    wanted = pluralize(summary.ok + summary.not_ok, "image is", "images are")
     if summary.ok == summary.images:
-        return f"all {all_images} ok"
-    clauses = [f"{pluralize(summary.ok, 'image is', 'images are')} ok"]
-    if summary.not_ok:
-        wanted = summary.ok + summary.not_ok
-        images = pluralize(wanted, "image is", "images are")
-        clauses = [f"{format_count(summary.ok)} of {images} ok"]
+        return f"all {wanted} ok"
+    of = f"{format_count(summary.ok)} of " if summary.not_ok else ""
+    clauses = [f"{of}{wanted} ok"]
     if summary.outscored:
         clauses.append(f"the best of {format_count(summary.images)} candidates")
     if summary.forgotten:
         clauses.append(f"{pluralize(summary.forgotten, 'was', 'were')} taken down")
     return ", ".join(clauses)
+
+
+def describe_rejected(summary: Summary) -> str:
+    """How many rows were rejected, and where they are listed; empty if none was."""
+    if not summary.rejected_rows:
+        return ""
+    rows = pluralize(summary.rows, "row was", "rows were")
+    return f"{format_count(summary.rejected_rows)} of {rows} rejected ({REJECTED_KEY})"
 
 
 def describe_permanent_failures(summary: Summary) -> str:

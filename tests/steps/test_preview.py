@@ -22,6 +22,7 @@ def test_a_preview_is_the_first_part_of_the_run_and_nothing_is_made_twice(tmp_pa
     page = Path(result.page).read_text()
     assert "Preview: all 6 images are ok, as the job asks." in page
     assert page.count("thumbnails/") >= 6
+    assert ">images planned in the first shard</dt><dd>6<" in page
 
     store = open_store(result.uri)
     assert not store.exists(SUCCESS_KEY)

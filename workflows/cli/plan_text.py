@@ -162,7 +162,10 @@ def format_scores(job: "Job") -> str:
     scores = [f"{name} ({describe_score(score)})" for name, score in job.scores.items()]
     sentence = f"Scores: {', '.join(scores)}; their time is not in estimates."
     if job.keep is not None:
-        sentence += f" Keeps the best of {job.keep.of} candidates by {job.keep.by}."
+        each = job.defaults.images_per_prompt
+        made = f"{each} images of each row, each the best" if each > 1 else "Keeps the best"
+        sentence += f" {made} of {job.keep.of} candidates by {job.keep.by}"
+        sentence += f": {each * job.keep.of} candidates, {each} kept." if each > 1 else "."
     return f"\n{sanitize_line(sentence)}"
 
 

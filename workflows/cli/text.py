@@ -118,11 +118,14 @@ def _format_busy_share(result: "ShardStats") -> str:
 
 def format_summary(result: "Summary") -> str:
     """A run's sums, in a line."""
-    if not result.images:
-        return f"{sanitize_line(result.run_id)}: {_explain_no_images(result)}."
+    from imagekiln.steps.aggregate.verdict import describe_rejected
+
     ok = f"{result.ok:,} of {result.ok + result.not_ok:,} images are ok"
+    if not result.images:
+        ok = _explain_no_images(result)
     marks = [f"{count:,} marked {gate}" for gate, count in result.marks.items() if count]
-    counts = ", ".join([ok, *_list_others(result.statuses), *marks])
+    rejected = describe_rejected(result)
+    counts = ", ".join(filter(None, [ok, *_list_others(result.statuses), *marks, rejected]))
     return f"{sanitize_line(result.run_id)}: {counts}."
 
 
@@ -168,10 +171,8 @@ def format_preview(result: "Preview") -> str:
     if open_store(result.uri).exists(SUCCESS_KEY):
         rest = "The run has finished already."
     ok = describe_ok(result.summary)
-    return (
-        f"Preview: {ok}, as the job asks. {pluralize(result.planned_images, 'image')} planned.\n"
-        f"Page: {sanitize_line(result.page)}\n{rest}"
-    )
+    planned = pluralize(result.planned_images, "is planned", "are planned")
+    return f"Preview: {ok}, as the job asks. {planned}.\nPage: {sanitize_line(result.page)}\n{rest}"
 
 
 def format_retry(result: "RetryResult") -> str:

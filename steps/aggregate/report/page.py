@@ -258,6 +258,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "with_plots": data.with_plots,
         "encoding": describe_encoding(job.encoding),
         "format_phrase": FORMAT_PHRASES[job.format],
+        "whole": data.verdict is None,
         "verdict": data.verdict or judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
         "failures": summary.failures[:MAX_FAILURES],

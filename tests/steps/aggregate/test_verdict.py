@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import click
 import pytest
@@ -13,7 +14,7 @@ from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run, require_fin
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.cli.text import format_preview
+from imagekiln.workflows.cli.text import format_preview, format_summary
 from tests.runs import finished, job, write_prompts
 
 URI = "s3://bucket/a run; rm -rf '$HOME'"
@@ -97,8 +98,32 @@ def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Jo
     best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
     preview = Preview("memory://run", "page", 100, best)
     expected = "Preview: 2 images are ok, the best of 8 candidates, as the job asks."
-    assert judge_preview(preview, plain).headline == expected
-    assert format_preview(preview).startswith(f"{expected} 100 images planned.")
+    verdict = judge_preview(preview, plain)
+    assert verdict.headline == expected
+    shown = "This page shows 2 images of 8 candidates; 100 are planned."
+    assert verdict.advice.startswith(shown)
+    assert format_preview(preview).startswith(f"{expected} 100 are planned.")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"images": 0, "statuses": {}},
+        {"statuses": {"ok": 19, "failed": 1}, "failed_share": 0.1},
+        {"statuses": {"ok": 19, "missing": 1}},
+        {"statuses": {"ok": 10, "failed": 10}},
+        {"marks": {"low_contrast": 20}},
+    ],
+)
+def test_rejected_rows_are_part_of_every_verdict(
+    changes: dict[str, Any], whole: Summary, plain: Job
+) -> None:
+    lossy = replace(whole, rows=25, rejected_rows=5, **changes)
+    sentence = "5 of 25 rows were rejected (rejected.parquet)."
+    assert judge_run(lossy, plain, URI).advice.startswith(sentence)
+    assert judge_preview(Preview(URI, "page", 100, lossy), plain).advice.startswith(sentence)
+    assert format_summary(lossy).endswith(f", {sentence}")
 
 
 def test_a_preview_says_of_how_many_images_some_failed(whole: Summary, plain: Job) -> None:

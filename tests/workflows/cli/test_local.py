@@ -121,6 +121,17 @@ def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
         assert sentence not in kiln(command, job).stdout
 
 
+def test_several_images_of_a_row_that_are_the_best_each_are_explained(job: str) -> None:
+    scores = ("--set", "scores={sharp: {kind: sharpness}}", "--set", "keep=best 1 of 4 by sharp")
+    several = (*scores, "--set", "defaults.images_per_prompt=3")
+    sentence = (
+        "3 images of each row, each the best of 4 candidates by sharp: 12 candidates, 3 kept."
+    )
+    assert sentence in kiln("estimate", job, *several).stderr
+    assert sentence in kiln("plan", job, *several).stdout
+    assert "Keeps the best of 4 candidates by sharp." in kiln("estimate", job, *scores).stderr
+
+
 def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--set", "price_per_hour={NVIDIA L4: 0.7}")
     budget = ("--set", "budget.cost=1")

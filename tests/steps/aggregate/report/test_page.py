@@ -201,7 +201,7 @@ def _tiles(page: Page) -> dict[str, str]:
         "blank",
         "missing",
         "rows rejected",
-        "duplicates, generated once",
+        "duplicate images, generated once",
         "prompts truncated",
     ]
     texts = page.texts[page.texts.index("prompt rows") :]
@@ -223,7 +223,7 @@ def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
         "blank": "1",
         "missing": "3",
         "rows rejected": "1",
-        "duplicates, generated once": "1",
+        "duplicate images, generated once": "1",
         "prompts truncated": "1",
     }
 
