@@ -251,4 +251,9 @@ def open_dataset(
     if newest_by is not None:
         require_comparable(uri, manifest_columns, newest_by)
         replaced = find_replaced_images(runs, newest_by)
+        if replaced is not None and not replaced.compared and any(replaced.bits):
+            raise BadInput(
+                f"{uri}: no row has a value in {newest_by}, by which to find the newest image. "
+                "Set columns.id of the job to its ids, or choose another column."
+            )
     return Dataset(uri, runs, manifest_columns, tuple(chosen), filter, replaced)

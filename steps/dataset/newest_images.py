@@ -46,7 +46,8 @@ class ReplacedImages:
 
     `bits` has one for each planned image: whether it was ok when they were compared, and is left.
     `shard_starts` says where those of each shard begin, run by run. `superseded` counts those whose
-    value in `column` a newer run has, `duplicates` those that a newer run holds itself.
+    value in `column` a newer run has, `duplicates` those that a newer run holds itself, and
+    `compared` those that have a value there.
     """
 
     column: str
@@ -54,6 +55,7 @@ class ReplacedImages:
     shard_starts: tuple[tuple[int, ...], ...]
     superseded: int
     duplicates: int
+    compared: int
 
     def in_shard(self, run: int, shard: int, images: int) -> Mask:
         """Whether each of so many images, which are those of a shard, is left."""
@@ -83,9 +85,11 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
             for number in range(len(columns))
         ]
         is_left = _Bits.none_of(planned)
+        compared = 0
         for keys in _iter_shard_keys(runs, shard_starts, columns):
             for held, records in zip(buckets, keys, strict=True):
                 held.add(records)
+            compared += len(keys[0])
             is_left.mark(keys[-1]["number"])  # by image_id, which every image has
         counts = [_clear_older(held, is_left, run_starts) for held in buckets]
     *superseded, duplicates = counts
@@ -95,6 +99,7 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
         shard_starts,
         sum(superseded),
         duplicates,
+        compared,
     )
 
 

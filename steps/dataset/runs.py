@@ -11,7 +11,7 @@ from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain, cut_name
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.finished_runs import find_finished_runs
+from imagekiln.steps.runs.finished_runs import find_finished_runs, refuse_unfinished
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, manifest_key
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -75,6 +75,7 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
         return (open_source(run_uri),)
     entries = find_finished_runs(run_uri)
     if not entries:
+        refuse_unfinished(run_uri)
         raise Missing(
             f"{uri}: is neither a run nor a folder with finished runs. "
             "Check its name, or run the job first."

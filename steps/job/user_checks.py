@@ -155,6 +155,8 @@ def _import_module(subject: str, name: str) -> ModuleType:
                 f"Put {name.replace('.', '/')}.py into the current folder or beside the job that "
                 "the command names, or install it where images are made, or correct the entry."
             )
+        if name.endswith(".py"):
+            remedy = f"Write {subject.rpartition(' ')[2].replace('.py:', ':')}."
         raise NotImported(
             f"{subject} does not import ({_import_reason(error)}). {remedy}"
         ) from error

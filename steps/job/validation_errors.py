@@ -86,6 +86,10 @@ def _is_inside(path: SettingPath, group: SettingPath) -> bool:
 
 def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
+        case "extra_forbidden" if path[:-1] == ("columns",) and (
+            error["input"] in setting_names(root, ("columns",))
+        ):
+            return f"is not a setting; write {error['input']}: {path[-1]}"
         case "extra_forbidden" | "invalid_key":
             return _describe_unknown_setting(root, path)
         case "missing":
@@ -114,6 +118,8 @@ def _suggest_value(root: type[BaseModel], path: SettingPath, error: ErrorDetails
             return _suggest_description(root, path) or "write some text"
         case "string_pattern_mismatch" if description := _suggest_description(root, path):
             return description
+        case "greater_than_equal" if path == ("defaults", "seed"):
+            return "leave it out: each row then has a seed of its own, the same each time"
         case "string_type":
             return _suggest_text(root, path, error["input"])
         case "model_type":

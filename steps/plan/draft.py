@@ -241,10 +241,15 @@ def _refuse_too_many_rejected(
     remedy = ""
     if any(cause.reason != NOT_UTF8 for cause in causes):
         remedy = f" {describe_excess(rejected, rows, inputs.job.limits.rejected_share)}"
-    raise BadInput(
-        f"{causes[0].file}: {_describe_share(rejected, rows)} rejected: "
-        f"{describe_causes(causes)}{remedy}{listing}"
-    )
+    subject = f"{causes[0].file}: {_describe_share(rejected, rows)} rejected:"
+    *clauses, advice = describe_causes(causes)
+    advice += remedy
+    advice += listing
+    if len(clauses) == 1:
+        sentence = f"{subject} {clauses[0]}. {advice}"
+        raise BadInput(sentence)
+    lines = [f"  {clause}" for clause in clauses]
+    raise BadInput(subject, *lines, advice)
 
 
 def describe_excess(rejected: int, rows: int, limit: float) -> str:
@@ -259,8 +264,8 @@ def describe_excess(rejected: int, rows: int, limit: float) -> str:
     )
 
 
-def describe_causes(causes: tuple[RejectionCause, ...], separator: str = "; ") -> str:
-    """The most frequent causes, how rows are counted, and what to do."""
+def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
+    """The most frequent causes, a line each, and at last how rows are counted and what to do."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
     if omitted:
@@ -274,7 +279,7 @@ def describe_causes(causes: tuple[RejectionCause, ...], separator: str = "; ") -
     kinds = {COLUMN_KINDS.get(setting) for setting in settings}
     if kinds & {"integer", "number"}:
         remedy += " An empty cell takes the job's value."
-    return f"{separator.join(clauses)}. Rows are counted from 0, without a header.{remedy}"
+    return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 
 def _describe_share(rejected: int, rows: int) -> str:

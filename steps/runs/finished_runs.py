@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import compress
 
-from imagekiln.steps.errors import BadInput, StorageRefused
-from imagekiln.steps.runs.keys import REGISTRY_FOLDER, SUCCESS_KEY, SUSPENDED_KEY
+from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
+from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, SUCCESS_KEY, SUSPENDED_KEY
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -23,6 +23,16 @@ def find_finished_runs(output: str) -> list[RunEntry]:
     entries = read_entries(output)
     _require_entries(open_store(output), entries)
     return list(iter_successful(output, entries, also_suspended=True))
+
+
+def refuse_unfinished(output: str) -> None:
+    """Raise Incomplete where there is a run under an output: it is known to be unfinished."""
+    store = open_store(output)
+    for name in _list_folders(store):
+        if store.exists(f"{name}/{PLAN_KEY}"):
+            raise Incomplete(
+                f"{store.uri}/{name}: is unfinished, as is all beside it. Run its job to the end."
+            )
 
 
 def _require_entries(store: Store, entries: Sequence[RunEntry]) -> None:

@@ -92,7 +92,7 @@ def doctor(
         kubernetes = ApiConnection(access.kubernetes_access(context))
         checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
     except (BadInput, TryAgain) as error:  # for want of a cluster, what can be checked here
-        checks = diagnosis.diagnose_without_cluster(submitted_job, error)
+        checks = diagnosis.diagnose_without_cluster(submitted_job, error, argo)
     if output_format == "text":
         checks = _print_checks(checks)
     result = diagnosis.collect_diagnosis(submitted_job, checks)

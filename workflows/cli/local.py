@@ -72,6 +72,8 @@ def init(prompts: str, to: Path, model: str) -> None:
         sentence = f"No column of {prompts} seems to hold prompts."
         print_note(sanitize_line(f"{sentence} Name the one with the prompts in {to}."))
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
+    for reason in () if survey is None else survey.reasons:
+        print_note(sanitize_line(reason))
 
 
 @cloup.command(

@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # the commands bring them
     from imagekiln.steps.runs.plan import Plan
 
 MAX_SIZES = 5
-CAUSE_SEPARATOR = ";\n"
 MAX_UNUSED_COLUMNS = 8
 MIN_NAME_WIDTH = 11
 MAX_DUPLICATE_SHARE = 0.1  # of the images, that is omitted without a word on why
@@ -112,8 +111,7 @@ def _list_causes(causes: "tuple[RejectionCause, ...]") -> str:
     """Why rows are rejected, one reason a line."""
     from imagekiln.steps.plan.draft import describe_causes
 
-    lines = describe_causes(causes, separator=CAUSE_SEPARATOR).split(CAUSE_SEPARATOR)
-    return "".join(f"\n  {sanitize_line(line)}" for line in lines)
+    return "".join(f"\n  {sanitize_line(line)}" for line in describe_causes(causes))
 
 
 def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:

@@ -24,7 +24,7 @@ from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.uri import is_remote_uri
 
-MAX_REJECTED_SHARE = JobLimits().rejected_share / 2  # for one column: another may add as many
+MAX_FAULTY_SHARE = 0.1  # of the cells of a column that is read: planning names the others
 MAX_ROWS = 1_000_000  # that are looked at
 SAMPLE_ROWS = 2000  # by which the prompts are found
 MIN_DISTINCT_SHARE = 0.1  # of prompts whose column's name says nothing
@@ -39,7 +39,7 @@ HINTS = ("caption", "text", "description")
 class TableSurvey:
     """What a job should say of a table's columns: their names by ours, None for one left unread.
 
-    `reasons` say why. `others` are the columns that are not read.
+    `reasons` say why, or why rows may be rejected. `others` are the columns that are not read.
     """
 
     columns: dict[str, str | None]
@@ -87,13 +87,13 @@ class _Survey:
         for ours in OUR_NAMES[1:]:
             likely = find_spellings(free, ours)
             by_ending = [*filter(ID_NAME.search, free)] if ours == "id" else []
-            faults = {name: self._find_fault(ours, name) for name in (*likely, *by_ending)}
-            fitting = [name for name, fault in faults.items() if fault is None]
+            faults = {name: self._find_faults(ours, name) for name in (*likely, *by_ending)}
+            fitting = [name for name, (is_read, _) in faults.items() if is_read]
             if fitting and fitting[0] in self._shared:
                 columns[ours] = fitting[0]
             elif likely and not fitting:
                 columns[ours] = None
-                reasons.append(f"{likely[0]!r} is left unread: {faults[likely[0]]}")
+            reasons += [faults[name][1] for name in fitting[:1] or faults if faults[name][1]]
         others = tuple(name for name in self._shared if name not in columns.values())
         return TableSurvey(columns, tuple(reasons), others)
 
@@ -115,17 +115,18 @@ class _Survey:
             return None
         return (*hints, sum(map(len, texts)) / len(texts))
 
-    def _find_fault(self, ours: str, theirs: str) -> str | None:
-        """Why planning would reject rows for a column, if it were the only one; None if it fits."""
+    def _find_faults(self, ours: str, theirs: str) -> tuple[bool, str]:
+        """Whether a column is read, and why planning would reject rows for it if it were alone."""
         path = self._scratch / "column.parquet"
         no_value = pa.nulls(1, self._types[theirs])  # of a row that is never rejected
+        unread = f"{theirs!r} is left unread"
         try:
             values = pa.chunked_array([*self._read(theirs, MAX_ROWS), no_value])
             rows = pa.array(range(len(values)))  # as seeds, so that rows with the same id differ
             columns = {"prompt": pa.repeat("a", len(rows)), "seed": rows, ours: values}
             pq.write_table(pa.table(columns), path)
         except pa.ArrowException:
-            return "has values of other types, or of different ones"
+            return False, f"{unread}: has values of other types, or of different ones"
         job = Job(
             name="survey",
             prompts=str(path),
@@ -136,10 +137,14 @@ class _Survey:
         try:
             result = estimate(job)
         except BadInput as error:
-            return str(error).removeprefix(f"{path}: ")
-        if result.rejected_rows <= MAX_REJECTED_SHARE * result.rows:
-            return None
-        return f"{result.rejection_causes[0].reason} ({pluralize(result.rejected_rows, 'row')})"
+            return False, f"{unread}: {str(error).removeprefix(f'{path}: ')}"
+        if not result.rejected_rows:
+            return True, ""
+        causes = result.rejection_causes
+        clauses = "; ".join(f"{each.reason} ({pluralize(each.rows, 'row')})" for each in causes)
+        if result.rejected_rows > MAX_FAULTY_SHARE * (len(values) - values.null_count):
+            return False, f"{unread}: {clauses}"
+        return True, f"{theirs!r} is read, though some rows may be rejected: {clauses}"
 
     def _read(self, name: str, most: int) -> list[pa.Array]:
         """The cells of a column in all files, of at least so many rows if there are."""

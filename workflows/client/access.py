@@ -166,9 +166,9 @@ def _translate_kubeconfig_errors() -> Iterator[None]:
         reason = " ".join(text.split()).rstrip(".") or "it is not a kubeconfig"
         if not any(Path(name).expanduser().exists() for name in path.split(os.pathsep)):
             reason = "no such file"
-        remedy = "" if server_from_environment() else f", or {SERVER_VARIABLE}"
         raise BadInput(
-            f"kubeconfig: names no cluster ({path}: {reason}). Set KUBECONFIG{remedy}."
+            f"kubeconfig: names no cluster ({path}: {reason}). Set KUBECONFIG; for commands "
+            f"other than doctor, --server or {SERVER_VARIABLE} will do."
         ) from error
 
 

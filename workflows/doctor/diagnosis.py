@@ -68,13 +68,17 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
         yield from _local_checks(job, weights)
 
 
-def diagnose_without_cluster(job: Job, reason: KilnError) -> Checks:
-    """Make the checks that need no cluster, for want of one.
+def diagnose_without_cluster(
+    job: Job, reason: KilnError, server: ApiConnection | None = None
+) -> Checks:
+    """Make the checks that need no cluster, for want of one, and that of an Argo server.
 
     The last of them says why, or TryAgain is raised where another attempt may find one.
     """
     load_profile(job.cluster.profile)
     yield from _local_checks(job, check_model.read_weights(job))
+    if server is not None:
+        yield check_argo.check_server(server)
     if isinstance(reason, TryAgain):
         raise reason
     yield DoctorCheck("kubernetes", "wrong", *check_object_store.split_remedy(reason))

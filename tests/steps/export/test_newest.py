@@ -132,6 +132,18 @@ def make_night(folder: Path, night: str, failed: tuple[int, ...]) -> PlanResult:
     return run
 
 
+def test_rows_without_an_id_cannot_be_told_apart_by_it(tmp_path: Path) -> None:
+    output = str(tmp_path / "nights")
+    for night in ("older", "newer"):
+        rows: list[Row] = [{"prompt": f"a {night} hat"}]
+        run = planned(tmp_path / night, output, rows, run_id=night)
+        fill(run)
+        aggregate(run.uri)
+    with pytest.raises(BadInput, match=r"no row has a value in id.* Set columns.id of the job"):
+        imagekiln.export(output, tmp_path / "export", newest_by="id")
+    assert imagekiln.export(output, tmp_path / "export").images == 2
+
+
 def two_nights(folder: Path) -> tuple[str, PlanResult]:
     """The output of two nights with the same images, one of which failed in the newer, and that."""
     make_night(folder, "older", ())

@@ -87,6 +87,8 @@ def test_name_of_a_file_without_its_function_is_refused_with_how_to_write_it(
     assert "for a function in my_score.py, write my_score:FUNCTION" in _refusal(
         _job(tmp_path, score="my_score")
     )
+    message = _refusal(_job(tmp_path, score="my_score.py:brightness"))
+    assert message.endswith(" Write my_score:brightness.")
 
 
 def test_module_is_found_in_the_current_folder(

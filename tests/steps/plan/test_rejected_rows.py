@@ -88,10 +88,11 @@ def test_refused_job_lists_all_rows_and_leaves_no_plan(tmp_path: Path) -> None:
     settings = job(tmp_path, columns, run_id="night")
     path = tmp_path / "out/night/rejected.parquet"
     assert _refused(settings) == (
-        f"{tmp_path}/prompts.parquet: 3 of 4 rows were rejected: "
-        "prompt is null (1 row; the first is row 1, id 'b'); "
-        "prompt is blank (1 row; the first is row 2, id 'c', value ' '); "
-        f"prompt is over 4000 characters (1 row; the first is row 3, id 'd', value '{'x' * 40}…'). "
+        f"{tmp_path}/prompts.parquet: 3 of 4 rows were rejected:\n"
+        "  prompt is null (1 row; the first is row 1, id 'b')\n"
+        "  prompt is blank (1 row; the first is row 2, id 'c', value ' ')\n"
+        "  prompt is over 4000 characters "
+        f"(1 row; the first is row 3, id 'd', value '{'x' * 40}…')\n"
         "Rows are counted from 0, without a header. "
         "75 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share. "

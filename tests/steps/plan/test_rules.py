@@ -143,9 +143,9 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns, limits={"rejected_share": 0.19})
     assert str(caught.value).startswith(
-        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected: "
-        "prompt is null (1 row; the first is row 8); "
-        f"prompt is over 40 characters (1 row; the first is row 9, value '{'x' * 40}…'). "
+        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected:\n"
+        "  prompt is null (1 row; the first is row 8)\n"
+        f"  prompt is over 40 characters (1 row; the first is row 9, value '{'x' * 40}…')\n"
         "Rows are counted from 0, without a header. "
         "20 % of the rows are rejected, and the limit is 19 %. "
         "Correct the input, or raise limits.rejected_share. All are listed in "

@@ -92,7 +92,8 @@ def _process(*arguments: str, **environment: str) -> "subprocess.CompletedProces
 def _sentence(code: int, output: str, errors: str, wanted: int) -> str:
     assert (code, output) == (wanted, ""), errors
     assert errors.endswith(".\n")
-    assert errors.count("\n") == 1
+    sentence, *items = errors.splitlines()
+    assert all(item.startswith("  ") for item in items[:-1]), sentence
     assert len(errors) < 500
     return errors.rstrip("\n")
 
@@ -110,6 +111,18 @@ def test_unknown_job_field() -> None:
         file.write("defaults:\n  stepss: 3\n")
     assert _refused("plan", "job.yaml") == (
         "job.yaml:7: defaults.stepss is not a setting; write defaults.steps."
+    )
+
+
+def test_columns_named_the_wrong_way_round() -> None:
+    assert _refused("plan", _job(PROMPTS), "--set", "columns.Text=prompt") == (
+        "--set columns.Text: columns.Text is not a setting; write prompt: Text."
+    )
+
+
+def test_seed_that_means_a_random_one_elsewhere() -> None:
+    assert _refused("plan", _job(PROMPTS, defaults={"seed": -1})).endswith(
+        "seed is -1; leave it out: each row then has a seed of its own, the same each time."
     )
 
 
@@ -304,10 +317,10 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
-        "prompts.parquet: 4 of 4 rows were rejected: "
-        "prompt is blank (2 rows; the first is row 1, value ''); "
-        "prompt is null (1 row; the first is row 0); "
-        f"prompt is over 4000 characters (1 row; the first is row 3, value '{'x' * 40}…'). "
+        "prompts.parquet: 4 of 4 rows were rejected:\n"
+        "  prompt is blank (2 rows; the first is row 1, value '')\n"
+        "  prompt is null (1 row; the first is row 0)\n"
+        f"  prompt is over 4000 characters (1 row; the first is row 3, value '{'x' * 40}…')\n"
         "Rows are counted from 0, without a header. "
         "100 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",

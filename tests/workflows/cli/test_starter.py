@@ -149,6 +149,42 @@ def test_init_writes_a_job_that_estimate_accepts(suffix: str, name: str, tmp_pat
     assert planned.exit_code == 0, planned.output
 
 
+def test_init_reads_a_column_with_few_bad_cells_and_names_all_reasons(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    rows: list[dict[str, object]] = [
+        {
+            "Text": f"a hat number {n}",
+            "Image ID": f"u{n}",
+            "Scale ID": n % 3,
+            "CFG Scale": "4",
+        }
+        for n in range(40)
+    ]
+    rows[7]["Image ID"] = "u6"
+    rows[8]["CFG Scale"] = "500"
+    rows[9]["CFG Scale"] = "strong"
+    prompts = _write_prompts(tmp_path / "p.csv", *rows)
+    done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
+    assert "\ncolumns: {prompt: Text, id: Image ID, guidance: CFG Scale}\n" in file.read_text()
+    repeats = "repeats the id of an earlier row with other content (1 row)"
+    reasons = [
+        f"'Image ID' is read, though some rows may be rejected: {repeats}",
+        "'CFG Scale' is read, though some rows may be rejected: is not between 0 and 100 (1 row); "
+        "is not a number (1 row)",
+    ]
+    assert done.stderr.splitlines() == reasons
+    assert "".join(f"# {reason}\n" for reason in reasons) in file.read_text()
+
+
+def test_init_says_why_a_likely_id_is_left_unread(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"Text": f"a {n} hat", "Shop ID": n % 3} for n in range(40)]
+    prompts = _write_prompts(tmp_path / "p.csv", *rows)
+    done = kiln("init", str(prompts), "--to", str(tmp_path / "job.yaml"))
+    assert done.stderr == (
+        "'Shop ID' is left unread: repeats the id of an earlier row with other content (37 rows)\n"
+    )
+
+
 def test_init_reads_all_files_of_a_folder(tmp_path: Path) -> None:
     _write_prompts(tmp_path / "in/1.csv", {"Caption": "a red hat", "id": "1", "note": "x"})
     _write_prompts(tmp_path / "in/2.csv", {"Caption": "a blue hat", "id": "1"})

@@ -69,11 +69,15 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
     )
     counted = "Rows are counted from 0, without a header. To leave id unread, set"
     assert second == f"{listed} Reasons:"
-    assert reasons[:2] == [f"  {blank}", f"  {same_id}. {counted} `columns: {{id: null}}`."]
+    assert reasons[:3] == [
+        f"  {blank}",
+        f"  {same_id}",
+        f"  {counted} `columns: {{id: null}}`.",
+    ]
     assert kiln("plan", job, *settings).stdout.splitlines()[1] == listed
 
     estimated = kiln("estimate", job, *settings).stdout
-    assert f"\nRejected:\n  {blank}\n  {same_id}. {counted}" in estimated
+    assert f"\nRejected:\n  {blank}\n  {same_id}\n  {counted}" in estimated
     causes = parse_json(kiln("estimate", job, *settings, "--format", "json"))["rejection_causes"]
     assert isinstance(causes, list)
     assert [cause["rows"] for cause in causes] == [2, 1]

@@ -125,10 +125,17 @@ def test_without_kubeconfig_what_needs_no_cluster_is_checked(job: str, tmp_path:
     names = [line.split(":")[0].split()[1] for line in checks]
     assert names == LOCAL_CHECKS
     assert reason.startswith("wrong    kubernetes: kubeconfig: ")
-    assert remedy == "         -> Set KUBECONFIG, or ARGO_SERVER."
+    assert remedy.startswith("         -> Set KUBECONFIG; for commands other than doctor, --server")
     assert "1 wrong" in counts
     assert not done.stderr
     assert _verdicts(_doctor(job, "--format", "json"))["kubernetes"] == "wrong"
+
+
+def test_argo_server_is_checked_without_kubeconfig(job: str, kube: Kube, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").unlink()
+    kube.argo = "v4.0.7"
+    verdicts = _verdicts(_doctor(job, "--server", kube.url, "--format", "json"))
+    assert (verdicts["argo-server"], verdicts["kubernetes"]) == ("ok", "wrong")
 
 
 def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
