@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
+from imagekiln.steps.plan.cell_notes import NO_VALUE_PATTERN
 from imagekiln.steps.plan.column_names import find_spellings
 from imagekiln.steps.plan.column_readers import plain_array, read_texts, storage_type
 from imagekiln.steps.plan.input_files import (
@@ -51,6 +53,7 @@ BATCH_ROWS = 4096
 BATCH_BYTES = 64 * 2**20
 SEED_DIGITS = 13  # 52 bits, as the seeds of rows that have none
 ID_DIGITS = 12
+NO_SEED_PATTERN = rf"{NO_VALUE_PATTERN}|^\s*$"
 NEGATIVE = "negative_prompt"
 TYPES = {column.name: COLUMN_TYPES[column.kind] for column in PROMPT_COLUMNS}
 _Values: TypeAlias = dict[str, object]  # of the columns that are written
@@ -100,8 +103,7 @@ def _describe_origin(
     for ours in settings.sweep.values:
         swept += find_spellings(unused, ours)
     if swept:
-        names = ", ".join(swept)
-        count += f"; the sweep sets {names}, not the table"
+        count += f"; the sweep sets {', '.join(swept)}, not the table"
     unused = tuple(name for name in unused if name not in swept)
     return replace(file, unused_columns=unused, made_prompts=count)
 
@@ -150,7 +152,11 @@ class _RowMaker:
         types[CHOICES_COLUMN] = pa.string()
         for field in self._copied:
             types[field.name] = storage_type(field.type)
-        types.setdefault(names["seed"], TYPES["seed"])
+        self._seeds = names["seed"]
+        seeds = types.setdefault(self._seeds, TYPES["seed"])
+        if self._seeds in self._copied.names:
+            # Of those that the table's may have, types that hold every seed.
+            types[self._seeds] = pa.float64() if pa.types.is_floating(seeds) else pa.string()
         self.schema = pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
@@ -208,6 +214,9 @@ class _RowMaker:
             if field.name in self._copied.names:
                 column = copied.column(field.name)
                 array = plain_array(column).take(indices)
+                if field.name == self._seeds:
+                    own = pa.array([values["seed"] for _, values in rows])
+                    array = _fill_seeds(array.cast(field.type), own)
             else:
                 name = self._ours.get(field.name, field.name)
                 cells = [values[name] for _, values in rows]
@@ -266,6 +275,14 @@ class _RowMaker:
             swept = zip(self._swept, cell, strict=True)
             values.update(swept)
             yield values
+
+
+def _fill_seeds(cells: pa.Array, own: pa.Array) -> pa.Array:
+    """A table's seeds; where it has none, the prompts' own."""
+    texts = cells.cast(pa.string())
+    is_empty = pc.match_substring_regex(texts, NO_SEED_PATTERN)
+    is_empty = pc.fill_null(is_empty, True)
+    return pc.if_else(is_empty, own.cast(cells.type), cells)
 
 
 def _hash_content(*content: object) -> str:

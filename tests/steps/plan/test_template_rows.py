@@ -396,3 +396,38 @@ def test_named_run_says_that_a_wildcard_file_has_changed(tmp_path: Path) -> None
     sentence = change(FILES | {"color": COLORS + "gold\n"})
     assert sentence is not None
     assert "table.parquet and 1 more: has changed" in sentence
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pa.array([5, None, -1], pa.int32()),
+        pa.array([5.0, float("nan"), -1.0]),
+        pa.array(["5", " ", "random"]).dictionary_encode(),
+        pa.array([5, None, None], pa.uint8()).dictionary_encode(),
+        pa.array(["5", None, "-1"], pa.large_string()),
+    ],
+)
+def test_row_without_a_seed_has_the_same_one_with_every_setting_of_a_sweep(
+    tmp_path: Path, seeds: pa.Array
+) -> None:
+    def drawn(columns: Columns) -> list[dict[str, object]]:
+        table = write(tmp_path / "table.parquet", {"id": ["a", "b", "c"], **columns})
+        sweep = {"guidance": [1.5, 3, 6]}
+        made = {"template": "{{ id }}", "table": table, "sweep": sweep}
+        rows = image_rows(plan(tmp_path, prompts=made)).select(["prompt", "seed"]).to_pylist()
+        return sorted(rows, key=str)
+
+    without = drawn({})
+    with_some = drawn({"seed": seeds})
+    assert [row["seed"] for row in with_some[:3]] == [5, 5, 5]
+    assert with_some[3:] == without[3:]
+
+
+def test_large_and_wrong_seeds_of_a_table_stay_beside_empty_ones(tmp_path: Path) -> None:
+    columns = {"id": ["a", "b", "c"], "seed": [2.0**52, None, 2.5]}
+    table = write(tmp_path / "table.parquet", columns)
+    made = {"template": "{{ id }}", "table": table}
+    planned = plan(tmp_path, prompts=made, limits={"rejected_share": 0.5})
+    assert image_rows(planned)["seed"][0].as_py() == 2**52
+    assert [row["value"] for row in rejected(planned)] == ["2.5"]
