@@ -47,7 +47,7 @@ class CellNotes:
     def __init__(self) -> None:
         """Begin with no cell."""
         self._syntax: Counter[str] = Counter()
-        self._no_values: Counter[str] = Counter()
+        self._no_values: Counter[tuple[str, str]] = Counter()
 
     def read(self, column: Column, name: str, array: pa.Array) -> pa.Array:
         """The cells of a column of that name, null where they stand for no value; count them."""
@@ -63,7 +63,7 @@ class CellNotes:
             is_empty = pc.equal(numbers, NO_VALUE)
         else:
             return array
-        self._no_values[name] += pc.sum(is_empty).as_py() or 0
+        self._no_values[column.name, name] += pc.sum(is_empty).as_py() or 0
         null = pa.scalar(None, array.type)
         return pc.if_else(is_empty, null, array)
 
@@ -77,12 +77,13 @@ class CellNotes:
     def describe(self) -> tuple[str, ...]:
         """A sentence on what counts as empty, and one on what is drawn as text."""
         notes = []
-        for name, count in self._no_values.items():
+        for (ours, name), count in self._no_values.items():
             if count:
+                value = "a seed of its own" if ours == "seed" else "the job's own value"
                 cells = "1 cell that says" if count == 1 else f"{count:,} cells that say"
                 notes.append(
-                    f"Column {name!r} has {cells} -1, none or the like: read as empty, so that the "
-                    "job's own value applies, and the same each time."
+                    f"Column {name!r} has {cells} -1, none or the like: read as empty, so that "
+                    f"each such row has {value}, the same each time."
                 )
         counts = []
         remedies = []

@@ -71,3 +71,9 @@ def test_syntax_of_other_tools_is_drawn_as_text_and_counted(
 def test_plain_text_is_not_called_syntax(tmp_path: Path, prompt: str) -> None:
     planned: PlanResult = plan(tmp_path, {"prompt": [prompt]})
     assert planned.notes == ()
+
+
+def test_row_that_asks_for_a_random_seed_is_said_to_have_its_own(tmp_path: Path) -> None:
+    planned = plan(tmp_path, {"prompt": ["a", "b"], "Seed": [-1, 3]})
+    (note,) = planned.notes
+    assert note.endswith("so that each such row has a seed of its own, the same each time.")
