@@ -7,11 +7,10 @@ be meant, a note names the first.
 import re
 from collections import Counter
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.runtime.figures import pluralize
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
-MAX_SHOWN_CHARS = 60
 MARKS_PROBLEM = "with quotation marks that are drawn as part of a cell"
 BREAKS_PROBLEM = "with line breaks in a cell that may be other rows"
 
@@ -40,9 +39,12 @@ class QuotingCheck:
             if self._may_be_rows(line, cell, index, whole):
                 doubts.setdefault(BREAKS_PROBLEM, cell)
         for problem, cell in doubts.items():
-            self._rows[problem] += 1
-            shown = cell if len(cell) <= MAX_SHOWN_CHARS else f"{cell[:MAX_SHOWN_CHARS]}…"
-            self._firsts.setdefault(problem, f"line {line}, read as {shown!r}")
+            self.count(line, problem, cell)
+
+    def count(self, line: int, problem: str, text: str) -> None:
+        """Count a row with a problem."""
+        self._rows[problem] += 1
+        self._firsts.setdefault(problem, f"line {line}, read as {cut_name(text)!r}")
 
     def _may_be_rows(self, line: int, cell: str, before: int, whole: int) -> bool:
         """Check a cell with so many separators before it, and in a whole row."""
@@ -57,7 +59,7 @@ class QuotingCheck:
         if whole and expected == marks == tight:
             raise BadInput(
                 f"{self._where}: line {line} has a quoted cell that holds other rows: "
-                f"{cell[:MAX_SHOWN_CHARS]!r}. Correct its quotation marks; if it is one cell, "
+                f"{cut_name(cell)!r}. Correct its quotation marks; if it is one cell, "
                 "write the table as JSON Lines or Parquet."
             )
         return all(map(int.__ge__, marks, expected))

@@ -21,6 +21,8 @@ from imagekiln.steps.storage.failures import translate_errors
 MAX_FIELD_CHARS = 16 * 2**20
 BATCH_ROWS = 65_536
 BATCH_CHARS = 16 * 2**20
+PROMPT_LINE = re.compile(r"\s*[^\s#]")  # neither blank nor a comment
+COMMENTS_PROBLEM = "skipped as a comment, for the # before it"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 QUOTED_TEXT = re.compile('"[^"]*("|$)')
 OTHER_SEPARATORS = {";": "';'", "\t": "a tab"}
@@ -78,7 +80,7 @@ def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
 def open_prompt_lines(path: Path, where: str) -> Iterator[Rows]:
     """The lines of a text file as prompts. Raises BadInput if it seems to be a table."""
     with open_text(path, where) as file:
-        first = next(file, "").strip()
+        first = next(filter(PROMPT_LINE.match, file), "").strip()
         file.seek(0)
         if first.startswith(("{", "[")) and '"' in first:
             raise BadInput(f"{where}: is JSON, not a prompt on each line. End its name in .json.")
@@ -87,12 +89,19 @@ def open_prompt_lines(path: Path, where: str) -> Iterator[Rows]:
                 f"{where}: begins with a header. End its name in .csv, or .tsv if tabs separate "
                 "its columns."
             )
-        lines = (
-            Record(number, len(line), [line.rstrip("\r\n")])
-            for number, line in enumerate(file, start=1)
-            if line.strip()
-        )
-        yield batch_records(lines, [pa.field("prompt", pa.string())])
+        comments = QuotingCheck(where, "\n")
+        prompts = _iter_prompts(file, comments)
+        yield batch_records(prompts, [pa.field("prompt", pa.string())], comments)
+
+
+def _iter_prompts(file: TextIO, comments: QuotingCheck) -> Iterator[Record]:
+    """The lines of a text file that are prompts; comments are counted."""
+    for number, line in enumerate(file, start=1):
+        text = line.rstrip("\r\n")
+        if PROMPT_LINE.match(text):
+            yield Record(number, len(line), [text])
+        elif text.strip():
+            comments.count(number, COMMENTS_PROBLEM, text)
 
 
 def text_array(values: Sequence[Any]) -> pa.Array:

@@ -287,3 +287,12 @@ def test_lines_of_a_text_are_prompts_as_they_are(tmp_path: Path) -> None:
 def test_text_with_a_header_is_to_be_named_as_a_table(tmp_path: Path, header: str) -> None:
     refusal = _refused(tmp_path, "p.txt", f"{header}\na,b,c\n")
     assert refusal.startswith("p.txt: begins with a header. End its name in .csv")
+
+
+def test_lines_of_a_text_that_begin_with_a_hash_are_comments(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("# prompts\n a red circle #1\n  # old: a cat\n")
+    planned = plan(tmp_path, prompts=f"{tmp_path}/p.txt")
+    assert image_rows(planned)["prompt"].to_pylist() == [" a red circle #1"]
+    (note,) = planned.notes
+    first = "line 1, read as '# prompts'"
+    assert note.endswith(f"2 rows skipped as a comment, for the # before it; the first is {first}.")
