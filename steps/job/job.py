@@ -342,6 +342,11 @@ class Job(Settings):
         return 1 if self.keep is None else self.keep.of
 
     @property
+    def swept(self) -> dict[str, tuple[int | float | str, ...]]:
+        """The values of each column that the job's sweep sets, if it has one."""
+        return self.prompts.sweep.values if isinstance(self.prompts, PromptTemplate) else {}
+
+    @property
     def prompt_patterns(self) -> tuple[str, ...]:
         """The setting `prompts` as a tuple; of a template, its table and its wildcard files.
 

@@ -32,8 +32,13 @@ def describe_defaults(job: Job, facts: ModelFacts) -> str:
     guidance = "no guidance" if number is None else f"guidance {number:g}"
     if number is None and facts.own.call.schedule_steps is not None:
         guidance = "its own schedule of guidance"
-    is_set = job.defaults.steps is not None, job.defaults.guidance is not None
-    sources = ["the job" if by_job else facts.own.source for by_job in is_set]
+    if "steps" in job.swept:
+        steps = "steps of the sweep"
+    if "guidance" in job.swept:
+        guidance = "guidance of the sweep"
+    set_by_job = {*job.swept, *(name for name, value in job.defaults if value is not None)}
+    names = ("steps", "guidance")
+    sources = ["the job" if name in set_by_job else facts.own.source for name in names]
     if sources[0] == sources[1] or number is None:
         return f"{steps}, {guidance} ({sources[0]})"
     return f"{steps} ({sources[0]}), {guidance} ({sources[1]})"

@@ -131,10 +131,10 @@ def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> s
 
 def _format_defaults(plan: "Plan") -> str:
     """What of the model itself rows are drawn with, on a line; empty where the job sets it all."""
-    defaults = plan.job.defaults
-    if defaults.steps is not None and defaults.guidance is not None:
+    drawn = describe_defaults(plan.job, plan.model)
+    if plan.model.own.source not in drawn:
         return ""
-    return f"\n{sanitize_line(f'Draws {describe_defaults(plan.job, plan.model)}.')}"
+    return f"\n{sanitize_line(f'Draws {drawn}.')}"
 
 
 def _format_revisions(result: "PlanResult") -> str:
@@ -262,8 +262,9 @@ def _format_duplicates(duplicates: int, images: int) -> str:
     if duplicates <= MAX_DUPLICATE_SHARE * images:
         return ""
     return (
-        "\nDuplicates have the prompt, the settings and the seed of an earlier row. For an image "
-        "of each row, name a column of ids or of seeds in the job, as in `columns: {id: sku}`."
+        "\nDuplicates have the prompt, the settings and the seed of an earlier row. Equal rows "
+        "with the same id, or without one, have one seed. For an image of each row, give each an "
+        "id of its own; `columns: {id: sku}` names the column."
     )
 
 

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.aggregate.report.contact_sheet import MAX_TEXT_CHARS, Sample, to_samples
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.image import OUTSCORED_STATUS
 from imagekiln.steps.runs.varied_settings import describe_setting
@@ -62,10 +61,7 @@ class SweepGrid:
 
 def swept_settings(job: Job) -> SweepSettings:
     """The settings with several values in the job's sweep, if it has one."""
-    if not isinstance(job.prompts, PromptTemplate):
-        return {}
-    values = job.prompts.sweep.values
-    return {name: values[name] for name in values if len(values[name]) > 1}
+    return {name: values for name, values in job.swept.items() if len(values) > 1}
 
 
 class SweepSheet:

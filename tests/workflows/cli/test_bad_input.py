@@ -628,3 +628,13 @@ def test_what_rows_are_drawn_with_is_said_where_the_job_does_not_say_it() -> Non
     assert f"drawn with:  {drawn}" in CliRunner().invoke(main, ["estimate", name]).stdout
     both = ["--set", "defaults.steps=4", "--set", "defaults.guidance=2"]
     assert "Draws" not in CliRunner().invoke(main, ["plan", name, *both]).stdout
+
+
+def test_rows_of_a_sweep_are_not_said_to_be_drawn_with_what_it_sets() -> None:
+    sweep: dict[str, object] = {"guidance": [1.5, 3]}
+    name = _job(prompts={"template": "a {red|blue} circle", "sweep": sweep})
+    drawn = "10 steps (model card of bundled:shapes), guidance of the sweep (the job)"
+    assert f"drawn with:  {drawn}" in CliRunner().invoke(main, ["estimate", name]).stdout
+    sweep["steps"] = [4, 8]
+    name = _job(prompts={"template": "a {red|blue} circle", "sweep": sweep})
+    assert "Draws" not in CliRunner().invoke(main, ["plan", name]).stdout

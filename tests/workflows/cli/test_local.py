@@ -113,7 +113,10 @@ def test_estimate_says_how_many_prompts_are_rewritten_first(job: str, tmp_path: 
 
 def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
     same = write_prompts(tmp_path / "same.parquet", [{"prompt": "a red circle"}] * 3)
-    sentence = "Duplicates have the prompt, the settings and the seed of an earlier row."
+    sentence = (
+        "Duplicates have the prompt, the settings and the seed of an earlier row. Equal rows with "
+        "the same id, or without one, have one seed."
+    )
     for command in ("estimate", "plan"):
         done = kiln(command, job, "--set", f"prompts={same}")
         assert done.exit_code == 0
