@@ -161,8 +161,10 @@ class Catalog:
             GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
 
     def earlier_row(self, row: int) -> int | None:
-        """The row whose id this one repeats with other content; None where it does not."""
-        sql = f"SELECT min(first_row) FROM same_id WHERE row = {row}"
+        """The row whose id this one repeats with other content, or that makes images of it."""
+        sql = f"""
+            FROM same_id SELECT min(first_row) WHERE row = {row}
+            UNION ALL FROM duplicates SELECT min(first_row) WHERE row = {row} ORDER BY ALL"""
         (column,) = self.database.fetch_table(sql).columns
         earlier: int | None = column[0].as_py()
         return earlier

@@ -29,6 +29,7 @@ from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.column_names import describe_unread
 from imagekiln.steps.plan.column_readers import passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
+from imagekiln.steps.plan.existing_images import count_split_groups
 from imagekiln.steps.plan.image_sql import images_sql, model_key
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, input_fingerprint
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
@@ -177,6 +178,7 @@ def make_draft(
         notes = CellNotes()
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
+        _refuse_split_groups(inputs, catalog)
         conversion = [note for file in inputs.files for note in file.source.notes]
         draft = _cut(inputs, size, catalog)
         yield replace(draft, notes=(*conversion, *notes.describe()))
@@ -250,6 +252,19 @@ def _refuse_too_many_rejected(
         raise BadInput(sentence)
     lines = [f"  {clause}" for clause in clauses]
     raise BadInput(subject, *lines, advice)
+
+
+def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
+    """Raise BadInput where rows have some of an earlier row's candidates."""
+    candidates = catalog.candidates
+    if candidates == 1:
+        return
+    counts = count_split_groups(catalog.database, candidates)
+    for cause in find_rejection_causes(inputs.files, catalog, counts):
+        raise BadInput(
+            f"{cause.file}: {cause.describe()}. Rows are counted from 0, without a header. Leave "
+            f"the seed empty and give each row an id, or set seeds at least {candidates} apart."
+        )
 
 
 def describe_excess(rejected: int, rows: int, limit: float) -> str:

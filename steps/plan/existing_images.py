@@ -36,6 +36,7 @@ from imagekiln.steps.storage.store import Store, require_conditional_writes
 RUN_IDS_TYPE_ADAPTER: TypeAdapter[tuple[RunId, ...]] = TypeAdapter(tuple[RunId, ...])
 IDS_PER_BUCKET = 2**21
 READERS = 4
+NEAR_SEED = "is so near that of the same prompt that they share some candidates"
 NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
@@ -192,8 +193,22 @@ def candidate_group_sql(candidates: int) -> str:
     return f"number - number % {MAX_IMAGES_PER_ROW} % {candidates}"
 
 
+def count_split_groups(database: Database, candidates: int) -> pa.Table:
+    """The rows of which others make some candidates, as `Catalog.count_rejections` has them."""
+    return database.fetch_table(
+        f"""
+        WITH split AS (
+            SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row FROM planned_images
+            GROUP BY {candidate_group_sql(candidates)} HAVING count(*) <> {candidates})
+        SELECT 'seed' AS "column", '{NEAR_SEED}' AS reason, count(DISTINCT row) AS rows,
+               min(row) AS row
+        FROM split HAVING count(*) > 0
+        """
+    )
+
+
 def plan_whole_groups(database: Database, candidates: int) -> None:
-    """Omit all candidates of which one exists. Raise BadInput where rows share some of theirs.
+    """Omit all candidates of which one exists.
 
     `existing` and `planned_images` are the tables of a catalog.
     """
@@ -204,14 +219,3 @@ def plan_whole_groups(database: Database, candidates: int) -> None:
         SELECT number FROM planned_images WHERE {group} IN (SELECT {group} FROM existing)
         """
     )
-    rows = database.fetch_table(
-        f"""
-        SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row
-        FROM planned_images GROUP BY {group} HAVING count(*) <> {candidates} ORDER BY row LIMIT 1
-        """
-    )
-    if rows.num_rows:
-        raise BadInput(
-            f"prompts: row {rows['row'][0]} shares some of its {candidates} candidates with a row "
-            f"of the same prompt, as their seeds are less than {candidates} apart. Change one seed."
-        )

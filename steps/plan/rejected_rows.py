@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
+from imagekiln.steps.plan.column_names import find_spellings
 from imagekiln.steps.plan.column_readers import passthrough_names, uuid_texts
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, iter_file_columns
 from imagekiln.steps.plan.input_formats import TEXT_FORMATS
+from imagekiln.steps.plan.rules import IS_NULL
 from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
@@ -60,29 +62,37 @@ class RejectionCause:
 
 
 def _quote(text: str) -> str:
-    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+    shown = text[:MAX_SHOWN_CHARS]
+    if shown != text:
+        shown += "…"
     return repr(shown)
 
 
 def find_rejection_causes(
-    files: tuple[InputFile, ...], catalog: Catalog
+    files: tuple[InputFile, ...], catalog: Catalog, counts: pa.Table | None = None
 ) -> tuple[RejectionCause, ...]:
-    """Why rows were rejected, the most frequent reasons first."""
-    counts = catalog.count_rejections(MAX_CAUSES)
+    """Why rows were rejected, the most frequent reasons first; or what `counts` has instead."""
+    if counts is None:
+        counts = catalog.count_rejections(MAX_CAUSES)
     firsts = counts.select(["row", "column", "reason"]).sort_by("row")
     rows = {
         row["input_row"]: row
         for batch in locate_rejected_rows(files, iter(firsts.to_batches()))
         for row in batch.to_pylist()
     }
+    unused = [name for file in files for name in file.unused_columns]
+    others = find_spellings(unused, "prompt")
     causes = []
     for count in counts.to_pylist():
         first = rows[count["row"]]
         earlier_row = catalog.earlier_row(count["row"])
         setting = count["column"] if count["column"] in COLUMN_KINDS else None
+        reason = count["reason"]
+        if others and reason == IS_NULL:
+            reason = f"{reason}; the input also has {others[0]!r}, which is not read"
         cause = RejectionCause(
             column=first["column_name"],
-            reason=count["reason"],
+            reason=reason,
             rows=count["rows"],
             file=first["file"],
             row_in_file=first["row_in_file"],

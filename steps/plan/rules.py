@@ -33,6 +33,7 @@ from imagekiln.steps.plan.column_readers import passthrough_names
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
 NO_FITS: Mapping[str, SamplerFit] = {}
+IS_NULL = "is null"
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
     "text": NOT_UTF8,
@@ -170,7 +171,7 @@ def _invalid_value_rules(carried: int) -> Iterator[RejectionRule]:
 
 
 def _text_rules() -> Iterator[RejectionRule]:
-    yield RejectionRule("prompt", "prompt IS NULL", "is null")
+    yield RejectionRule("prompt", "prompt IS NULL", IS_NULL)
     yield RejectionRule("prompt", r"NOT regexp_matches(prompt, '[^\s\p{Z}]')", "is blank")
     for name in ("prompt", "negative_prompt"):
         condition = f"length({name}) > {MAX_PROMPT_CHARS}"

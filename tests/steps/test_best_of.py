@@ -13,6 +13,7 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.index import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
@@ -290,6 +291,20 @@ def test_forgotten_candidates_change_no_winner(tmp_path: Path, format_name: str)
     assert (image["image_id"], image["candidate_rank"]) == (ranked["row-1", 1], 1)
     filters = index_columns(open_source(plan.uri).columns)
     assert [filters[name].kind for name in ("seeds", "candidate_rank")] == ["number", "whole"]
+
+
+def test_rows_that_share_some_candidates_are_refused_with_their_place(tmp_path: Path) -> None:
+    table = tmp_path / "near.csv"
+    table.write_text("prompt,Seed\na cat,1\na dog,1\na cat,2\na cat,3\na cat,9\n")
+    plain = small_settings(tmp_path / "none", str(tmp_path / "out"), **BEST)
+    with pytest.raises(BadInput) as caught:
+        make_plan(validate_job(plain | {"prompts": str(table)}))
+    assert str(caught.value) == (
+        f"{table}: Seed is so near that of the same prompt that they share some candidates "
+        f"(2 rows; the first is row 2 on line 4, value '2', the earlier is row 0 of {table}). "
+        "Rows are counted from 0, without a header. Leave the seed empty and give each row an id, "
+        "or set seeds at least 4 apart."
+    )
 
 
 def test_each_prompt_of_a_template_has_candidates(tmp_path: Path) -> None:

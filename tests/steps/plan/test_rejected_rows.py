@@ -145,3 +145,10 @@ def test_folder_of_a_refused_job_is_no_run(tmp_path: Path) -> None:
     _refused(settings)
     with pytest.raises(BadInput):
         verify(f"{tmp_path}/out/night")
+
+
+def test_prompt_under_another_spelling_of_its_key_is_named(tmp_path: Path) -> None:
+    lines = '{"prompt": "a"}\n{"Prompt": "b"}\n'
+    (tmp_path / "p.jsonl").write_text(lines)
+    refusal = _refused(job(tmp_path, prompts=f"{tmp_path}/p.jsonl"))
+    assert "prompt is null; the input also has 'Prompt', which is not read (1 row;" in refusal
