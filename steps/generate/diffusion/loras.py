@@ -140,7 +140,7 @@ class LoraLayers:
         with warnings.catch_warnings(action="ignore"):  # peft warns of a model's second adapter
             self._pipe.load_lora_weights(dict(tensors), adapter_name=adapter)
         components = lora_components(self._pipe).values()
-        _require_all_layers(tensors, components)
+        _require_all_layers(tensors, components, adapter)
         for component in components:
             set_own_scales(component, adapter)
 
@@ -182,12 +182,19 @@ def _read_scaled_tensors(path: Path) -> Tensors:
     return kept | {name: torch.tensor(float(rank)) for name, rank in needed.items()}
 
 
-def _require_all_layers(tensors: Tensors, components: Iterable[torch.nn.Module]) -> None:
+def _require_all_layers(
+    tensors: Tensors, components: Iterable[torch.nn.Module], adapter: str
+) -> None:
     """Raise ValueError if a LoRA has a layer that became no part of the components.
 
-    A layer that is split keeps the beginning of its first factor, whatever its name.
+    A layer that is split keeps the beginning of its first factor, whatever its name. Factors of a
+    LoKr are counted.
     """
-    parameters = (item for component in components for item in component.named_parameters())
+    parameters = [item for component in components for item in component.named_parameters()]
+    lokr = sum(".lokr_" in name for name in tensors)
+    lost_factors = lokr - sum(f".{adapter}" in name and "lokr_" in name for name, _ in parameters)
+    if lost_factors > 0:
+        raise ValueError(f"the model has no layer for {lost_factors} of its {lokr} factors")
     loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
     first = [
         name

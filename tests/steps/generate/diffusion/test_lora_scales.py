@@ -16,7 +16,7 @@ from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.lora_files import load_lora_facts
-from tests import models
+from tests import families, models
 from tests.drawing import pixels_of
 from tests.models import DIFFUSERS_WARNS, Kind, Untyped
 from tests.runs import image_row
@@ -153,11 +153,13 @@ def test_each_layer_is_scaled_as_the_file_says(case: str, state: str, tmp_path: 
     assert not np.array_equal(drawn, plain)
 
 
-def _refusal(tmp_path: Path, tensors: dict[str, torch.Tensor], kind: Kind = "flux") -> str:
+def _refusal(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], kind: Kind = "flux", pipe: Untyped = None
+) -> str:
     file = tmp_path / "style.safetensors"
     save_file(tensors, file)
     with pytest.raises(BadInput) as caught:
-        _draw(models.pipe(kind), {"style": LoraSettings(id=str(file))}, "style:1")
+        _draw(pipe or models.pipe(kind), {"style": LoraSettings(id=str(file))}, "style:1")
     return str(caught.value)
 
 
@@ -187,3 +189,15 @@ def test_a_layer_of_an_encoder_that_takes_no_lora_is_refused_by_its_name(
 def test_a_lokr_is_called_one_where_the_model_takes_none(tmp_path: Path) -> None:
     tensors = {"lora_unet_mid.lokr_w1": torch.ones(2, 2), "lora_unet_mid.lokr_w2": torch.ones(2, 2)}
     assert "is a LoKr that does not fit the model" in _refusal(tmp_path, tensors, "sd")
+
+
+def test_layers_of_a_lokr_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
+    pipe = families.pipe("z-image")
+    sides = pipe.transformer.layers[0].attention.to_q.weight.shape
+    factors = {"lokr_w1": torch.ones(2, 2), "lokr_w2": torch.ones(sides[0] // 2, sides[1] // 2)}
+    tensors = {
+        f"diffusion_model.layers.{layer}.attention.to_q.{name}": factor.clone()
+        for layer in (0, 99)
+        for name, factor in factors.items()
+    }
+    assert "no layer for 2 of its 4 factors" in _refusal(tmp_path, tensors, pipe=pipe)
