@@ -106,7 +106,7 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
 def _reasons(summary: Summary, job: Job) -> list[str]:
     """What of the images is not as the job asks."""
     reasons = []
-    failed = summary.not_ok - summary.missing
+    failed = summary.failed
     if summary.missing:
         reasons.append(f"{pluralize(summary.missing, 'image is', 'images are')} missing")
     if summary.images and failed / summary.images > summary.failed_share:

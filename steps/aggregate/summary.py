@@ -117,6 +117,11 @@ class Summary:
         return self.images - self.ok - self.outscored - self.forgotten
 
     @property
+    def failed(self) -> int:
+        """Images that are there and not ok."""
+        return self.not_ok - self.missing
+
+    @property
     def causes_not_ok(self) -> tuple[FailureCause, ...]:
         """Their causes. A candidate that failed and lost has one, too, and is none of them."""
         return tuple(cause for cause in self.failures if cause.status != OUTSCORED_STATUS)

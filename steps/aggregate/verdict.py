@@ -87,9 +87,9 @@ def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
     """The verdict on the run at `uri`."""
     exceeded = exceeded_gates(summary, job)
     if summary.missing:
-        verdict = _incomplete_verdict(summary, job, uri)
+        verdict = _incomplete_verdict(exceeded, summary, job, uri)
     elif summary.too_many_failed:
-        verdict = _failed_verdict(summary, job, uri)
+        verdict = _failed_verdict(exceeded, summary, job, uri)
     elif exceeded:
         verdict = _exceeded_verdict(exceeded, summary, job, uri)
     else:
@@ -181,7 +181,9 @@ def _explain_no_images(summary: Summary) -> str:
     return f"Earlier runs have made {images} that the prompts ask for."
 
 
-def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
+def _incomplete_verdict(
+    exceeded: list[GateResult], summary: Summary, job: Job, uri: str
+) -> RunVerdict:
     shards = _shards_to_run(summary)
     commands = [
         format_command("generate", uri, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
@@ -198,7 +200,7 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
         listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
     images = pluralize(summary.images, "image")
     retry = format_command("retry", uri)
-    further = f"{_failures_beside_missing(summary)}{_gates_beside(summary, job)}"
+    further = f"{_failures_beside_missing(summary)}{_gates_beside(exceeded)}"
     resume = ""
     if summary.rounds:
         resume = f"For parts that a round of retry has begun, resume the round: {retry}. "
@@ -215,16 +217,14 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
 
 def _failures_beside_missing(summary: Summary) -> str:
     """A sentence where too many of the images that are there are not ok, else nothing."""
-    failed = summary.not_ok - summary.missing
-    if failed / summary.images <= summary.failed_share:
+    if summary.failed / summary.images <= summary.failed_share:
         return ""
-    images = pluralize(failed, "image is", "images are")
+    images = pluralize(summary.failed, "image is", "images are")
     return f"{images} not ok, too: more than the job accepts. "
 
 
-def _gates_beside(summary: Summary, job: Job) -> str:
+def _gates_beside(exceeded: list[GateResult]) -> str:
     """A sentence on the gates that found too many images, where worse is wrong with the run."""
-    exceeded = exceeded_gates(summary, job)
     if not exceeded:
         return ""
     return f"Gates found too many images, too: {_describe_shares(exceeded)}. "
@@ -251,13 +251,13 @@ def list_causes(summary: Summary, most: int) -> str:
     )
 
 
-def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
+def _failed_verdict(exceeded: list[GateResult], summary: Summary, job: Job, uri: str) -> RunVerdict:
     causes = list_causes(summary, MAX_IN_ERROR)
     retry = format_command("retry", uri)
-    accept = _accept_command(summary, job, uri)
+    accept = _accept_command(exceeded, summary, job, uri)
     not_ok_share = format_percent(summary.not_ok / summary.images)
     all_images = pluralize(summary.images, "image is", "images are")
-    further = _gates_beside(summary, job)
+    further = _gates_beside(exceeded)
     permanent = describe_permanent_failures(summary)
     others = "the others" if permanent else "these images"
     again = f"Generate {others} again, or accept the run as it is:"
@@ -300,8 +300,8 @@ def _exceeded_verdict(
     )
 
 
-def _accept_command(summary: Summary, job: Job, uri: str) -> str:
+def _accept_command(exceeded: list[GateResult], summary: Summary, job: Job, uri: str) -> str:
     """The command that accepts everything in which a run is not as the job asks."""
     failed_share = max(summary.failed_share, summary.share_to_accept)
-    exceeded = (result.gate for result in exceeded_gates(summary, job))
-    return format_aggregate_command(uri, job, failed_share, (*summary.accepted, *exceeded))
+    gates = (result.gate for result in exceeded)
+    return format_aggregate_command(uri, job, failed_share, (*summary.accepted, *gates))

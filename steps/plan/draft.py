@@ -173,14 +173,13 @@ def make_draft(
     they are too many.
     Raises BadInput, Missing, TryAgain.
     """
-    size = default_image_size(inputs.job, inputs.model.facts)
     with closing(Database(scratch)) as database:
         notes = CellNotes()
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
         conversion = [note for file in inputs.files for note in file.source.notes]
-        draft = _cut(inputs, size, catalog)
+        draft = _cut(inputs, catalog)
         yield replace(draft, notes=(*conversion, *notes.describe()))
 
 
@@ -304,7 +303,7 @@ def _describe_share(rejected: int, rows: int) -> str:
     return f"{rejected} of {rows} {noun} {verb}"
 
 
-def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDraft:
+def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
     """Choose the batch sizes, and cut the images into parts and shards."""
     job = inputs.job
     facts = inputs.model.facts
@@ -327,7 +326,7 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
-        default_size=size,
+        default_size=default_image_size(job, facts),
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,

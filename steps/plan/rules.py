@@ -218,7 +218,7 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
     """Rules for what would have no effect, though the image would say so."""
     call = model.own.call
     if not model.own.reads_guidance:
-        yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT.format("guidance"))
+        yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT)
     if call.schedule_steps is not None:
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
@@ -227,7 +227,7 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
     if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
         return  # the model of a pass reads them
     condition = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
-    reason = NO_EFFECT.format("negative_prompt")
+    reason = NO_EFFECT
     if call.takes_negative_prompt and call.guided_above is not None:
         condition += f" AND guidance <= {call.guided_above}"
         reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)

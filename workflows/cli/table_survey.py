@@ -87,13 +87,19 @@ class _Survey:
         for ours in OUR_NAMES[1:]:
             likely = find_spellings(free, ours)
             by_ending = [*filter(ID_NAME.search, free)] if ours == "id" else []
-            faults = {name: self._find_faults(ours, name) for name in (*likely, *by_ending)}
-            fitting = [name for name, (is_read, _) in faults.items() if is_read]
-            if fitting and fitting[0] in self._shared:
-                columns[ours] = fitting[0]
-            elif likely and not fitting:
+            fitting = None
+            faults: dict[str, str] = {}
+            for name in dict.fromkeys((*likely, *by_ending)):
+                is_read, faults[name] = self._find_faults(ours, name)
+                if is_read:
+                    fitting = name
+                    faults = {name: faults[name]}
+                    break  # each try plans the whole column
+            if fitting in self._shared:
+                columns[ours] = fitting
+            elif likely and fitting is None:
                 columns[ours] = None
-            reasons += [faults[name][1] for name in fitting[:1] or faults if faults[name][1]]
+            reasons += filter(None, faults.values())
         others = tuple(name for name in self._shared if name not in columns.values())
         return TableSurvey(columns, tuple(reasons), others)
 
