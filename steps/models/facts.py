@@ -14,6 +14,7 @@ from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.checkpoints import require_known_scheduler, require_plain_weights
 from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
+    SAFETENSORS_SUFFIX,
     SCHEDULER_CONFIG,
     Config,
     list_files,
@@ -27,11 +28,11 @@ from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
-    SAFETENSORS_SUFFIX,
     checkpoint_file,
     configuration_reference,
     is_weights_file,
     require_fitting_configuration,
+    require_whole_checkpoint,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
 from imagekiln.steps.models.weights_size import measure_weights
@@ -85,8 +86,9 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 
 def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> ModelFacts:
     pipeline, index, paths = _read_model_index(model, folder)
-    require_fitting_configuration(model, folder)
-    require_known_scheduler(read_config(folder, SCHEDULER_CONFIG), model.id)
+    scheduler = read_config(folder, SCHEDULER_CONFIG)
+    require_fitting_configuration(model, scheduler)
+    require_known_scheduler(scheduler, model.id)
     draws_over = from_images and variants_of(pipeline).image_to_image is not None
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:
@@ -128,7 +130,7 @@ def configuration_folder(model: ModelSettings) -> Path:
 
     That of a model in one file is what `model.config` names.
     """
-    checkpoint_file(model)
+    require_whole_checkpoint(model)
     reference = configuration_reference(model)
     if is_hub_id(reference.id):
         return download_configuration(reference)

@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import LOKR, LORA, file_kind
-from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE
+from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE, SAFETENSORS_SUFFIX
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import download_file
 from imagekiln.steps.models.hub_cache import loading_from_cache
@@ -18,7 +18,6 @@ from imagekiln.steps.models.weights import file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
 
-SAFETENSORS_SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # a safetensors file begins with its header's length, 64 bits, little-endian
 PEFT_FILE = "adapter_model.safetensors"
 # The end of the name of a tensor of a layer.

@@ -13,16 +13,15 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import require_whole_model
 from imagekiln.steps.models.component_files import (
+    SAFETENSORS_SUFFIX,
     SCHEDULER_CONFIG,
     Config,
     quantized_error,
-    read_config,
 )
 from imagekiln.steps.models.weights import Header, read_header, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
-SAFETENSORS_SUFFIX = ".safetensors"
 GGUF_SUFFIX = ".gguf"
 PICKLE_SUFFIXES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 # By a part of the names of a checkpoint's tensors, the more special ones first.
@@ -96,22 +95,32 @@ def _require_usable(model: ModelSettings, file: Path) -> None:
         )
     if model.variant is not None:
         raise BadInput(f"{model.id}: is one file, which has no variants. Remove model.variant.")
-    names = tensor_names(file, model.id)
+
+
+def require_whole_checkpoint(model: ModelSettings) -> None:
+    """Raise BadInput if a model in one file is another kind of file, or has no configuration.
+
+    Raises as `checkpoint_file` too.
+    """
+    file = checkpoint_file(model)
+    if file is None:
+        return
+    with translate_errors(model.id):
+        names = tensor_names(file, model.id)
     require_whole_model(names, model.id)
     if model.config is None:
         raise BadInput(f"{model.id}: is one file with weights alone. {_suggest_config(names)}")
 
 
-def require_fitting_configuration(model: ModelSettings, folder: Path) -> None:
-    """Raise BadInput if a model in one file cannot be drawn by the scheduler of a configuration.
+def require_fitting_configuration(model: ModelSettings, scheduler: Config) -> None:
+    """Raise BadInput if a model in one file cannot be drawn by a scheduler of this configuration.
 
     Raises as `checkpoint_file` too.
     """
     header = _read_header(model)
     stated = _stated_prediction(header)
-    config = read_config(folder, SCHEDULER_CONFIG)
-    name = str(config.get("_class_name"))
-    is_flow = name.startswith("FlowM") or config.get("prediction_type") == "flow_prediction"
+    name = str(scheduler.get("_class_name"))
+    is_flow = name.startswith("FlowM") or scheduler.get("prediction_type") == "flow_prediction"
     fits = stated is None or is_flow == (stated == "flow_prediction")
     if any(map(EDM.search, header[0])):
         stated, fits = "by the noise levels of EDM", name.startswith("EDM")

@@ -76,7 +76,7 @@ class _Survey:
     def describe(self) -> TableSurvey:
         """Choose the prompts, the ids and the settings, in this order."""
         columns: dict[str, str | None] = {}
-        reasons = []
+        reasons: list[str] = []
         ratings = {name: self._rate_prompts(name) for name in self._shared}
         rated = {name: rating for name, rating in ratings.items() if rating is not None}
         by_name = [*find_spellings(self._shared, "prompt"), None]

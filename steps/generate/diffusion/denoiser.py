@@ -117,9 +117,7 @@ class Denoiser:
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
-        self.compiled_pipeline = CompiledPipeline(
-            pipe, speed, other_denoisers, start_clock or StartClock()
-        )
+        self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers, start_clock)
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
@@ -169,7 +167,7 @@ class Denoiser:
             self.compiled_pipeline.draw(
                 batch,
                 partial(self._call_pipeline, batch, check, own_images),
-                self._inputs.text_tokens(batch),
+                self._code_tokens(batch),
             )
             for batch in self._inputs.split_batches(rows, size)
         ]
@@ -183,6 +181,13 @@ class Denoiser:
             wait_for_event(previous)
         read = partial(self._to_drawn_images, rows, calls, is_timed)
         return PendingBatch(len(rows), done_event, read)
+
+    def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
+        """The length of a batch's texts, where compiled code depends on it."""
+        if self.compiled_pipeline.mode == "none":
+            return None
+        self._text_prefetcher.wait()  # texts may be encoded now
+        return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
         """Take the rows after the next batch, to encode their texts beside it where that helps."""
