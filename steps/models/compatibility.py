@@ -50,10 +50,14 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
             f"speed.quantization does not work with {pipeline.removesuffix('Pipeline')}: "
             f"it works with {names}. Set it to none, or choose such a model."
         )
-    if job.model.loras:
+
+
+def require_quantizable_loras(job: Job, fused: str | None) -> None:
+    """Raise BadInput where LoRAs that are not fused change layers that are quantized."""
+    if job.speed.quantization == "fp8" and job.model.loras and fused is None:
         raise BadInput(
-            "speed.quantization is fp8, which cannot be combined with model.loras: they change the "
-            "layers that it quantizes. Remove one of them."
+            "speed.quantization is fp8, which works with model.loras only if all rows share them. "
+            "Name them in defaults.loras, without a column loras in the prompts, or set it to none."
         )
 
 
