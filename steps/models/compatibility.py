@@ -57,7 +57,8 @@ def require_quantizable_loras(job: Job, fused: str | None) -> None:
     if job.speed.quantization == "fp8" and job.model.loras and fused is None:
         raise BadInput(
             "speed.quantization is fp8, which works with model.loras only if all rows share them. "
-            "Name them in defaults.loras, without a column loras in the prompts, or set it to none."
+            "Name them in defaults.loras and leave the column loras out of the prompts, or set "
+            "speed.quantization to none."
         )
 
 
