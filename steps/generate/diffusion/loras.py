@@ -24,6 +24,7 @@ from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.loading import list_names, lost_names
 from imagekiln.steps.generate.diffusion.patches import (
+    Untyped,
     lora_components,
     lora_scales_to_tensors,
     set_own_scales,
@@ -168,7 +169,7 @@ def fuse_loras(
         pipe.unload_lora_weights()
 
 
-def _merge(layer: BaseTunerLayer) -> None:
+def _merge(layer: Untyped) -> None:
     """Add what is active to a layer's weights. Raises ValueError if these are no longer finite."""
     base = layer.get_base_layer()
     dtype = base.weight.dtype

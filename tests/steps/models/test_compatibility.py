@@ -11,7 +11,11 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.models.compatibility import require_shortcut_support, shortcuts_label
+from imagekiln.steps.models.compatibility import (
+    require_compatibility,
+    require_shortcut_support,
+    shortcuts_label,
+)
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import CARD_KEY, manifest_key, shard_key
 from imagekiln.steps.runs.plan import load_plan
@@ -85,6 +89,12 @@ def test_a_shortcut_that_the_pipeline_does_not_take_is_refused(tmp_path: Path) -
     expected_text = r"quantization does not work with Some: it works with .* or choose such"
     with pytest.raises(BadInput, match=expected_text):
         require_shortcut_support(job, "SomePipeline")
+
+
+def test_tuning_in_fp8_is_not_refused_for_loras_that_may_be_fused(tmp_path: Path) -> None:
+    model = {**IN_BFLOAT16, "loras": {"style": {"id": "style.safetensors"}}}
+    job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
+    require_compatibility(job, "StableDiffusionPipeline")
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:

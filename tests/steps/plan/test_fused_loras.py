@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult, make_plan
@@ -104,7 +105,7 @@ def test_templates_share_a_lora_that_neither_table_nor_sweep_sets(
     prompts = {"template": "a {red|blue} circle", **more}
     job = runs.settings(tmp_path / "none", str(tmp_path / "out"), **_settings(tmp_path))
     job["prompts"] = prompts
-    assert make_plan(runs.validate_job(job)).plan.fused_loras == fused
+    assert make_plan(validate_job(job)).plan.fused_loras == fused
 
 
 @pytest.mark.parametrize("default", ["", "style:0"])

@@ -21,6 +21,7 @@ from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.local import run
+from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.models.lora_files import load_lora_facts
@@ -154,8 +155,8 @@ def test_a_picture_is_redrawn_with_what_was_fused(tmp_path: Path) -> None:
     store, content = open_store(str(tmp_path)), noise(1)
     digest = hashlib.sha256(content).hexdigest()
     store.create(input_image_key(digest), content)
-    settings = {"loras": BOTH, "steps": 4, "strength": 0.5, "source_image": digest}
-    row, files = runs.image_row(**settings), _files("sd")
+    row = runs.image_row(loras=BOTH, steps=4, strength=0.5, source_image=digest)
+    files = _files("sd")
     facts = load_lora_facts(ModelSettings(id="here", loras=files))
     adapters = LoadedAdapters(ImagePrefetcher(store))
     fused, by_row = families.pipe("sd"), families.pipe("sd")
@@ -180,7 +181,8 @@ def _planned(folder: Path, rows: runs.Rows = runs.PROMPTS[:2], **changes: object
 
 
 def _manifest(uri: str) -> list[dict[str, Untyped]]:
-    return read_table(open_store(uri), manifest_key(0)).to_pylist()
+    rows: list[dict[str, Untyped]] = read_table(open_store(uri), manifest_key(0)).to_pylist()
+    return rows
 
 
 def test_images_of_a_job_show_what_all_share_as_they_show_what_rows_ask_for(
@@ -188,6 +190,7 @@ def test_images_of_a_job_show_what_all_share_as_they_show_what_rows_ask_for(
 ) -> None:
     by_row = [{**row, "loras": BOTH} for row in runs.PROMPTS[:2]]
     shown = []
+    uris = []
     for name, rows in (("fused", runs.PROMPTS[:2]), ("by-row", by_row)):
         prompts = runs.write_prompts(tmp_path / f"{name}.parquet", rows)
         out = str(tmp_path / name)
@@ -196,7 +199,10 @@ def test_images_of_a_job_show_what_all_share_as_they_show_what_rows_ask_for(
         tags = b"<lora:detail:-0.5> <lora:style:0.8>"
         told = {picture for picture in pictures if tags in picture and b"Lora hashes" in picture}
         shown.append(([row["loras"] for row in _manifest(done.uri)], len(told)))
+        uris.append(done.uri)
     assert shown == [([BOTH, BOTH], 2)] * 2
+    compared = diff(uris[0], uris[1], str(tmp_path / "diff"))
+    assert SettingDifference("fused LoRAs", BOTH, "") in compared.settings
 
 
 def test_part_that_a_killed_shard_lacks_is_made_to_the_byte(tmp_path: Path) -> None:
@@ -221,12 +227,13 @@ def test_images_are_retried_and_reproduced_to_the_byte(tmp_path: Path) -> None:
 
 def test_what_was_fused_is_quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eighths.emulate(monkeypatch)
-    settings = _settings("bfloat16")
+    changes: dict[str, object] = {**_settings("bfloat16")}
     layers = []
-    for name, speed in (("fp8", {"quantization": "fp8"}), ("bfloat16", {})):
-        planned = _planned(tmp_path / name, **settings, speed=speed)
+    for name in ("none", "fp8"):
+        changes["speed"] = {"quantization": name}
+        planned = runs.planned(tmp_path / name, str(tmp_path / name), runs.PROMPTS[:2], **changes)
         unet = load_pipeline(planned.plan).unet
         layers.append(unet.mid_block.attentions[0].transformer_blocks[0].attn1.to_q)
     assert [type(layer) for layer in layers] == [torch.nn.Linear] * 2
-    in_fp8, fused = (layer.weight.detach() for layer in layers)
+    fused, in_fp8 = (layer.weight.detach() for layer in layers)
     assert torch.allclose(in_fp8.dequantize().float(), fused.float(), rtol=0.1, atol=0.01)
