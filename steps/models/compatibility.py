@@ -52,13 +52,13 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
         )
 
 
-def require_quantizable_loras(job: Job, fused: str | None) -> None:
-    """Raise BadInput where LoRAs that are not fused change layers that are quantized."""
-    if job.speed.quantization == "fp8" and job.model.loras and fused is None:
+def require_quantizable_loras(job: Job) -> None:
+    """Raise BadInput where LoRAs that rows name would change layers that are quantized."""
+    if job.speed.quantization == "fp8" and job.model.loras:
         raise BadInput(
-            "speed.quantization is fp8, which works with model.loras only if all rows share them. "
-            "Name them in defaults.loras and leave the column loras out of the prompts, or set "
-            "speed.quantization to none."
+            "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
+            "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
+            "set columns.loras to null. Or set speed.quantization to none."
         )
 
 

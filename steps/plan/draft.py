@@ -84,12 +84,14 @@ class PlanInputs:
     rewrite: RewriteFacts | None = None
 
     @property
-    def fused_loras(self) -> str | None:
-        """The LoRAs, as canonical text, that all images are drawn with; None without any.
+    def has_loras_by_row(self) -> bool:
+        """Whether there is a column for LoRAs. No cell counts: ids do not depend on other rows."""
+        return "loras" not in empty_columns(self.files)
 
-        Settings and columns alone decide, no cell: an image's id does not depend on other rows.
-        """
-        if "loras" not in empty_columns(self.files):
+    @property
+    def fused_loras(self) -> str | None:
+        """The LoRAs, as canonical text, that all images are drawn with; None without any."""
+        if self.has_loras_by_row:
             return None
         return parse_loras(self.job.defaults.loras, self.job.model.loras).canonical
 
@@ -213,10 +215,10 @@ def _make_images(
     }
     rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
     passthrough = passthrough_names(len(job.carried_columns))
-    fused = inputs.fused_loras
-    require_quantizable_loras(job, fused)
-    extras = model.key_extras if fused is None else (*model.key_extras, FUSED_LORAS)
-    key = model_key(model.common_digest, job.model.dtype, *extras)
+    if inputs.has_loras_by_row:
+        require_quantizable_loras(job)
+    fused = () if inputs.fused_loras is None else (FUSED_LORAS,)
+    key = model_key(model.common_digest, job.model.dtype, *model.key_extras, *fused)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
     sql = images_sql(job, model.facts, key, violation, passthrough, empty)

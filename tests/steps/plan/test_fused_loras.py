@@ -143,7 +143,7 @@ def test_fp8_is_refused_with_loras_by_row_and_the_sentence_says_how_to_have_both
     with pytest.raises(BadInput) as caught:
         verb(job)
     assert str(caught.value) == (
-        "speed.quantization is fp8, which works with model.loras only if all rows share them. "
-        "Name them in defaults.loras and leave the column loras out of the prompts, or set "
-        "speed.quantization to none."
+        "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
+        "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
+        "set columns.loras to null. Or set speed.quantization to none."
     )

@@ -132,7 +132,19 @@ def _dora(pipe: Untyped) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize(("kind", "make"), [("z-image", _lokr), ("sd", _dora)])
+def _convolution(pipe: Untyped) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    name = "mid_block.resnets.0.conv1"
+    wide, deep, *sides = pipe.unet.get_submodule(name).weight.shape
+    return {
+        f"unet.{name}.lora_A.weight": torch.randn(2, deep, *sides, generator=random),
+        f"unet.{name}.lora_B.weight": torch.randn(wide, 2, 1, 1, generator=random),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"), [("z-image", _lokr), ("sd", _dora), ("sd", _convolution)]
+)
 def test_other_kinds_of_adapters_are_fused_too(kind: str, make: Untyped, tmp_path: Path) -> None:
     file, rows = tmp_path / "style.safetensors", _rows(kind, "style:0.7")
     save_file(make(families.pipe(kind)), file)
@@ -223,6 +235,16 @@ def test_images_are_retried_and_reproduced_to_the_byte(tmp_path: Path) -> None:
     assert retry(planned.uri).summary.ok == 2
     for row in _manifest(planned.uri):
         assert reproduce(planned.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
+def test_a_job_in_fp8_whose_loras_nobody_asks_for_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eighths.emulate(monkeypatch)
+    changes = _settings("bfloat16") | {"defaults": {"steps": 2, "guidance": 3.0}}
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:2])
+    job = runs.job(prompts, str(tmp_path / "out"), speed={"quantization": "fp8"}, **changes)
+    assert run(job).summary.ok == 2
 
 
 def test_what_was_fused_is_quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
