@@ -1,7 +1,6 @@
 """What a process begins before it imports PyTorch, so that it is done beside the imports."""
 
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from imagekiln.steps.models.weights_check import WeightsCheck
@@ -17,18 +16,12 @@ class Startup:
     """
 
     weights: WeightsCheck
-    clock: StartClock = field(default_factory=StartClock)
+    clock: StartClock
 
     @classmethod
-    def begin(
-        cls,
-        plan: Plan,
-        clock: StartClock | None = None,
-        actual_digest: Future[str] | None = None,
-    ) -> Self:
-        """Begin to hash the files of the plan's model, unless another process does."""
-        weights = WeightsCheck(plan.job.model, plan.model.digest, actual_digest)
-        return cls(weights, clock or StartClock())
+    def begin(cls, plan: Plan, clock: StartClock | None = None) -> Self:
+        """Begin to hash the files of the plan's model."""
+        return cls(WeightsCheck(plan.job.model, plan.model.digest), clock or StartClock())
 
     def __enter__(self) -> Self:
         """Return the startup itself."""
