@@ -40,8 +40,6 @@ from imagekiln.steps.runs.start_times import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
-    add_queue_waits,
-    record_stats,
     time_share,
 )
 from imagekiln.steps.runtime.figures import pluralize
@@ -95,32 +93,20 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineRun:
-    """What one run through the stages committed, what it took, and whether it was stopped."""
-
-    stopped: bool
-    seconds: float
-    committed: Sequence[CommittedPart]
-    drawn_waits: QueueWaits
-    encoded_waits: QueueWaits
-
-    @property
-    def part_seconds(self) -> StageSeconds:
-        """The time spent on parts after they were drawn."""
-        return sum((part.seconds for part in self.committed), StageSeconds())
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt at some parts made after loading, and how the model ran.
+    """What one attempt at some parts committed after loading, and how the model ran.
 
-    `abandoned_images` are those of parts that were drawn in part when others committed them.
+    `wall_seconds` are those of the clock, `seconds` those of its stages. `abandoned_images` are
+    those of parts that were drawn in part when others committed them.
     """
 
-    run: PipelineRun
+    stopped: bool
+    wall_seconds: float
+    committed: Sequence[CommittedPart]
+    seconds: StageSeconds
     denoiser: DenoiserStats
-    abandoned_images: int = 0
-    max_batch_pixels: int | None = None
+    abandoned_images: int
+    max_batch_pixels: int | None
 
 
 class PartWatch:
@@ -210,13 +196,16 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     )
     drawn = _run_passes(work, drawn, rate)
 
-    def finish(drawn: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
-        return work.finish(_score(work, drawn) if denoiser.passes is None else drawn)
+    def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
+        return work.finish(_score(work, batches) if denoiser.passes is None else batches)
 
-    run = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
-    denoiser_stats = denoiser.pop_stats()
-    observe_stages(compile=denoiser_stats.compile_seconds)
-    return Attempt(run, denoiser_stats, watch.abandoned_images, recovery.max_pixels)
+    started = time.perf_counter()
+    stopped, committed, waits = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
+    wall_seconds = time.perf_counter() - started
+    stats = denoiser.pop_stats()
+    seconds = sum((part.seconds for part in committed), stats.times + waits)
+    abandoned = watch.abandoned_images
+    return Attempt(stopped, wall_seconds, committed, seconds, stats, abandoned, recovery.max_pixels)
 
 
 def run_pipeline(
@@ -225,8 +214,11 @@ def run_pipeline(
     store: Store,
     progress: Progress,
     stop: Stop,
-) -> PipelineRun:
-    """Draw batches in this thread; finish and commit parts in two others."""
+) -> tuple[bool, Sequence[CommittedPart], StageSeconds]:
+    """Draw batches in this thread; finish and commit parts in two others.
+
+    Returns whether drawing was stopped, the parts that were committed, and how long stages waited.
+    """
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
@@ -235,15 +227,18 @@ def run_pipeline(
         with closing(prefetch(finish(batches), MAX_QUEUED_PARTS, encoded_waits)) as ready:
             committed.extend(commit_parts(ready, store, progress))
 
-    started = time.perf_counter()
     stopped = False
     with stop.deferred():
         try:
             consume_in_thread(drawn, finish_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
         except Stopped:
             stopped = True
-    seconds = time.perf_counter() - started
-    return PipelineRun(stopped, seconds, committed, drawn_waits, encoded_waits)
+    waits = StageSeconds(
+        denoise_waits=drawn_waits.full_seconds,
+        encode_waits=drawn_waits.empty_seconds,
+        write_waits=encoded_waits.empty_seconds,
+    )
+    return stopped, committed, waits
 
 
 def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
@@ -287,12 +282,11 @@ def shard_stats(
 ) -> ShardStats:
     """The statistics of an attempt, put together from those of its stages."""
     denoiser = attempt.denoiser
-    run = attempt.run
     ended_at = time.time()
-    new_parts = [committed.part for committed in run.committed if committed.was_first]
-    dropped = [committed.part for committed in run.committed if not committed.was_first]
-    seconds = _stage_seconds(load_seconds, attempt)
-    busy_seconds = denoiser.times.busy + sum(seconds.passes.values())
+    new_parts = [committed.part for committed in attempt.committed if committed.was_first]
+    dropped = [committed.part for committed in attempt.committed if not committed.was_first]
+    total = load_seconds + attempt.wall_seconds
+    seconds = attempt.seconds + StageSeconds(total=total, load=load_seconds)
     return ShardStats(
         number,
         attempts=1,
@@ -303,39 +297,12 @@ def shard_stats(
         device=denoiser.device,
         seconds=seconds,
         versions=library_versions(plan.job),
-        busy_share=time_share(busy_seconds, run.seconds),
+        busy_share=time_share(seconds.busy + sum(seconds.passes.values()), attempt.wall_seconds),
         peak_memory=denoiser.peak_memory,
         compile_mode=denoiser.compile_mode,
         decode_mode=denoiser.decode_mode,
         start=None if startup is None else startup.clock.seconds,
-        started_at=ended_at - load_seconds - run.seconds,
+        started_at=ended_at - total,
         ended_at=ended_at,
         repeated_images=attempt.abandoned_images + count_images(dropped),
     )
-
-
-def record_attempt(
-    store: Store, stats: ShardStats, record: Callable[[ShardStats], None] | None
-) -> None:
-    """Add the statistics to the shard's in `store`, or leave that to `record`."""
-    if record is None:
-        record_stats(store, stats)
-    else:
-        record(stats)
-
-
-def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
-    times = attempt.denoiser.times
-    run = attempt.run
-    seconds = run.part_seconds + StageSeconds(
-        total=load_seconds + run.seconds,
-        load=load_seconds,
-        compile=attempt.denoiser.compile_seconds,
-        text=times.text,
-        denoise=times.denoise,
-        decode=times.decode,
-        safety=times.safety,
-        copy=times.copy,
-    )
-    add_queue_waits(seconds, run.drawn_waits, run.encoded_waits)
-    return seconds

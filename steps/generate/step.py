@@ -12,7 +12,6 @@ from imagekiln.steps.generate.attempt import (
     draw_parts,
     encode_for,
     load_model,
-    record_attempt,
     shard_stats,
     stopped_error,
 )
@@ -126,8 +125,11 @@ def generate_shard(
     work = Work(store, plan, denoiser, finish, progress, stop, startup)
     attempt = draw_parts(work, missing, PartWatch(store, progress))
     stats = shard_stats(plan, number, load_seconds, attempt, startup)
-    record_attempt(store, stats, record)
-    if attempt.run.stopped:
+    if record is None:
+        record_stats(store, stats)
+    else:
+        record(stats)
+    if attempt.stopped:
         left = [part for part in missing if not store.exists(part.key)]
         raise stopped_error(store, number, len(left))
     return stats

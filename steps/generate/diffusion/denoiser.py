@@ -27,7 +27,7 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
-from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -50,6 +50,7 @@ from imagekiln.steps.runs.image import (
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -73,8 +74,7 @@ class DenoiserStats:
     """What batches took since the previous statistics, and how the model runs by now."""
 
     device: str
-    times: DeviceTimes
-    compile_seconds: float
+    times: StageSeconds
     peak_memory: int
     compile_mode: CompileMode
     decode_mode: DecodeMode
@@ -121,7 +121,6 @@ class Denoiser:
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
-        self._reported_compile_seconds = 0.0
 
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
         self._upcoming: Sequence[ImageRow] = ()
@@ -213,20 +212,16 @@ class Denoiser:
         if self._loras is not None:
             self._loras.load(names)
 
-    def pop_times(self) -> DeviceTimes:
+    def pop_times(self) -> StageSeconds:
         """What the batches took whose images were read since the previous call."""
         self._text_prefetcher.wait()
         return self._profiler.pop_times()
 
     def pop_stats(self) -> DenoiserStats:
         """The statistics of the batches since the previous call."""
-        compile_seconds = self.compiled_pipeline.clock.seconds
-        since_previous = compile_seconds - self._reported_compile_seconds
-        self._reported_compile_seconds = compile_seconds
         return DenoiserStats(
             describe_device(self.device),
             self.pop_times(),
-            since_previous,
             process_peak_bytes(self.device),
             self.compiled_pipeline.mode,
             self.vae_decoder.mode,
