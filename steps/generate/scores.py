@@ -11,13 +11,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.device import (
     explain_device,
-    explain_machine,
-    explain_no_room,
-    free_memory,
-    is_out_of_memory,
     loading,
     side_stream,
 )
@@ -27,7 +23,8 @@ from imagekiln.steps.generate.diffusion.scorers import (
     load_model_scorer,
 )
 from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.quality import MAX_REASON_CHARS, marking_scores, to_image_spec
+from imagekiln.steps.generate.quality import marking_scores, to_image_spec
+from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
@@ -41,7 +38,6 @@ from imagekiln.steps.runs.image import (
     ScoreValue,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.storage.failures import error_reason
 
 Scorers = Mapping[str, BoundScorer]
@@ -86,70 +82,38 @@ class BatchScorer:
         """Take what computes a batch of at most `size`, which only ever shrinks."""
         self._setting = setting
         self._score = score
-        self._size = size
+        self._pixels: Mapping[int, RGB] = {}
         self._any_scored = False
+        self._recovery = BatchRecovery(self._score_rows, lambda _: size, setting, all_must_fit=True)
 
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
         """The score of each RGB uint8 (height, width, 3).
 
-        Raises BadInput where the scorer gives anything but one number for each image, or fails at
-        the first images that it gets, TryAgain where the device failed or has no room.
+        Raises BadInput if the scorer gives anything but one number for each image, or fails at all
+        of the first images that it gets, TryAgain if the device failed or has no room.
         """
+        indexes = [row.index_in_part for row in rows]
+        self._pixels = dict(zip(indexes, images, strict=True))
         values: list[ScoreValue] = []
-        while len(values) < len(images):
-            start = len(values)
-            end = start + self._size
-            values += self._score_batch(images[start:end], rows[start:end])
+        for batch in self._recovery.draw_batches(rows):
+            if not self._any_scored:
+                raise BadInput(
+                    f"{self._setting}: failed at the first image ({(batch[0].error or '')[:200]}). "
+                    "Correct it, and run again."
+                )
+            for image in batch:
+                failed = ScoreValue(None, f"the score failed: {image.error}")
+                values.append(image.scores.get(self._setting, failed))
         return values
 
-    def _score_batch(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """The scores of the batch or, where memory ran out, of the first images of it."""
-        try:
-            result = self._score(images, rows, self._size)
-        except KilnError:
-            raise
-        except Exception as error:  # a user's code and models may raise anything
-            if explained := explain_machine(error):
-                raise explained from error
-            failure = error
-        else:
-            values = [to_score_value(number) for number in self._to_numbers(result, len(images))]
-            self._any_scored = True
-            return values
-        if is_out_of_memory(failure):
-            return self._halve(failure)
-        return self._score_one_by_one(images, rows, failure)
-
-    def _halve(self, failure: Exception) -> list[ScoreValue]:
-        """Nothing yet: the same images come again, in smaller batches."""
-        if self._size == 1:
-            raise explain_no_room(
-                f"{self._setting}: not even one image fits in the device's memory beside the model",
-                error_reason(failure),
-            ) from failure
-        self._size //= 2
-        OOM_HALVINGS.add()
-        failure.__traceback__ = None  # it holds the tensors of the batch
-        free_memory()
-        return []
-
-    def _score_one_by_one(
-        self, images: Sequence[RGB], rows: Sequence[ImageRow], failure: Exception
-    ) -> list[ScoreValue]:
-        """Find the images that the scorer fails at."""
-        reason = f"{type(failure).__name__}: {failure}"[:MAX_REASON_CHARS]
-        reason = reason.encode(errors="replace").decode()  # Parquet takes no lone surrogates
-        if len(images) > 1:
-            values = []
-            for image, row in zip(images, rows, strict=True):
-                values += self([image], [row])
-            return values
-        if not self._any_scored:
-            raise BadInput(
-                f"{self._setting}: failed at the first image ({reason[:200]}). "
-                "Correct it, and run again."
-            ) from failure
-        return [ScoreValue(None, f"the score failed: {reason}")]
+    def _score_rows(self, rows: Sequence[ImageRow], size: int) -> list[DrawnImage]:
+        images = [self._pixels[row.index_in_part] for row in rows]
+        numbers = self._to_numbers(self._score(images, rows, size), len(rows))
+        self._any_scored = True
+        return [
+            DrawnImage(row.index_in_part, None, scores={self._setting: to_score_value(number)})
+            for row, number in zip(rows, numbers, strict=True)
+        ]
 
     def _to_numbers(self, result: object, count: int) -> list[float]:
         try:

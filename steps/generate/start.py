@@ -72,7 +72,7 @@ def generate(
     stop = stop or Stop()
     age = 0.0 if process_clock is None else process_clock.elapsed
     with (
-        serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
+        serve_metrics(progress or NoProgress(), plan, str(number)) as (served_progress, _),
         meter_attempt(store, plan, served_progress, stop, shards=[number], age=age) as meter,
         Startup.begin(plan, process_clock) as startup,
     ):

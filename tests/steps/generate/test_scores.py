@@ -141,7 +141,7 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
     scores_in_batches = own("refuses_odd")(pixels(), ROWS)
     assert scores == scores_in_batches
     assert [score.value for score in scores] == [1.0, None] * 3 + [1.0]
-    assert scores[1].reason == "the score failed: ValueError: an odd seed ?"
+    assert scores[1].reason == "the score failed: ValueError: an odd seed ? (in scores.mine)"
     numbers = own("not_a_number")(pixels(), ROWS)
     assert [score.value for score in numbers] == [1.0, None] * 3 + [1.0]
     assert numbers[1].reason == "the score is nan, no number"
