@@ -10,8 +10,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats
-from imagekiln.steps.generate.diffusion.device import synchronized_time
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.device import (
+    describe_device,
+    process_peak_bytes,
+    synchronized_time,
+)
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
@@ -60,7 +64,7 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
     if not startup.clock.has_ended:
         synchronized_time(denoiser.device)
         start = startup.clock.end_first_step(
-            denoiser.compiled_pipeline.clock.seconds, startup.weights.hash_seconds
+            denoiser.compiled_pipeline.clock.seconds, startup.hash_seconds
         )
         if start is not None:
             progress.show_event(Event("start", asdict(start), format_start(start)))
@@ -94,7 +98,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt at some parts committed after loading, and how the model ran.
+    """What one attempt at some parts committed after loading.
 
     `wall_seconds` are those of the clock, `seconds` those of its stages. `abandoned_images` are
     those of parts that were drawn in part when others committed them.
@@ -104,7 +108,6 @@ class Attempt:
     wall_seconds: float
     committed: Sequence[CommittedPart]
     seconds: StageSeconds
-    denoiser: DenoiserStats
     abandoned_images: int
     max_batch_pixels: int | None
 
@@ -120,14 +123,12 @@ class PartWatch:
         store: Store,
         progress: Progress,
         claim: Callable[[Part], bool] = lambda _: True,
-        recheck_seconds: float = RECHECK_SECONDS,
     ) -> None:
         """Watch parts of the run in `store`. A part that `claim` refuses is not drawn either."""
         self.abandoned_images = 0
         self._store = store
         self._progress = progress
         self._claim = claim
-        self._recheck_seconds = recheck_seconds
         self._is_missing = True
         self._asked_at = 0.0
 
@@ -137,7 +138,7 @@ class PartWatch:
         if drawn == 0:
             self._is_missing = self._claim_missing(batch.part)
             self._asked_at = time.monotonic()
-        elif self._is_missing and time.monotonic() >= self._asked_at + self._recheck_seconds:
+        elif self._is_missing and time.monotonic() >= self._asked_at + RECHECK_SECONDS:
             self._is_missing = not self._is_counted(batch.part, drawn)
             self._asked_at = time.monotonic()
             if not self._is_missing:
@@ -182,7 +183,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     """Draw the parts in this thread; finish and commit them in two others."""
     denoiser = work.denoiser
     batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
-    denoiser.pop_stats()  # of an earlier attempt with the same model
+    denoiser.pop_times()  # of an earlier attempt with the same model
     denoiser.prefetch_images(row for batch in batches for row in batch.rows)
 
     recovery = BatchRecovery(
@@ -202,10 +203,9 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     started = time.perf_counter()
     stopped, committed, waits = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
     wall_seconds = time.perf_counter() - started
-    stats = denoiser.pop_stats()
-    seconds = sum((part.seconds for part in committed), stats.times + waits)
+    seconds = sum((part.seconds for part in committed), denoiser.pop_times() + waits)
     abandoned = watch.abandoned_images
-    return Attempt(stopped, wall_seconds, committed, seconds, stats, abandoned, recovery.max_pixels)
+    return Attempt(stopped, wall_seconds, committed, seconds, abandoned, recovery.max_pixels)
 
 
 def run_pipeline(
@@ -277,11 +277,9 @@ def _step_check(work: Work) -> Callable[[], None]:
     return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
 
 
-def shard_stats(
-    plan: Plan, number: int, load_seconds: float, attempt: Attempt, startup: Startup | None = None
-) -> ShardStats:
+def shard_stats(work: Work, number: int, load_seconds: float, attempt: Attempt) -> ShardStats:
     """The statistics of an attempt, put together from those of its stages."""
-    denoiser = attempt.denoiser
+    denoiser = work.denoiser
     ended_at = time.time()
     new_parts = [committed.part for committed in attempt.committed if committed.was_first]
     dropped = [committed.part for committed in attempt.committed if not committed.was_first]
@@ -292,16 +290,16 @@ def shard_stats(
         attempts=1,
         images=count_images(new_parts),
         parts=len(new_parts),
-        max_batch_size=plan.max_batch_size,
+        max_batch_size=work.plan.max_batch_size,
         max_batch_pixels=attempt.max_batch_pixels,
-        device=denoiser.device,
+        device=describe_device(denoiser.device),
         seconds=seconds,
-        versions=library_versions(plan.job),
+        versions=library_versions(work.plan.job),
         busy_share=time_share(seconds.busy + sum(seconds.passes.values()), attempt.wall_seconds),
-        peak_memory=denoiser.peak_memory,
-        compile_mode=denoiser.compile_mode,
-        decode_mode=denoiser.decode_mode,
-        start=None if startup is None else startup.clock.seconds,
+        peak_memory=process_peak_bytes(denoiser.device),
+        compile_mode=denoiser.compiled_pipeline.mode,
+        decode_mode=denoiser.vae_decoder.mode,
+        start=None if work.startup is None else work.startup.clock.seconds,
         started_at=ended_at - total,
         ended_at=ended_at,
         repeated_images=attempt.abandoned_images + count_images(dropped),

@@ -74,7 +74,7 @@ def generate(
     with (
         serve_metrics(progress or NoProgress(), plan, str(number)) as (served_progress, _),
         meter_attempt(store, plan, served_progress, stop, shards=[number], age=age) as meter,
-        Startup.begin(plan, process_clock) as startup,
+        Startup(plan, process_clock) as startup,
     ):
         meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):

@@ -25,7 +25,6 @@ from imagekiln.steps.generate.late_shards import (
     mark_begun,
     mark_finished,
     parts_to_help_with,
-    shard_shapes,
 )
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
@@ -124,7 +123,7 @@ def generate_shard(
 
     work = Work(store, plan, denoiser, finish, progress, stop, startup)
     attempt = draw_parts(work, missing, PartWatch(store, progress))
-    stats = shard_stats(plan, number, load_seconds, attempt, startup)
+    stats = shard_stats(work, number, load_seconds, attempt)
     if record is None:
         record_stats(store, stats)
     else:
@@ -186,10 +185,6 @@ def _help_late_shards(
         late_shards = find_late_shards(store, plan, own)
         if not late_shards:
             return
-        shapes = None
-        # To compile a model for another shape may take longer than what is left of the run.
-        if denoiser.compiled_pipeline.mode != "none":
-            shapes = shard_shapes(store, plan, own)
         # The images of late shards are in the count of their own processes.
         uncounted = NoProgress()
         finish = encode_for(store, plan, uncounted)
@@ -197,7 +192,7 @@ def _help_late_shards(
         for late in late_shards:
             if stop.requested_at is not None:
                 return
-            parts = parts_to_help_with(store, plan, late, shapes)
+            parts = parts_to_help_with(store, plan, late)
             if parts:
                 sentence = f"Shard {own} is done. Its process helps with shard {late}."
                 progress.show_event(Event("help", {}, sentence))
@@ -211,7 +206,7 @@ def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> None:
     _, load_seconds = load_model(lambda: work.denoiser, parts)
     watch = PartWatch(work.store, work.progress, partial(_claim_part, work.store, work.stop, own))
     attempt = draw_parts(work, parts, watch)
-    stats = shard_stats(work.plan, own, load_seconds, attempt, work.startup)
+    stats = shard_stats(work, own, load_seconds, attempt)
     stats = replace(stats, attempts=0, helped_images=stats.images)
     record_stats(work.store, stats)
 

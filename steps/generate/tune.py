@@ -14,11 +14,10 @@ from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
     describe_device,
-    device_advice,
     device_memory,
     explain_machine,
     is_out_of_memory,
-    peak_bytes,
+    process_peak_bytes,
     reset_peak,
     synchronized_time,
 )
@@ -62,7 +61,6 @@ TRIAL_PROMPT = (
 )
 TRIAL_STEPS = (4, 12)  # what all steps take follows from the difference
 DRAWS = 3  # of each of the two: a busy neighbor or a low clock only slows one down
-TUNE_AGAIN = "Tune again."
 # Below this gain in images a second, a larger batch is not worth its memory and its longer parts.
 MIN_GAIN = 0.03
 # Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
@@ -105,8 +103,7 @@ class _TuningBench:
     """The job's model on this machine's device, loaded when it is first needed."""
 
     def __init__(self, job: Job) -> None:
-        with device_advice(TUNE_AGAIN):
-            device = choose_device(job.device)
+        device = choose_device(job.device)
         self._job = pin_revisions(job).job
         self.facts = load_model_facts(self._job.model)
         require_compatibility(self._job, self.facts.pipeline)
@@ -119,8 +116,7 @@ class _TuningBench:
 
     @cached_property
     def _denoiser(self) -> Denoiser:
-        with device_advice(TUNE_AGAIN):
-            return load_denoiser(_empty_plan(self._job, self.facts))
+        return load_denoiser(_empty_plan(self._job, self.facts))
 
     def entry_key(self, size: ImageSize) -> TuningKey:
         """The key of the file's entry for a size in pixels. Raises BadInput if no row has it."""
@@ -232,15 +228,14 @@ def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) 
     """
     few, many = (min(steps, parameters.steps) for steps in TRIAL_STEPS)
     try:
-        with device_advice(TUNE_AGAIN):
-            reset_peak(denoiser.device)
-            _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the text
-            short = min(_draw(denoiser, parameters, images, few) for _ in range(DRAWS))
-            long = min(_draw(denoiser, parameters, images, many) for _ in range(DRAWS))
+        reset_peak(denoiser.device)
+        _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the text
+        short = min(_draw(denoiser, parameters, images, few) for _ in range(DRAWS))
+        long = min(_draw(denoiser, parameters, images, many) for _ in range(DRAWS))
     except KilnError:
         raise
     except Exception as error:  # a user's model may raise anything
-        if failure := explain_machine(error, TUNE_AGAIN):
+        if failure := explain_machine(error):
             raise failure from error
         if is_out_of_memory(error):
             return None
@@ -248,11 +243,13 @@ def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) 
             f"the model does not draw ({error_reason(error)}). Correct the job's defaults."
         ) from error
     step = max(0.0, long - short) / max(1, many - few)
-    peak = peak_bytes(denoiser.device)
+    peak_gib = None
+    if denoiser.device.type == "cuda":
+        peak_gib = round(process_peak_bytes(denoiser.device) / GIB, 2)
     return BatchRate(
         batch=images,
         images_per_second=_round_significant(images / (long + (parameters.steps - many) * step)),
-        peak_gib=None if peak is None else round(peak / GIB, 2),
+        peak_gib=peak_gib,
     )
 
 

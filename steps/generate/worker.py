@@ -79,7 +79,7 @@ def _plain_failure(error: KilnError) -> KilnError:
 def _work(connection: Connection, reports: "_Reports", stop: Stop) -> None:
     store = open_store(connection.recv())
     plan = load_plan(store)
-    with Startup.begin(plan, StartClock.of_process()) as startup:
+    with Startup(plan, StartClock.of_process()) as startup:
         with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 

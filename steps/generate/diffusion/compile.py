@@ -73,11 +73,11 @@ class CompileClock:
         with compile_callbacks(self._start, self._stop):
             yield
 
-    def _start(self) -> None:
+    def _start(self, _: object) -> None:
         self.count += 1
         self._started = time.perf_counter()
 
-    def _stop(self) -> None:
+    def _stop(self, _: object) -> None:
         self.seconds += time.perf_counter() - self._started
 
 
