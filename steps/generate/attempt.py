@@ -136,7 +136,7 @@ class PartWatch:
         """Whether the batch is to be drawn. Those of one part come one after the other."""
         drawn = batch.rows[0].index_in_part
         if drawn == 0:
-            self._is_missing = self._claim_missing(batch.part)
+            self._is_missing = not self._is_counted(batch.part) and self._claim(batch.part)
             self._asked_at = time.monotonic()
         elif self._is_missing and time.monotonic() >= self._asked_at + RECHECK_SECONDS:
             self._is_missing = not self._is_counted(batch.part, drawn)
@@ -144,9 +144,6 @@ class PartWatch:
             if not self._is_missing:
                 self.abandoned_images += drawn
         return self._is_missing
-
-    def _claim_missing(self, part: Part) -> bool:
-        return not self._is_counted(part) and self._claim(part)
 
     def _is_counted(self, part: Part, drawn: int = 0) -> bool:
         if not self._store.exists(part.key):

@@ -27,11 +27,6 @@ FINISHED = b"finished\n"
 ShardState = Literal["pending", "begun", "finished"]
 
 
-def can_help(plan: Plan) -> bool:
-    """Whether the processes of a run help one another, if there are several."""
-    return len(plan.shards) > 1
-
-
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
     """The shards that others have begun and not finished, in an order that `own` decides.
 

@@ -23,6 +23,7 @@ from imagekiln.steps.runs.account import (
 from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
+from imagekiln.steps.runtime.metrics import SHARD_IMAGES_DONE, SHARD_IMAGES_PLANNED
 from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
@@ -206,16 +207,26 @@ class Meter:
 
 
 class _MeteredProgress(RelayedProgress):
-    """Passes on what it learns, and lets the meter know of parts."""
+    """Passes on what it learns, serves it as gauges, and lets the meter know of parts."""
 
     def __init__(self, progress: Progress, meter: Meter) -> None:
         super().__init__(progress)
         self._meter = meter
+
+    def start(self, total: int) -> None:
+        SHARD_IMAGES_PLANNED.set(total)
+        SHARD_IMAGES_DONE.set(0)
+        super().start(total)
+
+    def add_existing(self, images: int) -> None:
+        SHARD_IMAGES_DONE.add(images)
+        super().add_existing(images)
 
     def add_drawn(self, images: int) -> None:
         self._meter.note_draw()
         super().add_drawn(images)
 
     def add_committed(self, images: int) -> None:
+        SHARD_IMAGES_DONE.add(images)
         super().add_committed(images)
         self._meter.note_commit()

@@ -16,14 +16,12 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.metrics import (
     METRICS,
-    SHARD_IMAGES_DONE,
-    SHARD_IMAGES_PLANNED,
     SHARD_INFO,
     Counter,
     Gauge,
     SecondsHistogram,
 )
-from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
+from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -39,38 +37,18 @@ PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
 AnyMetric = Counter | Gauge | SecondsHistogram
 
 
-class CountingProgress(RelayedProgress):
-    """Progress that is shown elsewhere, and served as gauges."""
-
-    def start(self, total: int) -> None:
-        """So many images are planned."""
-        SHARD_IMAGES_PLANNED.set(total)
-        SHARD_IMAGES_DONE.set(0)
-        super().start(total)
-
-    def add_existing(self, images: int) -> None:
-        """So many of them were committed before."""
-        SHARD_IMAGES_DONE.add(images)
-        super().add_existing(images)
-
-    def add_committed(self, images: int) -> None:
-        """So many more are committed."""
-        SHARD_IMAGES_DONE.add(images)
-        super().add_committed(images)
-
-
 @contextmanager
 def serve_metrics(
     progress: Progress, plan: Plan, shard: str = ALL_SHARDS, *, in_workers: bool = False
-) -> Iterator[tuple[Progress, Mapping[str, str]]]:
+) -> Iterator[Mapping[str, str]]:
     """Serve the metrics of this process, or of its workers, if a port is set.
 
-    Yields the progress to report to, and the variables that workers need. A port that is taken is
-    reported, and the work continues without metrics. Raises BadInput if the setting is no port.
+    Yields the variables that workers need. A port that is taken is reported, and the work continues
+    without metrics. Raises BadInput if the setting is no port.
     """
     port = metrics_port(os.environ)
     if port is None:
-        yield progress, {}
+        yield {}
         return
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
@@ -87,7 +65,7 @@ def serve_metrics(
         stack.callback(_turn_off, own_metrics)
         _start_server(port, registry, progress, stack)
         _set_info(plan, shard)
-        yield CountingProgress(progress), variables
+        yield variables
 
 
 def count_in_worker() -> None:

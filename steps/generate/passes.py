@@ -20,7 +20,12 @@ from imagekiln.steps.generate.diffusion.denoiser import (
     load_denoiser,
     to_drawn_image,
 )
-from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
+from imagekiln.steps.generate.diffusion.transformers_models import (
+    Describe,
+    Upscale,
+    load_captioner,
+    load_upscaler,
+)
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB
@@ -187,7 +192,7 @@ def _load_pass(
     return _caption_with(name, load_captioner(setting, settings, digest, device))
 
 
-def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]) -> RunBatch:
+def _upscale_with(upscale: Upscale) -> RunBatch:
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
     ) -> list[DrawnImage]:
@@ -222,7 +227,7 @@ def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatc
     return run_batch
 
 
-def _caption_with(name: str, describe: Callable[[Sequence[RGB], int], list[str]]) -> RunBatch:
+def _caption_with(name: str, describe: Describe) -> RunBatch:
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
     ) -> list[DrawnImage]:

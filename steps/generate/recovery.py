@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.device import (
@@ -19,13 +18,9 @@ from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.runtime.signals import Stopped
 
 MAX_ERROR_CHARS = 500
-
-
-class DrawBatch(Protocol):
-    """Draws rows of one shape in a batch of `size`, or raises."""
-
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:
-        """One image a row. Reading them may wait, and raise TryAgain if the device has failed."""
+# Draws rows of one shape in a batch of a size, or raises. Reading one of the images may wait,
+# and raise TryAgain if the device has failed.
+DrawBatch = Callable[[Sequence[ImageRow], int], Sequence[DrawnImage]]
 
 
 @dataclass(frozen=True, slots=True)

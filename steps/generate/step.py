@@ -19,7 +19,6 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.late_shards import (
-    can_help,
     claim_part,
     find_late_shards,
     mark_begun,
@@ -157,7 +156,7 @@ def generate_and_help(
     The latter where the job allows it, no shard waits for a device, and the model is loaded.
     Returns the statistics of the shard itself.
     """
-    if not can_help(plan):
+    if len(plan.shards) == 1:
         return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
     mark_begun(store, number)
     stats = generate_shard(store, plan, number, open_denoiser, progress, stop, startup)

@@ -111,8 +111,12 @@ class _TuningBench:
         memory = device_memory(device)
         self._memory_gib = None if memory is None else round(memory / GIB, 2)
         self._steps = default_steps(job, self.facts)
-        self._guidance = default_guidance(job, self.facts)
-        self._guided = self.facts.own.call.is_guided(self._guidance)
+        guidance = default_guidance(job, self.facts)
+        self._guided = self.facts.own.call.is_guided(guidance)
+        negative, sampler = job.defaults.negative_prompt, job.defaults.sampler
+        self._parameters = ImageParameters(
+            TRIAL_PROMPT, negative, 0, 0, 0, self._steps, guidance, sampler
+        )
 
     @cached_property
     def _denoiser(self) -> Denoiser:
@@ -138,10 +142,11 @@ class _TuningBench:
     ) -> TuningEntry:
         """Measure growing batches of a size, and choose one."""
         family = family_of(self.facts.pipeline)
+        parameters = replace(self._parameters, width=size[0], height=size[1])
         self._denoiser.vae_decoder.reset()  # what did not fit at another size may fit at this one
 
         def measure(images: int) -> BatchRate | None:
-            rate = measure_batch(self._denoiser, self._image_parameters(size), images)
+            rate = measure_batch(self._denoiser, parameters, images)
             told(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
             return rate
 
@@ -175,18 +180,6 @@ class _TuningBench:
             measured=tuple(rates),
             when=datetime.now(UTC).replace(microsecond=0),
             versions=library_versions(self._job),
-        )
-
-    def _image_parameters(self, size: ImageSize) -> ImageParameters:
-        defaults = self._job.defaults
-        return ImageParameters(
-            TRIAL_PROMPT,
-            defaults.negative_prompt,
-            0,
-            *size,
-            self._steps,
-            self._guidance,
-            defaults.sampler,
         )
 
 

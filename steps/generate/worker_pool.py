@@ -55,15 +55,16 @@ def make_shards(
 ) -> None:
     """Make what is missing of the shards with a worker process for each environment.
 
-    An environment has what differs from that of this process. `progress` has been started. Raises
-    BadInput if the workers cannot make the run, TryAgain if it was stopped, or so many workers were
-    lost that images are missing.
+    An environment has what differs from that of this process. Raises BadInput if the workers
+    cannot make the run, TryAgain if it was stopped, or so many workers were lost that images are
+    missing.
     """
     devices = len(environments)
     with (
         stop.deferred(),
         meter_attempt(store, plan, progress, stop, shards=shards, devices=devices) as meter,
     ):
+        meter.progress.start(sum(plan.shards[shard].images for shard in shards))
         queue = WorkQueue(split_work(plan, shards, devices))
         _WorkerPool(store, queue, meter).make_all(environments, stop)
 

@@ -35,8 +35,6 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
     # As many as the pod asked for: what is visible is not asked, since each worker finds out.
     names = visible_gpus(os.environ, workers)
     names += [str(index) for index in range(len(names), workers)]
-    with serve_metrics(progress, plan, str(pod_index), in_workers=True) as served:
-        served_progress, variables = served
-        served_progress.start(sum(plan.shards[shard].images for shard in shards))
+    with serve_metrics(progress, plan, str(pod_index), in_workers=True) as variables:
         environments = [{**environment, **variables} for environment in gpu_environments(names)]
-        make_shards(store, plan, shards, environments, served_progress, stop)
+        make_shards(store, plan, shards, environments, progress, stop)

@@ -5,6 +5,7 @@ that the score of an image does not depend on how many others are scored with it
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,41 +43,36 @@ Scorer = Callable[[Sequence[RGB], Sequence[ImageRow], int], Sequence[float]]
 # A value for each of any number of images.
 BoundScorer = Callable[[Sequence[RGB], Sequence[ImageRow]], list[ScoreValue]]
 Pixels = torch.Tensor
+Compute = Callable[[Pixels, Sequence[str]], torch.Tensor]
 Layer = tuple[torch.Tensor, torch.Tensor]
 
 
-class ModelScorer:
-    """A model's score. May be called from one thread at a time, beside the denoiser's."""
+def _score_images(
+    processor: Untyped,
+    compute: Compute,
+    device: torch.device,
+    stream: torch.cuda.Stream | None,
+    images: Sequence[RGB],
+    rows: Sequence[ImageRow],
+    size: int,
+) -> list[float]:
+    """The scores of these images, computed in a batch that is padded to `size`.
 
-    def __init__(
-        self,
-        processor: Callable[..., Untyped],
-        compute: Callable[[Pixels, Sequence[str]], torch.Tensor],
-        device: torch.device,
-        stream: torch.cuda.Stream | None,
-    ) -> None:
-        """Take what makes the model's input of images, and what computes (batch,) from it."""
-        self._processor = processor
-        self._compute = compute
-        self._device = device
-        self._stream = stream
-
-    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
-        """The scores of these images, computed in a batch that is padded to `size`."""
-        count = len(images)
-        prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
-        pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"]
-        pixels = pad_batch(pixels, size)
-        # Behind the batches that are queued on the default stream, each would wait for all of them.
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            scores = self._compute(pixels.to(self._device), prompts)
-            numbers: list[float] = scores.float().cpu().tolist()
-        return numbers[:count]
+    `compute` gives (batch,) from what the processor makes of images.
+    """
+    prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
+    pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
+    pixels = pad_batch(pixels, size)
+    # Behind the batches that are queued on the default stream, each would wait for all of them.
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        scores = compute(pixels.to(device), prompts)
+        numbers: list[float] = scores.float().cpu().tolist()
+    return numbers[: len(images)]
 
 
 def load_model_scorer(
     plan: Plan, name: str, device: torch.device, stream: torch.cuda.Stream | None
-) -> ModelScorer:
+) -> Scorer:
     """The scorer of the plan's score with this name.
 
     Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
@@ -109,7 +105,7 @@ def _load(
     head: list[Layer] | None,
     device: torch.device,
     stream: torch.cuda.Stream | None,
-) -> ModelScorer:
+) -> Scorer:
     processor = transformers.AutoImageProcessor.from_pretrained(processor_folder, **LOAD_OPTIONS)
     options = dict(MODEL_OPTIONS)
     if isinstance(score, ClassifierScore):
@@ -128,12 +124,10 @@ def _load(
         if isinstance(score, RewardScore):
             scale = float(model.logit_scale.detach().exp())
         compute = _text_agreement(model, tokenizer, scale)
-    return ModelScorer(processor, compute, device, stream)
+    return partial(_score_images, processor, compute, device, stream)
 
 
-def _text_agreement(
-    model: Untyped, tokenizer: Untyped, scale: float
-) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+def _text_agreement(model: Untyped, tokenizer: Untyped, scale: float) -> Compute:
     """The cosine of the embeddings of image and prompt, times `scale`."""
     length = model.config.text_config.max_position_embeddings
 
@@ -157,9 +151,7 @@ def _text_agreement(
     return compute
 
 
-def _embedding_score(
-    model: Untyped, head: Sequence[Layer]
-) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
     """Linear layers on the image's embedding of length 1."""
 
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
@@ -173,9 +165,7 @@ def _embedding_score(
     return compute
 
 
-def _label_probability(
-    model: Untyped, label: str
-) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+def _label_probability(model: Untyped, label: str) -> Compute:
     """The probability of a label, among all or, where several may apply, by itself."""
     index = next(index for index, name in model.config.id2label.items() if name == label)
     is_multi_label = model.config.problem_type == "multi_label_classification"
