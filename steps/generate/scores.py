@@ -43,31 +43,31 @@ from imagekiln.steps.storage.failures import error_reason
 Scorers = Mapping[str, BoundScorer]
 
 
-class OwnScorer:
-    """The user's own score: a function, or a class that is made once with the device's name."""
+def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
+    """The user's own score: a function, or a class that is made once with the device's name.
 
-    def __init__(self, setting: str, entry: str, device: str) -> None:
-        """Import it. Raises BadInput where that fails, TryAgain where the device does."""
-        function = import_score(setting, entry)
-        if isinstance(function, type):
-            try:
-                function = function(device)
-            except (Exception, SystemExit) as error:  # a user's code may raise anything
-                if isinstance(error, Exception) and (failure := explain_device(setting, error)):
-                    raise failure from error
-                reason = error_reason(error)
-                raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
-        self._function = function
+    Raises BadInput if it cannot be imported or made, TryAgain if the device fails.
+    """
+    function = import_score(setting, entry)
+    if isinstance(function, type):
+        try:
+            function = function(device)
+        except (Exception, SystemExit) as error:  # a user's code may raise anything
+            if isinstance(error, Exception) and (failure := explain_device(setting, error)):
+                raise failure from error
+            reason = error_reason(error)
+            raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
 
-    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
-        """Whatever the user's code returns, called with the images and their specs."""
+    def score(images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
         read_only = [image.view() for image in images]
         for image in read_only:
             image.flags.writeable = False
         try:
-            return self._function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
+            return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[no-any-return]  # checked by the caller
         except SystemExit as error:  # it would end the process as if all were made
             raise RuntimeError("it called exit()") from error
+
+    return score
 
 
 def score_sharpness(images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Sequence[float]:
@@ -154,7 +154,7 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
     for name, score in plan.job.scores.items():
         setting = f"scores.{name}"
         if isinstance(score, OwnScore):
-            scorer: Scorer = OwnScorer(setting, score.entry, str(device))
+            scorer: Scorer = load_own_scorer(setting, score.entry, str(device))
         elif isinstance(score, SharpnessScore):
             scorer = score_sharpness
         else:

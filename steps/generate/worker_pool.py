@@ -89,9 +89,12 @@ class _Worker:
     def messages(self) -> Iterator[object]:
         """What it sends, until it has ended. A child of it may keep the connection open."""
         with suppress(EOFError, OSError):
-            while self.connection.poll(POLL_SECONDS) or self.process.poll() is None:
-                if self.connection.poll():
+            while True:
+                has_ended = self.process.poll() is not None
+                if self.connection.poll(POLL_SECONDS):
                     yield self.connection.recv()
+                elif has_ended:
+                    return
 
     def signal(self, number: Signals) -> None:
         """Signal the process; SIGKILL also what it has started, which would outlive it."""

@@ -16,7 +16,7 @@ from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.scores import (
     BatchScorer,
-    OwnScorer,
+    load_own_scorer,
     load_scorers,
     rank_candidates,
     score_images,
@@ -127,7 +127,7 @@ def test_images_that_are_not_ok_have_no_scores(plans: dict[int, PlanResult]) -> 
 def own(name: str, size: int = 4) -> BatchScorer:
     """A scorer of tests/scorers.py."""
     return BatchScorer(
-        "scores.mine", OwnScorer("scores.mine", f"tests.scorers:{name}", "cpu"), size
+        "scores.mine", load_own_scorer("scores.mine", f"tests.scorers:{name}", "cpu"), size
     )
 
 
