@@ -28,7 +28,7 @@ OUT_OF_MEMORY_MESSAGES = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "unable to find an engine to execute",
 )
-RUN_AGAIN = "Run again."
+RUN_AGAIN = "Run the command again."
 LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU

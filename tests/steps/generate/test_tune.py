@@ -317,7 +317,7 @@ def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> N
         (
             device_error(RuntimeError("CUDA error: unspecified launch failure")),
             TryAgain,
-            "the device failed (CUDA error: unspecified launch failure). Run again.",
+            "the device failed (CUDA error: unspecified launch failure). Run the command again.",
         ),
         (BadInput("as it is"), BadInput, "as it is"),
         (Stopped(), Stopped, ""),
