@@ -106,7 +106,7 @@ def generate_shard(
 
     With `startup`, which a new process began, its start is logged and in the statistics. `parts`
     are those to consider, by default all. The statistics are added to the shard's in `store`, or
-    passed to `record` where several processes make parts of it.
+    passed to `record` if several processes make parts of it.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = parts_to_make(store, plan, number, shard)
@@ -153,8 +153,8 @@ def generate_and_help(
 ) -> ShardStats | None:
     """Make what is missing of one shard, then parts of shards that other processes are late with.
 
-    The latter where the job allows it, no shard waits for a device, and the model is loaded.
-    Returns the statistics of the shard itself.
+    It helps only if no shard waits for a device, and the model is loaded. Returns the statistics of
+    the shard itself.
     """
     if len(plan.shards) == 1:
         return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)

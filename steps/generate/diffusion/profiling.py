@@ -58,10 +58,12 @@ class Spans:
         `text`, `decode` and `safety` lie within the `whole`, whose rest is denoising.
         """
         begin = current_moment(self._device)
-        compile_seconds = self._clock.seconds
+        compile_began = self._clock.seconds
         yield
         end = current_moment(self._device)
-        self._spans.append(_Span(name, begin, end, self._clock.seconds - compile_seconds))
+        compile_seconds = self._clock.seconds - compile_began
+        span = _Span(name, begin, end, compile_seconds)
+        self._spans.append(span)
 
     def times(self) -> StageSeconds:
         """The seconds of all spans."""

@@ -124,7 +124,13 @@ def _load(
         if isinstance(score, RewardScore):
             scale = float(model.logit_scale.detach().exp())
         compute = _text_agreement(model, tokenizer, scale)
-    return partial(_score_images, processor, compute, device, stream)
+    return partial(
+        _score_images,
+        processor,
+        compute,
+        device,
+        stream,
+    )
 
 
 def _text_agreement(model: Untyped, tokenizer: Untyped, scale: float) -> Compute:

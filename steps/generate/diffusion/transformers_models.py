@@ -58,7 +58,9 @@ def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str
 
 def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """The batch filled up to `size` with its last entry: another size gives other bytes."""
-    return torch.cat([tensor, tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])])
+    missing = size - len(tensor)
+    padding = tensor[-1:].expand(missing, *tensor.shape[1:])
+    return torch.cat([tensor, padding])
 
 
 def _upscale(
@@ -68,7 +70,8 @@ def _upscale(
 
     All have one size. They are computed in a batch that is padded to `size`.
     """
-    pixels = pad_batch(torch.from_numpy(np.stack(images)), size).to(device)
+    tensor = torch.from_numpy(np.stack(images))
+    pixels = pad_batch(tensor, size).to(device)
     with torch.inference_mode():
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         enlarged = model(pixel_values=scaled).reconstruction[: len(images)]
@@ -106,7 +109,10 @@ def _describe(
     pixels = pad_batch(pixels, size).to(model.device)
     with torch.inference_mode():
         tokens = model.generate(
-            pixel_values=pixels, max_new_tokens=max_tokens, do_sample=False, num_beams=1
+            pixel_values=pixels,
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            num_beams=1,
         )
     texts = tokenizer.batch_decode(tokens[: len(images)], skip_special_tokens=True)
     return [clean_caption(text) for text in texts]
@@ -130,4 +136,10 @@ def load_captioner(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
         model_class: Untyped = transformers.AutoModelForImageTextToText
         model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
-        return partial(_describe, model, processor, tokenizer, settings.max_tokens)
+        return partial(
+            _describe,
+            model,
+            processor,
+            tokenizer,
+            settings.max_tokens,
+        )
