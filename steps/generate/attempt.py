@@ -17,9 +17,9 @@ from imagekiln.steps.generate.diffusion.device import (
     synchronized_time,
 )
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
 from imagekiln.steps.generate.stages import (
     Batch,

@@ -20,6 +20,7 @@ from imagekiln.steps.generate.diffusion.denoiser import (
     load_denoiser,
     to_drawn_image,
 )
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.transformers_models import (
     Describe,
     Upscale,
@@ -27,7 +28,6 @@ from imagekiln.steps.generate.diffusion.transformers_models import (
     load_upscaler,
 )
 from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass

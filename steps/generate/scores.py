@@ -8,7 +8,6 @@ the part decides among them, once.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from imagekiln.steps.errors import BadInput
@@ -18,13 +17,13 @@ from imagekiln.steps.generate.diffusion.device import (
     side_stream,
 )
 from imagekiln.steps.generate.diffusion.scorers import (
+    BatchScorer,
     BoundScorer,
     Scorer,
     load_model_scorer,
 )
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.generate.quality import marking_scores, to_image_spec
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
@@ -35,7 +34,6 @@ from imagekiln.steps.runs.image import (
     OUTSCORED_STATUS,
     DrawnImage,
     ImageRow,
-    ScoreValue,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
@@ -63,7 +61,7 @@ def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
         for image in read_only:
             image.flags.writeable = False
         try:
-            return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[no-any-return]  # checked by the caller
+            return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
         except SystemExit as error:  # it would end the process as if all were made
             raise RuntimeError("it called exit()") from error
 
@@ -73,72 +71,6 @@ def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
 def score_sharpness(images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Sequence[float]:
     """The sharpness of each RGB uint8 (height, width, 3)."""
     return [measure_sharpness(image) for image in images]
-
-
-class BatchScorer:
-    """One score, computed in batches that fit in memory. Always gives a value for each image."""
-
-    def __init__(self, setting: str, score: Scorer, size: int) -> None:
-        """Take what computes a batch of at most `size`, which only ever shrinks."""
-        self._setting = setting
-        self._score = score
-        self._pixels: Mapping[int, RGB] = {}
-        self._any_scored = False
-        self._recovery = BatchRecovery(self._score_rows, lambda _: size, setting, all_must_fit=True)
-
-    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """The score of each RGB uint8 (height, width, 3).
-
-        Raises BadInput if the scorer gives anything but one number for each image, or fails at all
-        of the first images that it gets, TryAgain if the device failed or has no room.
-        """
-        indexes = [row.index_in_part for row in rows]
-        self._pixels = dict(zip(indexes, images, strict=True))
-        values: list[ScoreValue] = []
-        for batch in self._recovery.draw_batches(rows):
-            if not self._any_scored:
-                raise BadInput(
-                    f"{self._setting}: failed at the first image ({(batch[0].error or '')[:200]}). "
-                    "Correct it, and run again."
-                )
-            for image in batch:
-                failed = ScoreValue(None, f"the score failed: {image.error}")
-                values.append(image.scores.get(self._setting, failed))
-        return values
-
-    def _score_rows(self, rows: Sequence[ImageRow], size: int) -> list[DrawnImage]:
-        images = [self._pixels[row.index_in_part] for row in rows]
-        numbers = self._to_numbers(self._score(images, rows, size), len(rows))
-        self._any_scored = True
-        return [
-            DrawnImage(row.index_in_part, None, scores={self._setting: to_score_value(number)})
-            for row, number in zip(rows, numbers, strict=True)
-        ]
-
-    def _to_numbers(self, result: object, count: int) -> list[float]:
-        try:
-            numbers = np.asarray(result, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise self._wrong_result(f"a {type(result).__name__}", count) from error
-        if numbers.shape != (count,):
-            shape = " x ".join(map(str, numbers.shape)) or "one"
-            raise self._wrong_result(f"{shape} numbers", count)
-        return list(numbers.tolist())
-
-    def _wrong_result(self, described: str, count: int) -> BadInput:
-        return BadInput(
-            f"{self._setting}: returned {described} for {count} images. "
-            "Return one number for each image."
-        )
-
-
-def to_score_value(number: float) -> ScoreValue:
-    """The number as it is stored, or why there is none."""
-    with np.errstate(over="ignore"):
-        value = float(np.float32(number))
-    if not np.isfinite(value):
-        return ScoreValue(None, f"the score is {number:g}, no number")
-    return ScoreValue(value)
 
 
 def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.recovery import MAX_ERROR_CHARS, BatchRecovery
+from imagekiln.steps.generate.diffusion.recovery import MAX_ERROR_CHARS, BatchRecovery
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
 from tests.runs import image_row, picture
