@@ -8,7 +8,7 @@ from imagekiln.steps.aggregate.step import aggregate, finish_run
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
-from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_metrics
+from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
@@ -120,8 +120,8 @@ def _generate_here(
     from imagekiln.steps.generate.step import generate_shards
 
     with (
-        serve_metrics(progress, plan) as served_progress,
-        meter_attempt(store, plan, served_progress, stop, shards=shards) as meter,
+        serve_metrics(progress, plan),
+        meter_attempt(store, plan, progress, stop, shards=shards) as meter,
     ):
         meter.progress.start(sum(plan.shards[number].images for number in shards))
         generate_shards(store, plan, shards, meter, stop)
@@ -136,11 +136,10 @@ def _generate_in_workers(
 ) -> None:
     """Make all shards with a process for each environment."""
     progress.show_event(LOADING)
-    with serve_worker_metrics(progress, plan) as (served_progress, variables):
-        served_progress.start(plan.counts.images)
+    with serve_metrics(progress, plan, in_workers=True) as variables:
         shards = range(len(plan.shards))
         all_variables = [{**environment, **variables} for environment in environments]
-        make_shards(store, plan, shards, all_variables, served_progress, stop)
+        make_shards(store, plan, shards, all_variables, progress, stop)
 
 
 def preview(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.profiling import DeviceTimes
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.stats import StageSeconds
 from tests import models
 
 NOISES = 8
@@ -54,9 +54,9 @@ class StandIn(Denoiser):
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
         """There are no prompts to encode."""
 
-    def pop_times(self) -> DeviceTimes:
+    def pop_times(self) -> StageSeconds:
         """Nothing is measured."""
-        return DeviceTimes()
+        return StageSeconds()
 
     def _pictures(self, rows: Sequence[ImageRow]) -> list[DrawnImage]:
         return [

@@ -10,12 +10,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats
-from imagekiln.steps.generate.diffusion.device import synchronized_time
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.device import (
+    describe_device,
+    process_peak_bytes,
+    synchronized_time,
+)
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
 from imagekiln.steps.generate.stages import (
     Batch,
@@ -40,8 +44,6 @@ from imagekiln.steps.runs.start_times import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
-    add_queue_waits,
-    record_stats,
     time_share,
 )
 from imagekiln.steps.runtime.figures import pluralize
@@ -62,7 +64,7 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
     if not startup.clock.has_ended:
         synchronized_time(denoiser.device)
         start = startup.clock.end_first_step(
-            denoiser.compiled_pipeline.clock.seconds, startup.weights.hash_seconds
+            denoiser.compiled_pipeline.clock.seconds, startup.hash_seconds
         )
         if start is not None:
             progress.show_event(Event("start", asdict(start), format_start(start)))
@@ -95,32 +97,19 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineRun:
-    """What one run through the stages committed, what it took, and whether it was stopped."""
-
-    stopped: bool
-    seconds: float
-    committed: Sequence[CommittedPart]
-    drawn_waits: QueueWaits
-    encoded_waits: QueueWaits
-
-    @property
-    def part_seconds(self) -> StageSeconds:
-        """The time spent on parts after they were drawn."""
-        return sum((part.seconds for part in self.committed), StageSeconds())
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt at some parts made after loading, and how the model ran.
+    """What one attempt at some parts committed after loading.
 
-    `abandoned_images` are those of parts that were drawn in part when others committed them.
+    `wall_seconds` are those of the clock, `seconds` those of its stages. `abandoned_images` are
+    those of parts that were drawn in part when others committed them.
     """
 
-    run: PipelineRun
-    denoiser: DenoiserStats
-    abandoned_images: int = 0
-    max_batch_pixels: int | None = None
+    stopped: bool
+    wall_seconds: float
+    committed: Sequence[CommittedPart]
+    seconds: StageSeconds
+    abandoned_images: int
+    max_batch_pixels: int | None
 
 
 class PartWatch:
@@ -134,14 +123,12 @@ class PartWatch:
         store: Store,
         progress: Progress,
         claim: Callable[[Part], bool] = lambda _: True,
-        recheck_seconds: float = RECHECK_SECONDS,
     ) -> None:
         """Watch parts of the run in `store`. A part that `claim` refuses is not drawn either."""
         self.abandoned_images = 0
         self._store = store
         self._progress = progress
         self._claim = claim
-        self._recheck_seconds = recheck_seconds
         self._is_missing = True
         self._asked_at = 0.0
 
@@ -149,17 +136,14 @@ class PartWatch:
         """Whether the batch is to be drawn. Those of one part come one after the other."""
         drawn = batch.rows[0].index_in_part
         if drawn == 0:
-            self._is_missing = self._claim_missing(batch.part)
+            self._is_missing = not self._is_counted(batch.part) and self._claim(batch.part)
             self._asked_at = time.monotonic()
-        elif self._is_missing and time.monotonic() >= self._asked_at + self._recheck_seconds:
+        elif self._is_missing and time.monotonic() >= self._asked_at + RECHECK_SECONDS:
             self._is_missing = not self._is_counted(batch.part, drawn)
             self._asked_at = time.monotonic()
             if not self._is_missing:
                 self.abandoned_images += drawn
         return self._is_missing
-
-    def _claim_missing(self, part: Part) -> bool:
-        return not self._is_counted(part) and self._claim(part)
 
     def _is_counted(self, part: Part, drawn: int = 0) -> bool:
         if not self._store.exists(part.key):
@@ -196,7 +180,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     """Draw the parts in this thread; finish and commit them in two others."""
     denoiser = work.denoiser
     batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
-    denoiser.pop_stats()  # of an earlier attempt with the same model
+    denoiser.pop_times()  # of an earlier attempt with the same model
     denoiser.prefetch_images(row for batch in batches for row in batch.rows)
 
     recovery = BatchRecovery(
@@ -210,13 +194,15 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     )
     drawn = _run_passes(work, drawn, rate)
 
-    def finish(drawn: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
-        return work.finish(_score(work, drawn) if denoiser.passes is None else drawn)
+    def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
+        return work.finish(_score(work, batches) if denoiser.passes is None else batches)
 
-    run = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
-    denoiser_stats = denoiser.pop_stats()
-    observe_stages(compile=denoiser_stats.compile_seconds)
-    return Attempt(run, denoiser_stats, watch.abandoned_images, recovery.max_pixels)
+    started = time.perf_counter()
+    stopped, committed, waits = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
+    wall_seconds = time.perf_counter() - started
+    seconds = sum((part.seconds for part in committed), denoiser.pop_times() + waits)
+    abandoned = watch.abandoned_images
+    return Attempt(stopped, wall_seconds, committed, seconds, abandoned, recovery.max_pixels)
 
 
 def run_pipeline(
@@ -225,8 +211,11 @@ def run_pipeline(
     store: Store,
     progress: Progress,
     stop: Stop,
-) -> PipelineRun:
-    """Draw batches in this thread; finish and commit parts in two others."""
+) -> tuple[bool, Sequence[CommittedPart], StageSeconds]:
+    """Draw batches in this thread; finish and commit parts in two others.
+
+    Returns whether drawing was stopped, the parts that were committed, and how long stages waited.
+    """
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
@@ -235,15 +224,18 @@ def run_pipeline(
         with closing(prefetch(finish(batches), MAX_QUEUED_PARTS, encoded_waits)) as ready:
             committed.extend(commit_parts(ready, store, progress))
 
-    started = time.perf_counter()
     stopped = False
     with stop.deferred():
         try:
             consume_in_thread(drawn, finish_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
         except Stopped:
             stopped = True
-    seconds = time.perf_counter() - started
-    return PipelineRun(stopped, seconds, committed, drawn_waits, encoded_waits)
+    waits = StageSeconds(
+        denoise_waits=drawn_waits.full_seconds,
+        encode_waits=drawn_waits.empty_seconds,
+        write_waits=encoded_waits.empty_seconds,
+    )
+    return stopped, committed, waits
 
 
 def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
@@ -282,60 +274,30 @@ def _step_check(work: Work) -> Callable[[], None]:
     return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
 
 
-def shard_stats(
-    plan: Plan, number: int, load_seconds: float, attempt: Attempt, startup: Startup | None = None
-) -> ShardStats:
+def shard_stats(work: Work, number: int, load_seconds: float, attempt: Attempt) -> ShardStats:
     """The statistics of an attempt, put together from those of its stages."""
-    denoiser = attempt.denoiser
-    run = attempt.run
+    denoiser = work.denoiser
     ended_at = time.time()
-    new_parts = [committed.part for committed in run.committed if committed.was_first]
-    dropped = [committed.part for committed in run.committed if not committed.was_first]
-    seconds = _stage_seconds(load_seconds, attempt)
-    busy_seconds = denoiser.times.busy + sum(seconds.passes.values())
+    new_parts = [committed.part for committed in attempt.committed if committed.was_first]
+    dropped = [committed.part for committed in attempt.committed if not committed.was_first]
+    total = load_seconds + attempt.wall_seconds
+    seconds = attempt.seconds + StageSeconds(total=total, load=load_seconds)
     return ShardStats(
         number,
         attempts=1,
         images=count_images(new_parts),
         parts=len(new_parts),
-        max_batch_size=plan.max_batch_size,
+        max_batch_size=work.plan.max_batch_size,
         max_batch_pixels=attempt.max_batch_pixels,
-        device=denoiser.device,
+        device=describe_device(denoiser.device),
         seconds=seconds,
-        versions=library_versions(plan.job),
-        busy_share=time_share(busy_seconds, run.seconds),
-        peak_memory=denoiser.peak_memory,
-        compile_mode=denoiser.compile_mode,
-        decode_mode=denoiser.decode_mode,
-        start=None if startup is None else startup.clock.seconds,
-        started_at=ended_at - load_seconds - run.seconds,
+        versions=library_versions(work.plan.job),
+        busy_share=time_share(seconds.busy + sum(seconds.passes.values()), attempt.wall_seconds),
+        peak_memory=process_peak_bytes(denoiser.device),
+        compile_mode=denoiser.compiled_pipeline.mode,
+        decode_mode=denoiser.vae_decoder.mode,
+        start=None if work.startup is None else work.startup.clock.seconds,
+        started_at=ended_at - total,
         ended_at=ended_at,
         repeated_images=attempt.abandoned_images + count_images(dropped),
     )
-
-
-def record_attempt(
-    store: Store, stats: ShardStats, record: Callable[[ShardStats], None] | None
-) -> None:
-    """Add the statistics to the shard's in `store`, or leave that to `record`."""
-    if record is None:
-        record_stats(store, stats)
-    else:
-        record(stats)
-
-
-def _stage_seconds(load_seconds: float, attempt: Attempt) -> StageSeconds:
-    times = attempt.denoiser.times
-    run = attempt.run
-    seconds = run.part_seconds + StageSeconds(
-        total=load_seconds + run.seconds,
-        load=load_seconds,
-        compile=attempt.denoiser.compile_seconds,
-        text=times.text,
-        denoise=times.denoise,
-        decode=times.decode,
-        safety=times.safety,
-        copy=times.copy,
-    )
-    add_queue_waits(seconds, run.drawn_waits, run.encoded_waits)
-    return seconds

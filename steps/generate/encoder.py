@@ -8,7 +8,6 @@ from imagekiln.steps.generate.quality import QualityGates, marking_scores
 from imagekiln.steps.imaging.c2pa import C2paSigner
 from imagekiln.steps.imaging.codecs import (
     NO_METADATA,
-    RGB,
     EmbeddedMetadata,
     encode_image,
     hash_pixels,
@@ -32,11 +31,9 @@ def encode_drawn_image(
 
     An image of a single flat color is `blank`: no prompt asks for it.
     """
+    image = mark_flat(image)
     if image.rgb is None or image.status != "ok":
         return EncodedImage(image.index_in_part, image.status, image.error)
-    if is_flat(image.rgb):
-        return EncodedImage(image.index_in_part, "blank", FLAT_ERROR)
-
     content = encode_image(image.rgb, encoding, metadata)
     if sign is not None:
         content = sign(content)
@@ -50,14 +47,10 @@ def encode_drawn_image(
     )
 
 
-def is_flat(rgb: RGB) -> bool:
-    """Whether all pixels have one color."""
-    return bool((rgb == rgb[0, 0]).all())
-
-
 def mark_flat(image: DrawnImage) -> DrawnImage:
     """The image; where it is of a single color, which a pass might hide, as a blank one."""
-    if image.rgb is None or image.status != "ok" or not is_flat(image.rgb):
+    rgb = image.rgb
+    if rgb is None or image.status != "ok" or not (rgb == rgb[0, 0]).all():
         return image
     return replace(image, rgb=None, status="blank", error=FLAT_ERROR)
 

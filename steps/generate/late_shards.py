@@ -4,14 +4,13 @@ They are looked for only once: toward the end of a run, when none waits for a de
 """
 
 import random
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import compress
 from typing import Literal
 
 from imagekiln.steps.errors import Missing
-from imagekiln.steps.runs.image import BatchShape, batch_shape, group_by_shape, image_rows
 from imagekiln.steps.runs.keys import part_work_key, shard_work_key
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.parts_to_make import without_retried_parts
@@ -26,11 +25,6 @@ CHECK_THREADS = 8
 BEGUN = b"begun\n"
 FINISHED = b"finished\n"
 ShardState = Literal["pending", "begun", "finished"]
-
-
-def can_help(plan: Plan) -> bool:
-    """Whether the processes of a run help one another, if there are several."""
-    return len(plan.shards) > 1
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
@@ -61,35 +55,13 @@ def _examined_shards(count: int, own: int) -> list[int]:
     return [*reversed(last), *others]
 
 
-def parts_to_help_with(
-    store: Store, plan: Plan, shard: int, shapes: Set[BatchShape] | None = None
-) -> Sequence[Part]:
-    """The missing parts of a late shard, the last first: its own process makes the first first.
-
-    With `shapes`, only those whose batches have one of them.
-    """
-    parts = [
-        part
-        for part in read_shard(store, plan, shard)[::-1]
-        if shapes is None or batch_shapes(part) <= shapes
-    ]
+def parts_to_help_with(store: Store, plan: Plan, shard: int) -> Sequence[Part]:
+    """The missing parts of a late shard, the last first: its own process makes the first first."""
+    parts = read_shard(store, plan, shard)[::-1]
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
         is_committed = list(pool.map(store.exists, [part.key for part in parts]))
     missing = list(compress(parts, [not committed for committed in is_committed]))
     return without_retried_parts(store, plan, shard, missing)
-
-
-def shard_shapes(store: Store, plan: Plan, shard: int) -> Set[BatchShape]:
-    """The shapes of a shard's batches."""
-    shapes: set[BatchShape] = set()
-    for part in read_shard(store, plan, shard):
-        shapes |= batch_shapes(part)
-    return shapes
-
-
-def batch_shapes(part: Part) -> Set[BatchShape]:
-    """The shapes of a part's batches."""
-    return {batch_shape(rows[0]) for rows in group_by_shape(image_rows(part.rows))}
 
 
 def mark_begun(store: Store, shard: int) -> None:

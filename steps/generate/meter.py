@@ -23,6 +23,7 @@ from imagekiln.steps.runs.account import (
 from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
+from imagekiln.steps.runtime.metrics import SHARD_IMAGES_DONE, SHARD_IMAGES_PLANNED
 from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
@@ -37,7 +38,7 @@ MAX_START_SECONDS = 30.0
 # A pod that is done holds its GPU until it is entered.
 MAX_CLOSING_TRIES = 8
 ON_CPU = Event("cpu", {}, "No GPU here: drawing on the CPU.")  # if the job leaves it open
-DEVICES_WITH_MODELS = ("auto", "cuda")  # what they are called is known once the model is loaded
+DEVICE_NAMES = {"cpu": "cpu", "mps": "mps"}  # of others, it is known once the model is loaded
 
 
 @contextmanager
@@ -62,8 +63,6 @@ def meter_attempt(
     run_store = open_run_store(store, plan)
     terms = read_terms(run_store, plan.job)
     meter = Meter(open_account(store, plan), terms, progress, stop, plan.job.device)
-    if plan.job.device not in DEVICES_WITH_MODELS:
-        meter.note_price(plan.job.device)
     excess = meter.read_excess()
     if excess is not None and has_parts_to_make(store, plan, shards):
         raise budget_error(run_store.uri, excess)
@@ -109,7 +108,7 @@ class Meter:
         self._began = 0.0
         self._loaded: float | None = None
         self._last_commit = 0.0
-        self._price = find_price(terms.price_per_hour, None)
+        self._price = find_price(terms.price_per_hour, DEVICE_NAMES.get(job_device))
         self._entered = NOTHING  # of this attempt, in the account
         self._total = NOTHING  # of the run, when it was last entered
         self._lock = threading.Lock()
@@ -137,10 +136,6 @@ class Meter:
             self._loaded = self._elapsed()
             if (self._job_device, name) == ("auto", "cpu"):
                 self.progress.show_event(ON_CPU)
-        self.note_price(name)
-
-    def note_price(self, name: str) -> None:
-        """The device has this name, by which it has a price."""
         self._price = find_price(self._terms.price_per_hour, name)
 
     def note_draw(self) -> None:
@@ -212,16 +207,26 @@ class Meter:
 
 
 class _MeteredProgress(RelayedProgress):
-    """Passes on what it learns, and lets the meter know of parts."""
+    """Passes on what it learns, serves it as gauges, and lets the meter know of parts."""
 
     def __init__(self, progress: Progress, meter: Meter) -> None:
         super().__init__(progress)
         self._meter = meter
+
+    def start(self, total: int) -> None:
+        SHARD_IMAGES_PLANNED.set(total)
+        SHARD_IMAGES_DONE.set(0)
+        super().start(total)
+
+    def add_existing(self, images: int) -> None:
+        SHARD_IMAGES_DONE.add(images)
+        super().add_existing(images)
 
     def add_drawn(self, images: int) -> None:
         self._meter.note_draw()
         super().add_drawn(images)
 
     def add_committed(self, images: int) -> None:
+        SHARD_IMAGES_DONE.add(images)
         super().add_committed(images)
         self._meter.note_commit()

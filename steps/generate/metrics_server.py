@@ -16,14 +16,12 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.metrics import (
     METRICS,
-    SHARD_IMAGES_DONE,
-    SHARD_IMAGES_PLANNED,
     SHARD_INFO,
     Counter,
     Gauge,
     SecondsHistogram,
 )
-from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
+from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -39,57 +37,35 @@ PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
 AnyMetric = Counter | Gauge | SecondsHistogram
 
 
-class CountingProgress(RelayedProgress):
-    """Progress that is shown elsewhere, and served as gauges."""
-
-    def start(self, total: int) -> None:
-        """So many images are planned."""
-        SHARD_IMAGES_PLANNED.set(total)
-        SHARD_IMAGES_DONE.set(0)
-        super().start(total)
-
-    def add_existing(self, images: int) -> None:
-        """So many of them were committed before."""
-        SHARD_IMAGES_DONE.add(images)
-        super().add_existing(images)
-
-    def add_committed(self, images: int) -> None:
-        """So many more are committed."""
-        SHARD_IMAGES_DONE.add(images)
-        super().add_committed(images)
-
-
 @contextmanager
-def serve_metrics(progress: Progress, plan: Plan, shard: str = ALL_SHARDS) -> Iterator[Progress]:
-    """Serve the metrics of this process, if a port is set; yields the progress to report to.
+def serve_metrics(
+    progress: Progress, plan: Plan, shard: str = ALL_SHARDS, *, in_workers: bool = False
+) -> Iterator[Mapping[str, str]]:
+    """Serve the metrics of this process, or of its workers, if a port is set.
 
-    A port that is taken is reported, and the work continues without metrics. Raises BadInput where
-    the setting is no port.
+    Yields the variables that workers need. A port that is taken is reported, and the work continues
+    without metrics. Raises BadInput if the setting is no port.
     """
     port = metrics_port(os.environ)
     if port is None:
-        yield progress
+        yield {}
         return
-    with _serve(port, progress, METRICS, folder=None):
-        _set_info(plan, shard)
-        yield CountingProgress(progress)
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
 
-
-@contextmanager
-def serve_worker_metrics(
-    progress: Progress, plan: Plan, shard: str = ALL_SHARDS
-) -> Iterator[tuple[Progress, dict[str, str]]]:
-    """Likewise for worker processes, which get the variables that come with the progress."""
-    port = metrics_port(os.environ)
-    if port is None:
-        yield progress, {}
-        return
-    with (
-        temporary_folder("imagekiln-metrics-") as folder,
-        _serve(port, progress, pod_metrics(), folder),
-    ):
+    registry = CollectorRegistry()
+    own_metrics = [metric for metric in METRICS if not (in_workers and metric.per_process)]
+    variables = {}
+    with ExitStack() as stack:
+        if in_workers:
+            folder = stack.enter_context(temporary_folder("imagekiln-metrics-"))
+            MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+            variables[FOLDER_VARIABLE] = folder
+        _turn_on(own_metrics, registry)
+        stack.callback(_turn_off, own_metrics)
+        _start_server(port, registry, progress, stack)
         _set_info(plan, shard)
-        yield CountingProgress(progress), {FOLDER_VARIABLE: folder}
+        yield variables
 
 
 def count_in_worker() -> None:
@@ -123,41 +99,23 @@ def metrics_port(environment: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def pod_metrics() -> list[AnyMetric]:
-    """What the process that starts others counts itself."""
-    return [metric for metric in METRICS if not metric.per_process]
+def _start_server(
+    port: int, registry: "CollectorRegistry", progress: Progress, stack: ExitStack
+) -> None:
+    from prometheus_client import start_http_server
 
-
-@contextmanager
-def _serve(
-    port: int, progress: Progress, own_metrics: Sequence[AnyMetric], folder: str | None
-) -> Iterator[None]:
-    """Serve the metrics of this process, and those in the folder, where there is one."""
-    from prometheus_client import CollectorRegistry, start_http_server
-    from prometheus_client.multiprocess import MultiProcessCollector
-
-    registry = CollectorRegistry()
-    if folder is not None:
-        MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
-    _turn_on(own_metrics, registry)
-    with ExitStack() as stack:
-        try:
-            server, thread = start_http_server(port, _any_address(), registry)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            sentence = (
-                f"No metrics are served: port {port} cannot be used ({reason}). "
-                f"Set {PORT_VARIABLE} to another port, or to 0."
-            )
-            progress.show_event(Event("metrics", {}, sentence))
-        else:
-            for end in (thread.join, server.server_close, server.shutdown):  # the last one first
-                stack.callback(end)
-        try:
-            yield
-        finally:
-            for metric in own_metrics:
-                metric.series = None
+    try:
+        server, thread = start_http_server(port, _any_address(), registry)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        sentence = (
+            f"No metrics are served: port {port} cannot be used ({reason}). "
+            f"Set {PORT_VARIABLE} to another port, or to 0."
+        )
+        progress.show_event(Event("metrics", {}, sentence))
+        return
+    for end in (thread.join, server.server_close, server.shutdown):  # the last one first
+        stack.callback(end)
 
 
 def _any_address() -> str:
@@ -196,3 +154,8 @@ def _turn_on(metrics: Sequence[AnyMetric], registry: "CollectorRegistry") -> Non
             )
         for value in metric.values:
             metric.series.labels(value)
+
+
+def _turn_off(metrics: Sequence[AnyMetric]) -> None:
+    for metric in metrics:
+        metric.series = None

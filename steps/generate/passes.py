@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from PIL import Image as Pillow
@@ -19,13 +20,18 @@ from imagekiln.steps.generate.diffusion.denoiser import (
     load_denoiser,
     to_drawn_image,
 )
-from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
+from imagekiln.steps.generate.diffusion.transformers_models import (
+    Describe,
+    Upscale,
+    load_captioner,
+    load_upscaler,
+)
 from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass
-from imagekiln.steps.models.passes import PASSES_PREFIX, Size
+from imagekiln.steps.models.passes import PASSES_PREFIX
 from imagekiln.steps.models.performance import limit_batch_pixels
 from imagekiln.steps.runs.image import (
     DrawnImage,
@@ -49,17 +55,15 @@ RunBatch = Callable[[Sequence[ImageRow], Pixels, int, Check], Sequence[DrawnImag
 class ImagePass:
     """One pass, in batches that fit in memory. Gives an image for each that goes in."""
 
-    def __init__(self, name: str, run_batch: RunBatch, planned_size: Callable[[Size], int]) -> None:
-        """Take what runs a batch, and what gives its planned size for images of a size."""
+    def __init__(
+        self, name: str, run_batch: RunBatch, planned_size: Callable[[ImageRow], int]
+    ) -> None:
+        """Take what runs a batch, and what gives its planned size for a row."""
         self.name = name
         self._run_batch = run_batch
         self._pixels: dict[int, RGB] = {}
         self._check: Check = lambda: None
-
-        def size_of(row: ImageRow) -> int:
-            return planned_size((row.parameters.width, row.parameters.height))
-
-        self._recovery = BatchRecovery(self._draw, size_of, f"{PASSES_PREFIX}{name}")
+        self._recovery = BatchRecovery(self._draw, planned_size, f"{PASSES_PREFIX}{name}")
 
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check
@@ -149,10 +153,7 @@ def load_passes(
         else:
             run_batch = _load_pass(plan, name, settings, device, denoiser)
 
-        def planned_size(size: Size, settings: AnyPass = settings) -> int:
-            return _planned_size(plan, settings, size)
-
-        passes.append(ImagePass(name, run_batch, planned_size))
+        passes.append(ImagePass(name, run_batch, partial(_planned_size, plan, settings)))
     return ImagePasses(plan, passes, [*own_denoisers.values()])
 
 
@@ -191,7 +192,7 @@ def _load_pass(
     return _caption_with(name, load_captioner(setting, settings, digest, device))
 
 
-def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]) -> RunBatch:
+def _upscale_with(upscale: Upscale) -> RunBatch:
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
     ) -> list[DrawnImage]:
@@ -226,7 +227,7 @@ def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatc
     return run_batch
 
 
-def _caption_with(name: str, describe: Callable[[Sequence[RGB], int], list[str]]) -> RunBatch:
+def _caption_with(name: str, describe: Describe) -> RunBatch:
     def run_batch(
         rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
     ) -> list[DrawnImage]:
@@ -243,7 +244,8 @@ def _caption_with(name: str, describe: Callable[[Sequence[RGB], int], list[str]]
 def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -> ImageParameters:
     """What a pass of diffusion draws: the row's prompt over its own image."""
     if settings.model is not None:
-        parameters = _without_adapters(parameters)
+        # LoRAs and adapters belong to the job's own model.
+        parameters = replace(parameters, loras=None, control_image=None, reference_image=None)
     steps = parameters.steps if settings.steps is None else settings.steps
     guidance = settings.guidance
     if guidance is None and settings.model is None:
@@ -260,12 +262,7 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
     )
 
 
-def _without_adapters(parameters: ImageParameters) -> ImageParameters:
-    """What another model draws of a row: LoRAs and adapters belong to the job's own."""
-    return replace(parameters, loras=None, control_image=None, reference_image=None)
-
-
-def _planned_size(plan: Plan, settings: AnyPass, size: Size) -> int:
+def _planned_size(plan: Plan, settings: AnyPass, row: ImageRow) -> int:
     """How many images a batch has: as many pixels as a batch that is drawn.
 
     The models of captions scale images to a size of their own.
@@ -274,7 +271,9 @@ def _planned_size(plan: Plan, settings: AnyPass, size: Size) -> int:
         return plan.max_batch_size
     tuned = (batch.width * batch.height * batch.images for batch in plan.batch_sizes)
     pixels = max(tuned, default=plan.width * plan.height * plan.max_batch_size)
-    return limit_batch_pixels(plan.max_batch_size, size[0] * size[1], pixels)
+    return limit_batch_pixels(
+        plan.max_batch_size, row.parameters.width * row.parameters.height, pixels
+    )
 
 
 def _require_size(rgb: RGB, parameters: ImageParameters) -> None:

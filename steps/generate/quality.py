@@ -3,7 +3,7 @@
 A check that raises marks the image: what could not be judged does not count as good.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from threading import Lock
 
@@ -33,7 +33,7 @@ class QualityGates:
     def __init__(self, gates: GateSettings) -> None:
         """Import the user's checks. Raises BadInput where one cannot be imported."""
         self._gates = gates
-        self._checks = load_user_checks(gates.checks)
+        self._checks = [UserCheck(check) for check in gates.checks]
 
     def __call__(
         self, rgb: ImageArray, row: ImageRow, score_marks: Mapping[str, str] | None = None
@@ -88,11 +88,6 @@ class UserCheck:
             if failure := explain_device(f"the check {self.name}", error):
                 raise failure from error
             return Verdict(False, f"the check failed: {type(error).__name__}: {error}")
-
-
-def load_user_checks(checks: Sequence[UserCheckGate]) -> tuple[UserCheck, ...]:
-    """Import every check. Raises BadInput where one cannot be imported."""
-    return tuple(UserCheck(check) for check in checks)
 
 
 def marking_scores(

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.transfer import count_pending
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.runs.formats import PackedPart, PartFormat
 from imagekiln.steps.runs.image import (
     DrawnImage,

@@ -69,12 +69,13 @@ def generate(
     store = open_store(uri)
     plan = load_plan(store)
     require_shard(store, plan, number)
+    progress = progress or NoProgress()
     stop = stop or Stop()
     age = 0.0 if process_clock is None else process_clock.elapsed
     with (
-        serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
-        meter_attempt(store, plan, served_progress, stop, shards=[number], age=age) as meter,
-        Startup.begin(plan, process_clock) as startup,
+        serve_metrics(progress, plan, str(number)),
+        meter_attempt(store, plan, progress, stop, shards=[number], age=age) as meter,
+        Startup(plan, process_clock) as startup,
     ):
         meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):

@@ -12,7 +12,6 @@ from imagekiln.steps.generate.attempt import (
     draw_parts,
     encode_for,
     load_model,
-    record_attempt,
     shard_stats,
     stopped_error,
 )
@@ -20,13 +19,11 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.late_shards import (
-    can_help,
     claim_part,
     find_late_shards,
     mark_begun,
     mark_finished,
     parts_to_help_with,
-    shard_shapes,
 )
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
@@ -109,7 +106,7 @@ def generate_shard(
 
     With `startup`, which a new process began, its start is logged and in the statistics. `parts`
     are those to consider, by default all. The statistics are added to the shard's in `store`, or
-    passed to `record` where several processes make parts of it.
+    passed to `record` if several processes make parts of it.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = parts_to_make(store, plan, number, shard)
@@ -125,9 +122,12 @@ def generate_shard(
 
     work = Work(store, plan, denoiser, finish, progress, stop, startup)
     attempt = draw_parts(work, missing, PartWatch(store, progress))
-    stats = shard_stats(plan, number, load_seconds, attempt, startup)
-    record_attempt(store, stats, record)
-    if attempt.run.stopped:
+    stats = shard_stats(work, number, load_seconds, attempt)
+    if record is None:
+        record_stats(store, stats)
+    else:
+        record(stats)
+    if attempt.stopped:
         left = [part for part in missing if not store.exists(part.key)]
         raise stopped_error(store, number, len(left))
     return stats
@@ -153,10 +153,10 @@ def generate_and_help(
 ) -> ShardStats | None:
     """Make what is missing of one shard, then parts of shards that other processes are late with.
 
-    The latter where the job allows it, no shard waits for a device, and the model is loaded.
-    Returns the statistics of the shard itself.
+    It helps only if no shard waits for a device, and the model is loaded. Returns the statistics of
+    the shard itself.
     """
-    if not can_help(plan):
+    if len(plan.shards) == 1:
         return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
     mark_begun(store, number)
     stats = generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
@@ -184,10 +184,6 @@ def _help_late_shards(
         late_shards = find_late_shards(store, plan, own)
         if not late_shards:
             return
-        shapes = None
-        # To compile a model for another shape may take longer than what is left of the run.
-        if denoiser.compiled_pipeline.mode != "none":
-            shapes = shard_shapes(store, plan, own)
         # The images of late shards are in the count of their own processes.
         uncounted = NoProgress()
         finish = encode_for(store, plan, uncounted)
@@ -195,7 +191,7 @@ def _help_late_shards(
         for late in late_shards:
             if stop.requested_at is not None:
                 return
-            parts = parts_to_help_with(store, plan, late, shapes)
+            parts = parts_to_help_with(store, plan, late)
             if parts:
                 sentence = f"Shard {own} is done. Its process helps with shard {late}."
                 progress.show_event(Event("help", {}, sentence))
@@ -209,7 +205,7 @@ def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> None:
     _, load_seconds = load_model(lambda: work.denoiser, parts)
     watch = PartWatch(work.store, work.progress, partial(_claim_part, work.store, work.stop, own))
     attempt = draw_parts(work, parts, watch)
-    stats = shard_stats(work.plan, own, load_seconds, attempt, work.startup)
+    stats = shard_stats(work, own, load_seconds, attempt)
     stats = replace(stats, attempts=0, helped_images=stats.images)
     record_stats(work.store, stats)
 

@@ -3,22 +3,21 @@
 Batches are doubled until throughput saturates or memory is full, each timed by a few steps.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
     describe_device,
-    device_advice,
     device_memory,
     explain_machine,
-    free_memory,
     is_out_of_memory,
-    peak_bytes,
+    process_peak_bytes,
     reset_peak,
     synchronized_time,
 )
@@ -61,15 +60,12 @@ TRIAL_PROMPT = (
     "clouds in the evening sun"
 )
 TRIAL_STEPS = (4, 12)  # what all steps take follows from the difference
-TRIAL_SECONDS = 1.0  # of draws for each of the two, after a warm-up
-MAX_DRAWS = 10
-TUNE_AGAIN = "Tune again."
+DRAWS = 3  # of each of the two: a busy neighbor or a low clock only slows one down
 # Below this gain in images a second, a larger batch is not worth its memory and its longer parts.
 MIN_GAIN = 0.03
 # Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
 PATIENCE = 2
 ImageSize = tuple[int, int]
-Measure = Callable[[int], BatchRate | None]
 
 
 def tune(
@@ -107,8 +103,7 @@ class _TuningBench:
     """The job's model on this machine's device, loaded when it is first needed."""
 
     def __init__(self, job: Job) -> None:
-        with device_advice(TUNE_AGAIN):
-            device = choose_device(job.device)
+        device = choose_device(job.device)
         self._job = pin_revisions(job).job
         self.facts = load_model_facts(self._job.model)
         require_compatibility(self._job, self.facts.pipeline)
@@ -116,50 +111,48 @@ class _TuningBench:
         memory = device_memory(device)
         self._memory_gib = None if memory is None else round(memory / GIB, 2)
         self._steps = default_steps(job, self.facts)
-        self._guidance = default_guidance(job, self.facts)
-        self._guided = self.facts.own.call.is_guided(self._guidance)
+        guidance = default_guidance(job, self.facts)
+        self._guided = self.facts.own.call.is_guided(guidance)
+        negative, sampler = job.defaults.negative_prompt, job.defaults.sampler
+        self._parameters = ImageParameters(
+            TRIAL_PROMPT, negative, 0, 0, 0, self._steps, guidance, sampler
+        )
 
     @cached_property
     def _denoiser(self) -> Denoiser:
-        with device_advice(TUNE_AGAIN):
-            return load_denoiser(_empty_plan(self._job, self.facts))
+        return load_denoiser(_empty_plan(self._job, self.facts))
 
     def entry_key(self, size: ImageSize) -> TuningKey:
         """The key of the file's entry for a size in pixels. Raises BadInput if no row has it."""
         multiple = self.facts.size_multiple
         width, height = size
+        problem = None
         if width < 1 or height < 1 or width % multiple or height % multiple:
-            raise BadInput(
-                f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
-                "Choose another size."
-            )
-        if width * height > MAX_IMAGE_PIXELS:
-            raise BadInput(
-                f"{_format_size(size)}: has more than {MAX_IMAGE_PIXELS} pixels. "
-                "Choose another size."
-            )
-        model, speed = self._job.model, self._job.speed
+            problem = f"the model's sides are multiples of {multiple} pixels"
+        elif width * height > MAX_IMAGE_PIXELS:
+            problem = f"has more than {MAX_IMAGE_PIXELS} pixels"
+        if problem:
+            raise BadInput(f"{_format_size(size)}: {problem}. Choose another size.")
+        model, speed, gpu, gib = self._job.model, self._job.speed, self._gpu, self._memory_gib
         digest = self.facts.digest
-        return tuning_entry_key(
-            digest, model.dtype, speed, self._gpu, self._memory_gib, width, height, self._guided
-        )
+        return tuning_entry_key(digest, model.dtype, speed, gpu, gib, width, height, self._guided)
 
     def make_entry(
         self, size: ImageSize, minutes: float, max_batch: int, told: Callable[[str], None]
     ) -> TuningEntry:
         """Measure growing batches of a size, and choose one."""
         family = family_of(self.facts.pipeline)
-        denoiser = self._denoiser
-        denoiser.vae_decoder.reset()  # what did not fit at another size says nothing about this one
+        parameters = replace(self._parameters, width=size[0], height=size[1])
+        self._denoiser.vae_decoder.reset()  # what did not fit at another size may fit at this one
 
         def measure(images: int) -> BatchRate | None:
-            rate = measure_batch(denoiser, self._image_parameters(size), images)
+            rate = measure_batch(self._denoiser, parameters, images)
             told(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
             return rate
 
         rates, stopped = search_batch_size(
             measure,
-            None if self._memory_gib is None else MAX_MEMORY_SHARE * self._memory_gib,
+            MAX_MEMORY_SHARE * (self._memory_gib or math.inf),
             1 if family.one_at_a_time else max_batch,
             time.monotonic() + 60 * minutes,
         )
@@ -189,21 +182,9 @@ class _TuningBench:
             versions=library_versions(self._job),
         )
 
-    def _image_parameters(self, size: ImageSize) -> ImageParameters:
-        defaults = self._job.defaults
-        return ImageParameters(
-            TRIAL_PROMPT,
-            defaults.negative_prompt,
-            0,
-            *size,
-            self._steps,
-            self._guidance,
-            defaults.sampler,
-        )
-
 
 def search_batch_size(
-    measure: Measure, memory_gib: float | None, max_size: int, deadline: float
+    measure: Callable[[int], BatchRate | None], memory_gib: float, max_size: int, deadline: float
 ) -> tuple[list[BatchRate], StopReason]:
     """Measure batches of 1, 2, 4... up to `max_size`; the rates of those that fit, and the reason.
 
@@ -216,7 +197,7 @@ def search_batch_size(
         if rates and time.monotonic() > deadline:
             return rates, "time"
         rate = measure(size)
-        if rate is None or (rates and not _leaves_room(rate, memory_gib)):
+        if rate is None or (rates and (rate.peak_gib or 0.0) > memory_gib):
             return rates, "memory"
         rates.append(rate)
         if len(rates) > PATIENCE:
@@ -227,10 +208,6 @@ def search_batch_size(
     return rates, "largest"
 
 
-def _leaves_room(rate: BatchRate, memory_gib: float | None) -> bool:
-    return memory_gib is None or rate.peak_gib is None or rate.peak_gib <= memory_gib
-
-
 def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
     """The smallest batch that is about as fast as the fastest."""
     enough = (1 - MIN_GAIN) * max(rate.images_per_second for rate in rates)
@@ -238,47 +215,35 @@ def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
 
 
 def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) -> BatchRate | None:
-    """The rate of a batch with all its steps; None where it does not fit in memory.
+    """The rate of a batch with all its steps; None if it does not fit in memory.
 
-    Raises BadInput where the model cannot draw it, TryAgain where the machine failed.
+    Raises BadInput if the model cannot draw it, TryAgain if the machine failed.
     """
     few, many = (min(steps, parameters.steps) for steps in TRIAL_STEPS)
     try:
-        with device_advice(TUNE_AGAIN):
-            reset_peak(denoiser.device)
-            _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the text
-            draw = partial(_fastest_draw, denoiser, parameters, images)
-            short, long = draw(few), draw(many)
-            peak = peak_bytes(denoiser.device)
+        reset_peak(denoiser.device)
+        _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the text
+        short = min(_draw(denoiser, parameters, images, few) for _ in range(DRAWS))
+        long = min(_draw(denoiser, parameters, images, many) for _ in range(DRAWS))
     except KilnError:
         raise
     except Exception as error:  # a user's model may raise anything
-        if failure := explain_machine(error, TUNE_AGAIN):
+        if failure := explain_machine(error):
             raise failure from error
-        if not is_out_of_memory(error):
-            raise BadInput(
-                f"the model does not draw ({error_reason(error)}). Correct the job's defaults."
-            ) from error
-    else:
-        step = max(0.0, long - short) / max(1, many - few)
-        seconds = long + (parameters.steps - many) * step
-        return BatchRate(
-            batch=images,
-            images_per_second=_round_significant(images / seconds),
-            peak_gib=None if peak is None else round(peak / GIB, 2),
-        )
-    free_memory()  # after the error, whose traceback holds the batch's tensors
-    return None
-
-
-def _fastest_draw(
-    denoiser: Denoiser, parameters: ImageParameters, images: int, steps: int
-) -> float:
-    """Seconds of the fastest of some draws: a busy neighbor or a low clock only slows one down."""
-    seconds: list[float] = []
-    while len(seconds) < MAX_DRAWS and sum(seconds) < TRIAL_SECONDS:
-        seconds.append(_draw(denoiser, parameters, images, steps))
-    return min(seconds)
+        if is_out_of_memory(error):
+            return None
+        raise BadInput(
+            f"the model does not draw ({error_reason(error)}). Correct the job's defaults."
+        ) from error
+    step = max(0.0, long - short) / max(1, many - few)
+    peak_gib = None
+    if denoiser.device.type == "cuda":
+        peak_gib = round(process_peak_bytes(denoiser.device) / GIB, 2)
+    return BatchRate(
+        batch=images,
+        images_per_second=_round_significant(images / (long + (parameters.steps - many) * step)),
+        peak_gib=peak_gib,
+    )
 
 
 def _draw(denoiser: Denoiser, parameters: ImageParameters, images: int, steps: int) -> float:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from threading import Condition
 
 from imagekiln.steps.runs.plan import Plan
 
@@ -23,47 +24,68 @@ class WorkUnit:
         return slice(self.first_part, self.end_part)
 
 
-class WorkQueue:
-    """The parts that no worker has taken yet.
+def split_work(plan: Plan, shards: Iterable[int], workers: int) -> list[WorkUnit]:
+    """All parts of these shards: whole shards while there are many, then fewer parts at a time.
 
-    Workers take whole shards while there are many. Toward the end they take fewer parts at a time,
-    so that all end at about the same time, even where the run has a single shard.
+    So all workers end at about the same time, even if the run has a single shard.
     """
+    part_counts = {shard: plan.part_count(shard) for shard in shards}
+    left = sum(part_counts.values())
+    units: list[WorkUnit] = []
+    for shard, count in part_counts.items():
+        first = 0
+        while first < count:
+            end = min(count, first + -(-left // (2 * workers)))
+            units.append(WorkUnit(shard, first, end))
+            left -= end - first
+            first = end
+    return units
 
-    def __init__(self, plan: Plan, shards: Iterable[int], workers: int) -> None:
-        """Take all parts of these shards."""
-        self._workers = workers
-        self._ranges = [WorkUnit(shard, 0, plan.part_count(shard)) for shard in shards]
-        self._ranges.reverse()  # the next one is the last, where a list is cheap to change
-        self._parts_left = sum(unit.end_part for unit in self._ranges)
-        self._returned: list[WorkUnit] = []
+
+class WorkQueue:
+    """The units that no worker has made yet, for threads that each have a worker make them."""
+
+    def __init__(self, units: Iterable[WorkUnit]) -> None:
+        """Take the units in their order."""
+        self._units = [*units][::-1]
+        self._unfinished = len(self._units)
+        self._in_work = 0
         self._attempts: Counter[WorkUnit] = Counter()
-        self.given_up: list[WorkUnit] = []
+        self._is_closed = False
+        self._changed = Condition()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether workers have taken all parts."""
-        return not self._ranges and not self._returned
+    def is_complete(self) -> bool:
+        """Whether all units are made."""
+        return self._unfinished == 0
 
     def take(self) -> WorkUnit | None:
-        """The next unit; None where all are taken."""
-        if self._returned:
-            return self._returned.pop()
-        if not self._ranges:
-            return None
+        """The next unit; None if none is left. Waits while others in work may be put back."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._units or self._is_closed or not self._in_work)
+            if not self._units or self._is_closed:
+                return None
+            self._in_work += 1
+            return self._units.pop()
 
-        whole = self._ranges.pop()
-        fair_share = -(-self._parts_left // (2 * self._workers))
-        end = min(whole.end_part, whole.first_part + fair_share)
-        if end < whole.end_part:
-            self._ranges.append(WorkUnit(whole.shard, end, whole.end_part))
-        self._parts_left -= end - whole.first_part
-        return WorkUnit(whole.shard, whole.first_part, end)
+    def finish(self) -> None:
+        """A unit is made."""
+        with self._changed:
+            self._unfinished -= 1
+            self._in_work -= 1
+            self._changed.notify_all()
 
     def put_back(self, unit: WorkUnit) -> None:
         """Let another worker take a unit whose worker was lost; give it up after some attempts."""
-        self._attempts[unit] += 1
-        if self._attempts[unit] < MAX_ATTEMPTS:
-            self._returned.append(unit)
-        else:
-            self.given_up.append(unit)
+        with self._changed:
+            self._attempts[unit] += 1
+            if self._attempts[unit] < MAX_ATTEMPTS:
+                self._units.append(unit)
+            self._in_work -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Give out no more units."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()

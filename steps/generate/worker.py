@@ -4,203 +4,126 @@ It ends when it is told to, when it fails, or when the process that started it i
 """
 
 import os
+import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import Literal
 
-from imagekiln.steps.errors import (
-    BadInput,
-    BudgetSpent,
-    Incomplete,
-    KilnError,
-    Missing,
-    NotInstalled,
-    TryAgain,
-)
+from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.metrics_server import count_in_worker
 from imagekiln.steps.generate.work_queue import WorkUnit
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped, stop_on_signals
 from imagekiln.steps.storage import open_store
 
-FAILURES: dict[str, type[KilnError]] = {
-    error.__name__: error
-    for error in (NotInstalled, Missing, BadInput, BudgetSpent, Incomplete, TryAgain, KilnError)
-}
-ImageState = Literal["existing", "drawn", "committed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The first message to a worker: its run, and whether it checks the model's files itself."""
-
-    run: str
-    checks_weights: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsVerified:
-    """The model's files are the planned ones: a worker that waited for this may draw."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndAfterPart:
-    """The worker is to end after the part that it is at."""
+END_AFTER_PART_SIGNAL = signal.SIGUSR1
+PARENT_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
     """So many more images are on disk already, drawn or committed."""
 
-    state: ImageState
+    state: Literal["existing", "drawn", "committed"]
     images: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFinished:
-    """Nothing of the worker's unit is missing any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
-    """The worker ends with a failure that has a sentence, of the class of this name."""
-
-    error_class: str
-    sentences: tuple[str, ...]
-
-    @classmethod
-    def of(cls, error: KilnError) -> "WorkerFailed":
-        """The message for a failure, also for one of a class that only the worker knows."""
-        name = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
-        return cls(name, tuple(map(str, error.args)))
-
-    def to_error(self) -> KilnError:
-        """The failure as it can be raised in the other process."""
-        return FAILURES[self.error_class](*self.sentences)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCrashed:
-    """The worker ends with an error that nobody expected."""
-
-    traceback: str
-
-
 def main(file_descriptor: int) -> None:
-    """Work until there is nothing left, over the connection that was inherited."""
+    """Work until there is nothing left, over the connection that was inherited.
+
+    First comes the run, then unit after unit. A finished unit is sent back, and so is the error by
+    which the worker ends.
+    """
     os.set_inheritable(file_descriptor, False)
     silence_libraries()
     count_in_worker()
     with Connection(file_descriptor) as connection:
-        port = _Port(connection)
+        reports = _Reports(connection)
         try:
             with stop_on_signals(at_once=True) as stop:
-                _work(port, connection.recv(), stop)
+                signal.signal(END_AFTER_PART_SIGNAL, lambda *_: stop.request_after_part())
+                watch = threading.Thread(target=_watch_parent, args=[os.getppid(), stop])
+                watch.daemon = True
+                watch.start()
+                _work(connection, reports, stop)
         except Stopped:
             return
         except KilnError as error:
-            port.send(WorkerFailed.of(error))
+            reports.send(_plain_failure(error))
         except Exception:  # noqa: BLE001  # the other process reports it, once for all workers
-            port.send(WorkerCrashed(traceback.format_exc()))
+            reports.send(RuntimeError(traceback.format_exc()))
 
 
-def _work(port: "_Port", assignment: Assignment, stop: Stop) -> None:
-    store = open_store(assignment.run)
+def _watch_parent(parent: int, stop: Stop) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_SECONDS)
+    stop.request()
+
+
+def _plain_failure(error: KilnError) -> KilnError:
+    """The failure as one of a class that can be imported without PyTorch."""
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == KilnError.__module__)
+    failure: KilnError = kind(*map(str, error.args))
+    return failure
+
+
+def _work(connection: Connection, reports: "_Reports", stop: Stop) -> None:
+    store = open_store(connection.recv())
     plan = load_plan(store)
-    inbox = _Inbox(port, plan, stop)
-    actual_digest = None if assignment.checks_weights else inbox.digest
-    clock = StartClock.of_process()
-    with Startup.begin(plan, clock, actual_digest=actual_digest) as startup:
-        with clock.phase("imports"):
+    with Startup(plan, StartClock.of_process()) as startup:
+        with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
         with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
-            for unit in inbox.units():
+            for unit in _units(connection, stop):
                 generate_shard(
                     store,
                     plan,
                     unit.shard,
                     open_denoiser,
-                    _WorkerProgress(port),
+                    reports,
                     stop,
                     startup,
                     parts=unit.parts,
-                    record=port.send,
+                    record=reports.send,
                 )
-                port.send(UnitFinished())
+                reports.send(unit)
 
 
-class _Port:
-    """Sends messages from any thread. Where nobody listens any more, they are dropped."""
+def _units(connection: Connection, stop: Stop) -> Iterator[WorkUnit]:
+    with suppress(EOFError, OSError):  # no more is wanted, or the other process has ended
+        while stop.requested_at is None:
+            yield connection.recv()
+
+
+class _Reports(NoProgress):
+    """Reports to the other process, from any thread. They are dropped if nobody listens."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+        self._connection = connection
         self._lock = threading.Lock()
+
+    def add_existing(self, images: int) -> None:
+        self.send(Images("existing", images))
+
+    def add_drawn(self, images: int) -> None:
+        self.send(Images("drawn", images))
+
+    def add_committed(self, images: int) -> None:
+        self.send(Images("committed", images))
+
+    def show_event(self, event: Event) -> None:
+        self.send(event)
 
     def send(self, message: object) -> None:
         with self._lock, suppress(OSError):
-            self.connection.send(message)
-
-
-class _Inbox:
-    """Receives messages in a thread, so that the end of the other process is noticed at once."""
-
-    def __init__(self, port: _Port, plan: Plan, stop: Stop) -> None:
-        self.digest: Future[str] = Future()
-        self._port = port
-        self._planned_digest = plan.model.digest
-        self._stop = stop
-        self._units: SimpleQueue[WorkUnit | None] = SimpleQueue()
-        threading.Thread(target=self._receive, name="inbox", daemon=True).start()
-
-    def units(self) -> Iterator[WorkUnit]:
-        """The units to make, as they come, until a stop is requested."""
-        while self._stop.requested_at is None and (unit := self._units.get()) is not None:
-            yield unit
-
-    def _receive(self) -> None:
-        try:
-            while True:
-                message = self._port.connection.recv()
-                if isinstance(message, WeightsVerified):
-                    self.digest.set_result(self._planned_digest)
-                elif isinstance(message, EndAfterPart):
-                    self._stop.request_after_part()
-                else:
-                    self._units.put(message)
-        except (EOFError, OSError):  # the other process has ended
-            self._stop.request()
-            self.digest.cancel()
-            self._units.put(None)
-
-
-class _WorkerProgress(NoProgress):
-    """Passes on what is reported."""
-
-    def __init__(self, port: _Port) -> None:
-        self._port = port
-
-    def add_existing(self, images: int) -> None:
-        self._send("existing", images)
-
-    def add_drawn(self, images: int) -> None:
-        self._send("drawn", images)
-
-    def add_committed(self, images: int) -> None:
-        self._send("committed", images)
-
-    def show_event(self, event: Event) -> None:
-        self._port.send(event)
-
-    def _send(self, state: ImageState, images: int) -> None:
-        self._port.send(Images(state, images))
+            self._connection.send(message)

@@ -258,8 +258,8 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
+    from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
     from imagekiln.steps.generate.passes import load_passes
-    from imagekiln.steps.generate.recovery import BatchRecovery
 
     plan = run.plan
     with closing(load_denoiser(plan, run.store)) as denoiser:

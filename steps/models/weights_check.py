@@ -19,22 +19,15 @@ class WeightsCheck:
     `hash_seconds` is how long hashing took.
     """
 
-    def __init__(
-        self, model: ModelSettings, digest: str, actual_digest: Future[str] | None = None
-    ) -> None:
-        """Begin to hash a local model. A hub model is known by its commit: nothing is read yet.
-
-        Nor is anything where `actual_digest` will tell the digest of the files.
-        """
+    def __init__(self, model: ModelSettings, digest: str) -> None:
+        """Begin to hash a local model. A hub model is known by its commit: nothing is read yet."""
         self.hash_seconds = 0.0
         self._model = model
         self._planned_digest = digest
         self._downloaded: Future[None] | None = None
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, "weights-check")
-        if actual_digest is not None:
-            self._digest = actual_digest
-        elif is_hub_id(model.id):
+        if is_hub_id(model.id):
             self._digest = Future[str]()
             self._digest.set_result(model_digest(model))
         else:
@@ -47,11 +40,6 @@ class WeightsCheck:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `require_planned` would return at once."""
-        return self._digest.done() and (self._downloaded is None or self._downloaded.done())
 
     def require_planned(self) -> None:
         """Wait for the result.

@@ -32,7 +32,6 @@ from imagekiln.steps.runs.rewriting import Ending, RewrittenText
 
 Untyped: TypeAlias = Any  # transformers has no types to speak of
 MODEL_SETTING = "rewrite.model"
-RUN_AGAIN = "Run the command again."
 CAUSAL_CLASSES = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
 SEQUENCE_CLASSES = {*modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
 BATCH_PROMPTS = 16
@@ -226,7 +225,7 @@ def _translate_errors(settings: RewriteSettings) -> Iterator[None]:
                 f"{name}: does not fit into the device's memory. Free some, or choose a smaller "
                 f"{MODEL_SETTING}, and run the command again."
             ) from None  # the traceback would keep the tensors
-        if failure := explain_machine(error, RUN_AGAIN):
+        if failure := explain_machine(error):
             raise failure from error
         reason = first_line(str(error)) or type(error).__name__
         raise BadInput(

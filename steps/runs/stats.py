@@ -9,7 +9,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.start_times import StartSeconds
-from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
 
 # Bounds of what is read: figures beyond them are damage, and would break sums and plots.
@@ -31,8 +30,9 @@ class StageSeconds:
     `text`, `denoise`, `decode`, `safety` and `copy` are the device's: encoding prompts, denoising
     steps, decoding by the VAE, the model's safety checker, and pixels on their way to the CPU.
     `encode_waits` is high where the device is the bottleneck, `denoise_waits` where encoding or
-    writing is. `score` is spent on scores, on the device and on what they read, `passes` on each
-    pass of the job, while nothing is drawn.
+    writing is. `busy` is what the device computed for: texts encoded beside that are in `text`
+    alone. `score` is spent on scores, on the device and on what they read, `passes` on each pass of
+    the job, while nothing is drawn.
     """
 
     total: Seconds = 0.0
@@ -48,6 +48,7 @@ class StageSeconds:
     denoise_waits: Seconds = 0.0
     encode_waits: Seconds = 0.0
     write_waits: Seconds = 0.0
+    busy: Seconds = 0.0
     score: Annotated[Seconds, Field(exclude_if=_is_zero)] = 0.0
     passes: Annotated[dict[str, Seconds], Field(exclude_if=_is_zero)] = field(
         default_factory=dict, kw_only=True
@@ -115,13 +116,6 @@ class ShardStats:
 
 
 STATS_TYPE_ADAPTER: TypeAdapter[ShardStats] = TypeAdapter(ShardStats)
-
-
-def add_queue_waits(seconds: StageSeconds, drawn: QueueWaits, encoded: QueueWaits) -> None:
-    """Add the time that stages waited for the queues of drawn batches and of encoded parts."""
-    seconds.denoise_waits += drawn.full_seconds
-    seconds.encode_waits += drawn.empty_seconds
-    seconds.write_waits += encoded.empty_seconds
 
 
 def time_share(seconds: float, whole: float) -> float | None:

@@ -99,7 +99,8 @@ IMAGES = Counter(
 STAGE_SECONDS = SecondsHistogram(
     "stage_seconds",
     "Seconds of one execution of a stage. `text`, `denoise`, `decode`, `safety` and `copy` are the "
-    "device's, of a batch; `encode` and `write` are of a part; `load` and `compile` of a process.",
+    "device's, of a batch, as is `compile`; `encode` and `write` are of a part, `load` of a "
+    "process.",
     labels=("stage",),
 )
 QUEUE_ITEMS = Gauge(

@@ -48,10 +48,10 @@ def test_ctrl_c_stops_all_workers_and_the_next_run_resumes(tmp_path: Path) -> No
 
 def _worker_processes(parent: int) -> list[str]:
     """The ids of the worker processes of a process."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [
         child
-        for child in children
+        for children in Path(f"/proc/{parent}/task").glob("*/children")
+        for child in children.read_text().split()
         if b"generate.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
@@ -66,7 +66,7 @@ def _write_job(folder: Path, images: int = 3) -> Path:
         f"output: {json.dumps(str(folder / 'runs'))}\n"
         'model: {id: "bundled:shapes", dtype: float32}\ndefaults: {steps: 1}\n'
         "shard: {images: 1}\npart: {images: 1}\nbatch: {images: 1}\n"
-        "device: cpu\nthreads: 1\nrun_id: one\n",
+        "device: cpu\nrun_id: one\n",
         encoding="utf-8",
     )
     return job

@@ -219,8 +219,9 @@ def test_two_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: Pa
 
 def _kill_a_worker() -> None:
     """Kill one of the worker processes of this process."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    for child in children:
-        if b"generate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(int(child), signal.SIGKILL)
-            return
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            if b"generate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+                return
+    pytest.fail("there is no worker to kill")

@@ -3,7 +3,7 @@
 import os
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.metrics_server import serve_worker_metrics
+from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import gpu_environments
 from imagekiln.steps.generate.worker_pool import make_shards
@@ -35,8 +35,6 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
     # As many as the pod asked for: what is visible is not asked, since each worker finds out.
     names = visible_gpus(os.environ, workers)
     names += [str(index) for index in range(len(names), workers)]
-    with serve_worker_metrics(progress, plan, str(pod_index)) as served:
-        served_progress, variables = served
-        served_progress.start(sum(plan.shards[shard].images for shard in shards))
-        environments = [environment | variables for environment in gpu_environments(names)]
-        make_shards(store, plan, shards, environments, served_progress, stop)
+    with serve_metrics(progress, plan, str(pod_index), in_workers=True) as variables:
+        environments = [{**environment, **variables} for environment in gpu_environments(names)]
+        make_shards(store, plan, shards, environments, progress, stop)

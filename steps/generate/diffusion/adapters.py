@@ -47,13 +47,23 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     if control is not None:
         folder = fetch_planned_adapter(control, plan.adapters["control_image"])
         explain = partial(_explain_misfit, "model.controlnet")
-        with loading_from_cache(control.id, folder), explained_by(explain):
+        with (
+            loading_from_cache(control.id, folder),
+            explained_by(explain),
+        ):
             network = load_controlnet(pipe, control, folder)
-        adapters = replace(adapters, controlnet=network, controlnet_scale=control.scale)
+        adapters = replace(
+            adapters,
+            controlnet=network,
+            controlnet_scale=control.scale,
+        )
     if reference is not None:
         folder = fetch_planned_adapter(reference, plan.adapters["reference_image"])
         explain = partial(_explain_misfit, "model.ip_adapter")
-        with loading_from_cache(reference.id, folder), explained_by(explain):
+        with (
+            loading_from_cache(reference.id, folder),
+            explained_by(explain),
+        ):
             load_ip_adapter(pipe, reference, folder)
         adapters = replace(adapters, ip_adapter_scale=reference.scale)
     return adapters

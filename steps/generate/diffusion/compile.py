@@ -2,8 +2,6 @@
 
 import logging
 import os
-import shutil
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +34,6 @@ from imagekiln.steps.storage.failures import translate_errors
 PYTORCH_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CompileMode = Literal["regional", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
-MAX_COMPILED_SHAPES = 128  # of one process; later shapes run uncompiled
 # Deterministic: Inductor decides without timing, so that all pods run the same kernels.
 COMPILE_OPTIONS: Mapping[str, Any] = {"options": {"deterministic": True}}
 # More than so many shapes can have: SDXL's UNet has 15 graphs a shape.
@@ -73,11 +70,11 @@ class CompileClock:
         with compile_callbacks(self._start, self._stop):
             yield
 
-    def _start(self) -> None:
+    def _start(self, _: object) -> None:
         self.count += 1
         self._started = time.perf_counter()
 
-    def _stop(self) -> None:
+    def _stop(self, _: object) -> None:
         self.seconds += time.perf_counter() - self._started
 
 
@@ -107,7 +104,6 @@ class CompiledPipeline:
         compiles = family.compiles and _should_compile(speed, pipe.device)
         with (start_clock or StartClock()).phase("imports"):  # PyTorch's compiler, when it is used
             self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
-        self._begun: set[str] = set()
         self._drawn: set[str] = set()
 
     @property
@@ -126,10 +122,6 @@ class CompiledPipeline:
         if self.mode == "none":
             return call()
         shape = code_shape(self._call, batch_shape(batch[0]), len(batch), tokens)
-        if shape not in self._begun and len(self._begun) >= MAX_COMPILED_SHAPES:
-            with self._blocks.disabled():
-                return call()
-        self._begun.add(shape)
         count_before = self.clock.count
         try:
             with graph_limit(MAX_GRAPHS), self.clock.measure(), self._flag_first_batch(shape):
@@ -224,15 +216,6 @@ class CompiledBlocks:
         for module, call in self._calls.items():
             set_compiled_call(module, call)
 
-    @contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Run everything uncompiled in the block."""
-        self.disable()
-        try:
-            yield
-        finally:
-            self.enable()
-
 
 def blocks_of(denoiser: Network) -> list[Network]:
     """The blocks that a denoiser repeats; none if nobody names them."""
@@ -242,12 +225,6 @@ def blocks_of(denoiser: Network) -> list[Network]:
 
 def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
     if speed.compile == "off" or (speed.compile == "auto" and device.type != "cuda"):
-        return False
-    if not has_compiler():
-        log.warning(
-            "There is no C compiler with Python's headers to compile the model with, so it runs "
-            "uncompiled, slower. Install gcc, or set speed.compile: off."
-        )
         return False
     _leave_read_only_cache()
     return True
@@ -278,9 +255,3 @@ def create_code_folder() -> None:
     if folder:
         with translate_errors(folder):
             Path(folder).mkdir(parents=True, exist_ok=True)
-
-
-def has_compiler() -> bool:
-    """Whether Triton can build its launchers: that takes a C compiler and Python's headers."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return bool(compiler) and Path(sysconfig.get_path("include"), "Python.h").is_file()

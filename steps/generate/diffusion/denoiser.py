@@ -11,23 +11,18 @@ from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
-from imagekiln.steps.generate.diffusion.compile import (
-    CompiledPipeline,
-    CompileMode,
-)
+from imagekiln.steps.generate.diffusion.compile import CompiledPipeline
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
-    describe_device,
     finish_device_work,
     loading,
-    process_peak_bytes,
     side_stream,
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import step_on_host
-from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
-from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
+from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -37,7 +32,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
     copy_to_host,
     to_tensor,
 )
-from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
+from imagekiln.steps.generate.diffusion.vae import PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
@@ -50,6 +45,7 @@ from imagekiln.steps.runs.image import (
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -66,18 +62,6 @@ class RunPasses(Protocol):
 
     def close(self) -> None:
         """End the threads of models that passes brought."""
-
-
-@dataclass(frozen=True, slots=True)
-class DenoiserStats:
-    """What batches took since the previous statistics, and how the model runs by now."""
-
-    device: str
-    times: DeviceTimes
-    compile_seconds: float
-    peak_memory: int
-    compile_mode: CompileMode
-    decode_mode: DecodeMode
 
 
 class Denoiser:
@@ -121,7 +105,6 @@ class Denoiser:
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
-        self._reported_compile_seconds = 0.0
 
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
         self._upcoming: Sequence[ImageRow] = ()
@@ -213,24 +196,10 @@ class Denoiser:
         if self._loras is not None:
             self._loras.load(names)
 
-    def pop_times(self) -> DeviceTimes:
+    def pop_times(self) -> StageSeconds:
         """What the batches took whose images were read since the previous call."""
         self._text_prefetcher.wait()
         return self._profiler.pop_times()
-
-    def pop_stats(self) -> DenoiserStats:
-        """The statistics of the batches since the previous call."""
-        compile_seconds = self.compiled_pipeline.clock.seconds
-        since_previous = compile_seconds - self._reported_compile_seconds
-        self._reported_compile_seconds = compile_seconds
-        return DenoiserStats(
-            describe_device(self.device),
-            self.pop_times(),
-            since_previous,
-            process_peak_bytes(self.device),
-            self.compiled_pipeline.mode,
-            self.vae_decoder.mode,
-        )
 
     def close(self) -> None:
         """End the threads, those of passes too. Batches can no longer be drawn."""
@@ -351,10 +320,9 @@ def load_denoiser(
     TryAgain where its device is missing, has no room for it, or fails.
     """
     name = plan.job.model.id
-    with startup or Startup.begin(plan) as begun, loading(name):
+    with startup or Startup(plan) as begun, loading(name):
         clock = begun.clock
-        device = open_device(plan, clock)
-        pipe = load_pipeline(plan, begun, device)
+        pipe = load_pipeline(plan, begun)
 
     speed = plan.job.speed
     loras = None

@@ -5,8 +5,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Protocol
 
@@ -29,7 +28,7 @@ OUT_OF_MEMORY_MESSAGES = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "unable to find an engine to execute",
 )
-RUN_SHARD_AGAIN = "Run the shard again."
+RUN_AGAIN = "Run the command again."
 LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
@@ -93,25 +92,16 @@ def is_device_lost(error: Exception) -> bool:
     return False
 
 
-class DeviceFailed(TryAgain):
-    """The device failed. `reason` is the error that shows it."""
-
-    def __init__(self, reason: Exception, advice: str) -> None:
-        """Take the error and what to do, as a sentence."""
-        self.reason = reason
-        super().__init__(
-            f"the device{on_node()} failed ({first_line(str(reason))}). {advice}{node_advice()}"
-        )
-
-
 class DeviceShared(TryAgain):
     """Other processes hold the device's memory."""
 
 
-def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
+def device_error(error: Exception) -> TryAgain:
     """The failure to report for a device that failed. To be made where it is first noticed."""
     keep_shared_tensors()
-    return DeviceFailed(error, advice)
+    return TryAgain(
+        f"the device{on_node()} failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}"
+    )
 
 
 def finish_device_work(device: torch.device) -> None:
@@ -127,9 +117,9 @@ def finish_device_work(device: torch.device) -> None:
         keep_shared_tensors()
 
 
-def explain_machine(error: Exception, advice: str = RUN_SHARD_AGAIN) -> TryAgain | None:
+def explain_machine(error: Exception) -> TryAgain | None:
     """The failure to report where an error is the machine's, whatever was drawn; else None."""
-    return device_error(error, advice) if is_device_lost(error) else None
+    return device_error(error) if is_device_lost(error) else None
 
 
 def explain_device(subject: str, error: Exception) -> KilnError | None:
@@ -155,12 +145,12 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             free, total = torch.cuda.mem_get_info()
     if not total:  # of the CPU, whose memory is shared
-        return TryAgain(f"{problem}. {RUN_SHARD_AGAIN}")
+        return TryAgain(f"{problem}. {RUN_AGAIN}")
     others = total - free - torch.cuda.memory_reserved()
     if others > MAX_CONTEXT_BYTES:
         return DeviceShared(
             f"{problem}: other processes{on_node()} hold {others / GIB:.1f} of its "
-            f"{total / GIB:.1f} GiB (nvidia-smi lists them). End them, then: {RUN_SHARD_AGAIN}"
+            f"{total / GIB:.1f} GiB (nvidia-smi lists them). End them, then: {RUN_AGAIN}"
         )
     return BadInput(
         f"{problem}, though this process has all of its {total / GIB:.1f} GiB. {remedy}"
@@ -173,15 +163,6 @@ def loading(subject: str) -> AbstractContextManager[None]:
     Raises TryAgain, and BadInput where it never will have the room.
     """
     return explained_by(partial(explain_device, subject))
-
-
-@contextmanager
-def device_advice(advice: str) -> Iterator[None]:
-    """Report a device that fails in the block with this advice, whoever noticed it."""
-    try:
-        yield
-    except DeviceFailed as error:
-        raise device_error(error.reason, advice) from error
 
 
 def on_node() -> str:
@@ -257,11 +238,6 @@ def reset_peak(device: torch.device) -> None:
     free_memory()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int | None:
-    """The most bytes in use at once since then; None where it has the machine's memory."""
-    return process_peak_bytes(device) if device.type == "cuda" else None
 
 
 def process_peak_bytes(device: torch.device) -> int:

@@ -71,14 +71,11 @@ class ImagePrefetcher:
         Raises Missing, BadInput where the file is not the planned one, TryAgain, and what decoding
         raises.
         """
-        image: Pillow.Image = self._wait_for(image_request(row, column))
+        image: Pillow.Image = self.get_preprocessed(image_request(row, column))
         return image
 
     def get_preprocessed(self, request: ImageRequest) -> Preprocessed:
         """A reference image as `preprocess` returned it. Raises the same."""
-        return self._wait_for(request)
-
-    def _wait_for(self, request: ImageRequest) -> Preprocessed:
         future = self._submit(request)
         self._prefetch()
         try:

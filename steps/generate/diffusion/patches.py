@@ -17,7 +17,7 @@ import torch._dynamo.config
 from diffusers.loaders import SD3IPAdapterMixin, single_file_model, single_file_utils
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch._dynamo.callback import CallbackArgs, callback_handler
+from torch._dynamo.callback import callback_handler
 
 Untyped: TypeAlias = Any  # diffusers has no types
 AnyFunction = Callable[..., Any]
@@ -48,26 +48,21 @@ def replaced_method(owner: object, name: str, function: AnyFunction) -> Iterator
 
 
 @contextmanager
-def compile_callbacks(on_start: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
+def compile_callbacks(
+    on_start: Callable[[object], None], on_end: Callable[[object], None]
+) -> Iterator[None]:
     """Call the functions at the start and the end of each compilation while the block runs.
 
     No public interface says when, or how long, a call compiles. A compilation within another does
     not count. Source: torch/_dynamo/callback.py, `CompilationCallbackHandler`.
     """
-
-    def start(_: CallbackArgs) -> None:
-        on_start()
-
-    def end(_: CallbackArgs) -> None:
-        on_end()
-
-    callback_handler.register_start_callback(start)
-    callback_handler.register_end_callback(end)
+    callback_handler.register_start_callback(on_start)
+    callback_handler.register_end_callback(on_end)
     try:
         yield
     finally:
-        callback_handler.remove_start_callback(start)
-        callback_handler.remove_end_callback(end)
+        callback_handler.remove_start_callback(on_start)
+        callback_handler.remove_end_callback(on_end)
 
 
 @contextmanager

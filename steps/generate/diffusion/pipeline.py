@@ -48,16 +48,13 @@ MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_pipeline(
-    plan: Plan, startup: Startup | None = None, device: torch.device | None = None
-) -> diffusers.DiffusionPipeline:
+def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
     """The plan's pipeline, ready to run; in a process that just started, with what it began.
 
-    `device` is what `open_device` returned; without it, it is opened here. Raises BadInput where
-    the model does not load, TryAgain without its device.
+    Raises BadInput if the model does not load, TryAgain without its device.
     """
-    with startup or Startup.begin(plan) as begun:
-        device = device or open_device(plan, begun.clock)
+    with startup or Startup(plan) as begun:
+        device = open_device(plan, begun.clock)
         pipe = load_pretrained(plan.job.model, device, begun, plan.model.pipeline)
     _require_text_input(plan.job.model.id, pipe)
     if plan.fused_loras is not None:
@@ -100,20 +97,19 @@ def load_pretrained(
 
     Raises BadInput where it does not load or is another, and what fetching it raises.
     """
-    weights = startup.weights
-    folder = fetch_model(model, weights)
+    folder = fetch_model(model, startup)
     _silence_libraries()
     try:
         pipe = _load_files(model, folder, device, startup, pipeline)
     except Exception as error:  # a user's folder makes the libraries raise anything
         with suppress(Missing):
-            weights.require_planned()  # files of another model, and damaged ones, need not load
+            startup.require_planned()  # files of another model, and damaged ones, need not load
         with loading_from_cache(model.id, folder):
             if isinstance(error, KilnError):
                 raise
             raise _explain_load_error(model.id, error) from error
     with startup.clock.phase("hash_wait"):
-        weights.require_planned()
+        startup.require_planned()
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):

@@ -1,6 +1,7 @@
 """What drawing takes: each call of a pipeline is timed from outside, and the times are summed."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,37 +19,12 @@ from imagekiln.steps.generate.diffusion.device import (
     report_memory,
 )
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
+from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
 
 Moment = float | torch.cuda.Event
+DEVICE_STAGES = ("compile", "text", "denoise", "decode", "safety", "copy")
 SpanName = Literal["text", "decode", "safety", "copy", "whole"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTimes:
-    """Seconds of the device.
-
-    `busy` is what it computed for; texts encoded beside that add to `text` alone. `safety` is the
-    model's own safety checker, which reads images on the CPU while the device waits.
-    """
-
-    text: float = 0.0
-    denoise: float = 0.0
-    decode: float = 0.0
-    safety: float = 0.0
-    copy: float = 0.0
-    busy: float = 0.0
-
-    def __add__(self, other: "DeviceTimes") -> "DeviceTimes":
-        """The sum of both."""
-        return DeviceTimes(
-            self.text + other.text,
-            self.denoise + other.denoise,
-            self.decode + other.decode,
-            self.safety + other.safety,
-            self.copy + other.copy,
-            self.busy + other.busy,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +58,28 @@ class Spans:
         `text`, `decode` and `safety` lie within the `whole`, whose rest is denoising.
         """
         begin = current_moment(self._device)
-        compile_seconds = self._clock.seconds
+        compile_began = self._clock.seconds
         yield
         end = current_moment(self._device)
-        self._spans.append(_Span(name, begin, end, self._clock.seconds - compile_seconds))
+        compile_seconds = self._clock.seconds - compile_began
+        span = _Span(name, begin, end, compile_seconds)
+        self._spans.append(span)
 
-    def times(self) -> DeviceTimes:
+    def times(self) -> StageSeconds:
         """The seconds of all spans."""
-        text = self._seconds("text")
-        decode = self._seconds("decode")
-        safety = self._seconds("safety")
-        whole = self._seconds("whole")
-        denoise = max(0.0, whole - text - decode - safety)
-        return DeviceTimes(text, denoise, decode, safety, self._seconds("copy"), busy=whole)
-
-    def _seconds(self, name: SpanName) -> float:
-        return sum(span.seconds for span in self._spans if span.name == name)
+        sums: dict[SpanName, float] = defaultdict(float)
+        for span in self._spans:
+            sums[span.name] += span.seconds
+        whole = sums["whole"]
+        return StageSeconds(
+            compile=sum(span.compile_seconds for span in self._spans if span.name == "whole"),
+            text=sums["text"],
+            denoise=max(0.0, whole - sums["text"] - sums["decode"] - sums["safety"]),
+            decode=sums["decode"],
+            safety=sums["safety"],
+            copy=sums["copy"],
+            busy=whole,
+        )
 
 
 def current_moment(device: torch.device) -> Moment:
@@ -138,7 +120,7 @@ class PipelineProfiler:
         self._device_label = device_label(pipe.device)
         self._texts = texts
         self._clock = clock
-        self._times = DeviceTimes()
+        self._times = StageSeconds()
         self._lock = Lock()
 
     @contextmanager
@@ -175,25 +157,19 @@ class PipelineProfiler:
 
     def add_text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
-        self._add(DeviceTimes(text=seconds))
+        self._add(StageSeconds(text=seconds))
 
-    def pop_times(self) -> DeviceTimes:
+    def pop_times(self) -> StageSeconds:
         """What was added since the previous call."""
         with self._lock:
             times = self._times
-            self._times = DeviceTimes()
+            self._times = StageSeconds()
         return times
 
-    def _add(self, times: DeviceTimes) -> None:
+    def _add(self, times: StageSeconds) -> None:
         with self._lock:
             self._times += times
-        observe_stages(
-            text=times.text,
-            denoise=times.denoise,
-            decode=times.decode,
-            safety=times.safety,
-            copy=times.copy,
-        )
+        observe_stages(**{stage: getattr(times, stage) for stage in DEVICE_STAGES})
 
 
 def _with_span(function: AnyFunction, name: SpanName, spans: Spans) -> Callable[..., object]:

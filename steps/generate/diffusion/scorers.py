@@ -4,10 +4,11 @@ They run in float32, on the pixels as they are stored. A batch is always padded 
 that the score of an image does not depend on how many others are scored with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.loading import list_names, load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.transformers_models import (
     LOAD_OPTIONS,
     MODEL_OPTIONS,
@@ -31,7 +33,7 @@ from imagekiln.steps.job.scores import (
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.scorers import fetch_planned_head
 from imagekiln.steps.models.transformers_files import fetch_planned_files
-from imagekiln.steps.runs.image import ImageRow, ScoreValue, pad_rows
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue, pad_rows
 from imagekiln.steps.runs.plan import Plan
 
 CLIP_SCORE_SCALE = 100.0
@@ -42,6 +44,7 @@ Scorer = Callable[[Sequence[RGB], Sequence[ImageRow], int], Sequence[float]]
 # A value for each of any number of images.
 BoundScorer = Callable[[Sequence[RGB], Sequence[ImageRow]], list[ScoreValue]]
 Pixels = torch.Tensor
+Compute = Callable[[Pixels, Sequence[str]], torch.Tensor]
 Layer = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -51,7 +54,7 @@ class ModelScorer:
     def __init__(
         self,
         processor: Callable[..., Untyped],
-        compute: Callable[[Pixels, Sequence[str]], torch.Tensor],
+        compute: Compute,
         device: torch.device,
         stream: torch.cuda.Stream | None,
     ) -> None:
@@ -72,6 +75,72 @@ class ModelScorer:
             scores = self._compute(pixels.to(self._device), prompts)
             numbers: list[float] = scores.float().cpu().tolist()
         return numbers[:count]
+
+
+class BatchScorer:
+    """One score, computed in batches that fit in memory. Always gives a value for each image."""
+
+    def __init__(self, setting: str, score: Scorer, size: int) -> None:
+        """Take what computes a batch of at most `size`, which only ever shrinks."""
+        self._setting = setting
+        self._score = score
+        self._pixels: Mapping[int, RGB] = {}
+        self._any_scored = False
+        self._recovery = BatchRecovery(self._score_rows, lambda _: size, setting, all_must_fit=True)
+
+    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+        """The score of each RGB uint8 (height, width, 3).
+
+        Raises BadInput if the scorer gives anything but one number for each image, or fails at all
+        of the first images that it gets, TryAgain if the device failed or has no room.
+        """
+        indexes = [row.index_in_part for row in rows]
+        self._pixels = dict(zip(indexes, images, strict=True))
+        values: list[ScoreValue] = []
+        for batch in self._recovery.draw_batches(rows):
+            if not self._any_scored:
+                raise BadInput(
+                    f"{self._setting}: failed at the first image ({(batch[0].error or '')[:200]}). "
+                    "Correct it, and run again."
+                )
+            for image in batch:
+                failed = ScoreValue(None, f"the score failed: {image.error}")
+                values.append(image.scores.get(self._setting, failed))
+        return values
+
+    def _score_rows(self, rows: Sequence[ImageRow], size: int) -> list[DrawnImage]:
+        images = [self._pixels[row.index_in_part] for row in rows]
+        numbers = self._to_numbers(self._score(images, rows, size), len(rows))
+        self._any_scored = True
+        return [
+            DrawnImage(row.index_in_part, None, scores={self._setting: to_score_value(number)})
+            for row, number in zip(rows, numbers, strict=True)
+        ]
+
+    def _to_numbers(self, result: object, count: int) -> list[float]:
+        try:
+            numbers = np.asarray(result, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise self._wrong_result(f"a {type(result).__name__}", count) from error
+        if numbers.shape != (count,):
+            shape = " x ".join(map(str, numbers.shape)) or "one"
+            raise self._wrong_result(f"{shape} numbers", count)
+        return list(numbers.tolist())
+
+    def _wrong_result(self, described: str, count: int) -> BadInput:
+        return BadInput(
+            f"{self._setting}: returned {described} for {count} images. "
+            "Return one number for each image."
+        )
+
+
+def to_score_value(number: float) -> ScoreValue:
+    """The number as it is stored, or why there is none."""
+    with np.errstate(over="ignore"):
+        value = float(np.float32(number))
+    if not np.isfinite(value):
+        return ScoreValue(None, f"the score is {number:g}, no number")
+    return ScoreValue(value)
 
 
 def load_model_scorer(
@@ -131,9 +200,7 @@ def _load(
     return ModelScorer(processor, compute, device, stream)
 
 
-def _text_agreement(
-    model: Untyped, tokenizer: Untyped, scale: float
-) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+def _text_agreement(model: Untyped, tokenizer: Untyped, scale: float) -> Compute:
     """The cosine of the embeddings of image and prompt, times `scale`."""
     length = model.config.text_config.max_position_embeddings
 
@@ -157,9 +224,7 @@ def _text_agreement(
     return compute
 
 
-def _embedding_score(
-    model: Untyped, head: Sequence[Layer]
-) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
     """Linear layers on the image's embedding of length 1."""
 
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
@@ -173,9 +238,7 @@ def _embedding_score(
     return compute
 
 
-def _label_probability(
-    model: Untyped, label: str
-) -> Callable[[Pixels, Sequence[str]], torch.Tensor]:
+def _label_probability(model: Untyped, label: str) -> Compute:
     """The probability of a label, among all or, where several may apply, by itself."""
     index = next(index for index, name in model.config.id2label.items() if name == label)
     is_multi_label = model.config.problem_type == "multi_label_classification"

@@ -1,39 +1,17 @@
 """What a process begins before it imports PyTorch, so that it is done beside the imports."""
 
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Self
-
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.start_times import StartClock
 
 
-@dataclass(frozen=True, slots=True)
-class Startup:
-    """The check of the model's files, which has begun, and the clock of the start.
+class Startup(WeightsCheck):
+    """The check of the files of a plan's model, and the clock of the start.
 
     Closed where the model is loaded, or is not needed after all.
     """
 
-    weights: WeightsCheck
-    clock: StartClock = field(default_factory=StartClock)
-
-    @classmethod
-    def begin(
-        cls,
-        plan: Plan,
-        clock: StartClock | None = None,
-        actual_digest: Future[str] | None = None,
-    ) -> Self:
-        """Begin to hash the files of the plan's model, unless another process does."""
-        weights = WeightsCheck(plan.job.model, plan.model.digest, actual_digest)
-        return cls(weights, clock or StartClock())
-
-    def __enter__(self) -> Self:
-        """Return the startup itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End what is still being read."""
-        self.weights.close()
+    def __init__(self, plan: Plan, clock: StartClock | None = None) -> None:
+        """Begin to hash the files of the plan's model."""
+        super().__init__(plan.job.model, plan.model.digest)
+        self.clock = clock or StartClock()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,9 @@ from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.storage.failures import error_reason
 
 MAX_CAPTION_CHARS = 4000
+# From images and the size of a batch.
+Upscale = Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]
+Describe = Callable[[Sequence[RGB], int], list[str]]
 LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
 # Of models that score or change images: their results are compared and stored.
 MODEL_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "dtype": torch.float32}
@@ -54,34 +58,31 @@ def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str
 
 def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """The batch filled up to `size` with its last entry: another size gives other bytes."""
-    return torch.cat([tensor, tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])])
+    missing = size - len(tensor)
+    padding = tensor[-1:].expand(missing, *tensor.shape[1:])
+    return torch.cat([tensor, padding])
 
 
-class Upscaler:
-    """Enlarges batches of images of one size, in float32."""
+def _upscale(
+    model: Untyped, device: torch.device, images: Sequence[RGB], size: int
+) -> list[tuple[RGB, bool]]:
+    """Each RGB uint8 (height, width, 3) enlarged in float32, and whether its numbers were finite.
 
-    def __init__(self, model: Untyped, device: torch.device) -> None:
-        """Take a Swin2SR model on its device."""
-        self._model = model
-        self._device = device
-
-    def __call__(self, images: Sequence[RGB], size: int) -> list[tuple[RGB, bool]]:
-        """Each RGB uint8 (height, width, 3) enlarged, and whether its numbers were finite.
-
-        They are computed in a batch that is padded to `size`. Raises what the model raises.
-        """
-        pixels = pad_batch(torch.from_numpy(np.stack(images)), size).to(self._device)
-        with torch.inference_mode():
-            scaled = pixels.permute(0, 3, 1, 2).float() / 255
-            enlarged = self._model(pixel_values=scaled).reconstruction[: len(images)]
-            finite = enlarged.isfinite().flatten(1).all(1).tolist()
-            rgb = to_uint8(enlarged).cpu().numpy()
-        return list(zip(rgb, finite, strict=True))
+    All have one size. They are computed in a batch that is padded to `size`.
+    """
+    tensor = torch.from_numpy(np.stack(images))
+    pixels = pad_batch(tensor, size).to(device)
+    with torch.inference_mode():
+        scaled = pixels.permute(0, 3, 1, 2).float() / 255
+        enlarged = model(pixel_values=scaled).reconstruction[: len(images)]
+        finite = enlarged.isfinite().flatten(1).all(1).tolist()
+        rgb = to_uint8(enlarged).cpu().numpy()
+    return list(zip(rgb, finite, strict=True))
 
 
 def load_upscaler(
     setting: str, settings: UpscalePass, digest: str, device: torch.device
-) -> Upscaler:
+) -> Upscale:
     """Load the upscaler of a pass.
 
     Raises BadInput if its files do not load or are not those of the plan, Missing, TryAgain.
@@ -89,43 +90,32 @@ def load_upscaler(
     with _loading_pass(setting, settings, digest) as folder:
         model_class: Untyped = transformers.AutoModelForImageToImage
         model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
-        return Upscaler(model, device)
+        return partial(_upscale, model, device)
 
 
-class Captioner:
-    """Describes batches of images of any sizes, by the likeliest token each time."""
+def _describe(
+    model: Untyped,
+    processor: Untyped,
+    tokenizer: Untyped,
+    max_tokens: int,
+    images: Sequence[RGB],
+    size: int,
+) -> list[str]:
+    """A caption of each RGB uint8 (height, width, 3), by the likeliest token each time.
 
-    def __init__(
-        self,
-        model: Untyped,
-        processor: Callable[..., Untyped],
-        tokenizer: Untyped,
-        max_tokens: int,
-        device: torch.device,
-    ) -> None:
-        """Take a model on its device, and what belongs to it."""
-        self._model = model
-        self._processor = processor
-        self._tokenizer = tokenizer
-        self._max_tokens = max_tokens
-        self._device = device
-
-    def __call__(self, images: Sequence[RGB], size: int) -> list[str]:
-        """A caption of each RGB uint8 (height, width, 3), made in a batch padded to `size`.
-
-        Raises what the model raises.
-        """
-        pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"]
-        pixels = pad_batch(pixels, size).to(self._device)
-        with torch.inference_mode():
-            tokens = self._model.generate(
-                pixel_values=pixels,
-                max_new_tokens=self._max_tokens,
-                do_sample=False,
-                num_beams=1,
-            )
-        texts = self._tokenizer.batch_decode(tokens[: len(images)], skip_special_tokens=True)
-        return [clean_caption(text) for text in texts]
+    They are made in a batch that is padded to `size`. Raises what the model raises.
+    """
+    pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
+    pixels = pad_batch(pixels, size).to(model.device)
+    with torch.inference_mode():
+        tokens = model.generate(
+            pixel_values=pixels,
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            num_beams=1,
+        )
+    texts = tokenizer.batch_decode(tokens[: len(images)], skip_special_tokens=True)
+    return [clean_caption(text) for text in texts]
 
 
 def clean_caption(text: str) -> str:
@@ -136,7 +126,7 @@ def clean_caption(text: str) -> str:
 
 def load_captioner(
     setting: str, settings: CaptionPass, digest: str, device: torch.device
-) -> Captioner:
+) -> Describe:
     """Load the captioner of a pass.
 
     Raises BadInput if its files do not load or are not those of the plan, Missing, TryAgain.
@@ -146,4 +136,10 @@ def load_captioner(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
         model_class: Untyped = transformers.AutoModelForImageTextToText
         model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
-        return Captioner(model, processor, tokenizer, settings.max_tokens, device)
+        return partial(
+            _describe,
+            model,
+            processor,
+            tokenizer,
+            settings.max_tokens,
+        )

@@ -104,20 +104,20 @@ class VaeDecoder:
         return decode_chunk_size(height, width, batch_size)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
-        """The same function, retried in smaller pieces while memory runs out."""
+        """The same function, retried in smaller pieces once memory ran out."""
 
         @wraps(decode)
         def decode_in_pieces(*args: P.args, **kwargs: P.kwargs) -> T:
-            while True:
-                try:
-                    return decode(*args, **kwargs)
-                except Exception as error:
-                    is_smaller = self.mode == "whole" and is_out_of_memory(error)
-                    if not is_smaller or not self._switch_to_tiles():
-                        raise
-                self._on_switch()
-                log.warning("A batch does not fit in memory to be decoded: from here on in tiles.")
-                free_memory()
+            try:
+                return decode(*args, **kwargs)
+            except Exception as error:
+                is_full = self.mode == "whole" and is_out_of_memory(error)
+                if not is_full or not self._switch_to_tiles():
+                    raise
+            self._on_switch()
+            log.warning("A batch does not fit in memory to be decoded: from here on in tiles.")
+            free_memory()
+            return decode(*args, **kwargs)
 
         return decode_in_pieces
 

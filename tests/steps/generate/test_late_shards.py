@@ -15,8 +15,6 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.late_shards import (
     mark_begun,
     mark_finished,
-    parts_to_help_with,
-    shard_shapes,
 )
 from imagekiln.steps.generate.step import generate_and_help, generate_shard
 from imagekiln.steps.maintain.verify import verify
@@ -205,19 +203,6 @@ def test_a_helper_s_failure_is_not_its_shard_s(run: PlanResult) -> None:
 
     _generate(run, 1, Failing())
     assert not missing_parts(store, read_shard(store, run.plan, 1))
-
-
-def test_a_compiled_model_helps_with_the_shapes_that_it_has_drawn(tmp_path: Path) -> None:
-    plain = {"prompt": "a circle", "width": 64, "height": 64}
-    rows = [plain | {"seed": seed} for seed in range(12)]
-    rows += [plain | {"seed": seed, "height": 96} for seed in range(4)]
-    run = planned(tmp_path, str(tmp_path / "out"), rows)
-    store = open_store(run.uri)
-    shapes = shard_shapes(store, run.plan, 0)
-    every_part = parts_to_help_with(store, run.plan, 1)
-    assert len(every_part) == 2
-    (helped,) = parts_to_help_with(store, run.plan, 1, shapes)
-    assert set(helped.rows["height"].to_pylist()) == {64}
 
 
 def test_a_helper_that_is_asked_to_stop_ends_well_after_its_part(run: PlanResult) -> None:

@@ -18,8 +18,8 @@ from tests.scorers import aesthetic_head, clip_folder
 LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 TOLD: Mapping[Exception, str] = {
-    LOST: r"the device failed .*Run the shard again",
-    FULL: r"the device has no room for it .*Run the shard again",
+    LOST: r"the device failed .*Run the command again",
+    FULL: r"the device has no room for it .*Run the command again",
 }
 OTHER = {"id": str(folder("sdxl")), "dtype": "float32"}
 HEAD = {"kind": "aesthetic", "id": str(clip_folder()), "head": str(aesthetic_head())}

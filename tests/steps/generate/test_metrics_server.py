@@ -14,7 +14,6 @@ from imagekiln.steps.generate.metrics_server import (
     forget_worker,
     metrics_port,
     serve_metrics,
-    serve_worker_metrics,
 )
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.local import run as run_job
@@ -150,7 +149,7 @@ def test_gauges_of_a_worker_that_ended_are_gone_and_its_counts_stay(
         "IMAGES.add(3, status='ok'); QUEUE_ITEMS.set(2, queue='drawn'); "
         "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
     )
-    with serve_worker_metrics(NoProgress(), run.plan) as (_, variables):
+    with serve_metrics(NoProgress(), run.plan, in_workers=True) as variables:
         ended = subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, **variables},
@@ -166,11 +165,8 @@ def test_gauges_of_a_worker_that_ended_are_gone_and_its_counts_stay(
 
 def test_port_that_is_taken_costs_the_metrics_and_nothing_else(run: PlanResult, port: int) -> None:
     progress = ScrapingProgress(port)
-    with (
-        serve_metrics(NoProgress(), run.plan),
-        serve_metrics(progress, run.plan) as served_progress,
-    ):
-        served_progress.start(1)
+    with serve_metrics(NoProgress(), run.plan), serve_metrics(progress, run.plan):
+        pass
     (event,) = progress.events
     assert event.sentence.startswith(f"No metrics are served: port {port} cannot be used (")
 

@@ -7,7 +7,7 @@ import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.device import explain_device
-from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from tests.runs import image_row, picture
 

@@ -14,9 +14,9 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.generate.diffusion.scorers import BatchScorer
 from imagekiln.steps.generate.scores import (
-    BatchScorer,
-    OwnScorer,
+    load_own_scorer,
     load_scorers,
     rank_candidates,
     score_images,
@@ -127,7 +127,7 @@ def test_images_that_are_not_ok_have_no_scores(plans: dict[int, PlanResult]) -> 
 def own(name: str, size: int = 4) -> BatchScorer:
     """A scorer of tests/scorers.py."""
     return BatchScorer(
-        "scores.mine", OwnScorer("scores.mine", f"tests.scorers:{name}", "cpu"), size
+        "scores.mine", load_own_scorer("scores.mine", f"tests.scorers:{name}", "cpu"), size
     )
 
 
@@ -141,7 +141,7 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
     scores_in_batches = own("refuses_odd")(pixels(), ROWS)
     assert scores == scores_in_batches
     assert [score.value for score in scores] == [1.0, None] * 3 + [1.0]
-    assert scores[1].reason == "the score failed: ValueError: an odd seed ?"
+    assert scores[1].reason == "the score failed: ValueError: an odd seed ? (in scores.mine)"
     numbers = own("not_a_number")(pixels(), ROWS)
     assert [score.value for score in numbers] == [1.0, None] * 3 + [1.0]
     assert numbers[1].reason == "the score is nan, no number"

@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from imagekiln.steps.generate.attempt import run_pipeline
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery, DrawBatch
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import encode_drawn_image
-from imagekiln.steps.generate.recovery import BatchRecovery, DrawBatch
 from imagekiln.steps.generate.stages import (
     Batch,
     DrawnBatch,

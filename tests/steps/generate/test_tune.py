@@ -68,7 +68,7 @@ def _measures(
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "TRIAL_SECONDS", 0.01)
+    monkeypatch.setattr(tune, "DRAWS", 1)
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ class Device:
 
 def _found(
     measure: Callable[[int], BatchRate | None],
-    memory: float | None = None,
+    memory: float = math.inf,
     most: int = MAX_BATCH_IMAGES,
     minutes: float = 15.0,
 ) -> tuple[int, StopReason]:
@@ -257,7 +257,7 @@ def test_memory_time_and_the_largest_batch_end_the_search() -> None:
     assert _found(Device(100, each=10), memory=80) == (8, "memory")
     assert _found(Device(100), most=4) == (4, "largest")
     assert _found(Device(100), minutes=-1) == (1, "time")
-    assert tune.search_batch_size(Device(1, fits=0), None, 8, math.inf) == ([], "memory")
+    assert tune.search_batch_size(Device(1, fits=0), math.inf, 8, math.inf) == ([], "memory")
 
 
 class Model:
@@ -317,7 +317,7 @@ def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> N
         (
             device_error(RuntimeError("CUDA error: unspecified launch failure")),
             TryAgain,
-            "the device failed (CUDA error: unspecified launch failure). Tune again.",
+            "the device failed (CUDA error: unspecified launch failure). Run the command again.",
         ),
         (BadInput("as it is"), BadInput, "as it is"),
         (Stopped(), Stopped, ""),

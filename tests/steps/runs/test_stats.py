@@ -8,12 +8,10 @@ from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
-    add_queue_waits,
     elapsed_seconds,
     load_stats,
     record_stats,
 )
-from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
 
 
@@ -63,16 +61,6 @@ def test_the_start_is_that_of_the_latest_attempt(store: Store) -> None:
 def test_images_per_second_counts_the_loading() -> None:
     assert attempt().images_per_second == 2.0
     assert ShardStats(0, 1, 0, 0, 8, "cpu", StageSeconds()).images_per_second == 0.0
-
-
-def test_waits_count_for_the_stage_that_waited() -> None:
-    seconds = StageSeconds(denoise_waits=1.0)
-    add_queue_waits(
-        seconds,
-        drawn=QueueWaits(full_seconds=2.0, empty_seconds=4.0),
-        encoded=QueueWaits(full_seconds=8.0, empty_seconds=16.0),
-    )
-    assert (seconds.denoise_waits, seconds.encode_waits, seconds.write_waits) == (3.0, 4.0, 16.0)
 
 
 def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:

@@ -236,16 +236,6 @@ def test_a_cpu_runs_the_model_as_it_is_unless_told_otherwise(speed: SpeedSetting
     assert (denoiser.compiled_pipeline.mode, denoiser.compiled_pipeline.clock.count) == ("none", 0)
 
 
-def test_without_a_compiler_nothing_is_compiled_and_a_sentence_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", "")
-    assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "none"
-    assert "There is no C compiler with Python's headers" in caplog.text
-    assert "Install gcc, or set speed.compile: off." in caplog.text
-
-
 def test_code_is_not_kept_in_a_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

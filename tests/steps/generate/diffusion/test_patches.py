@@ -49,7 +49,7 @@ def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
     module, reported = Doubled(), list[str]()
     module.compile(backend="eager", dynamic=False)
     with patches.compile_callbacks(
-        lambda: reported.append("start"), lambda: reported.append("end")
+        lambda _: reported.append("start"), lambda _: reported.append("end")
     ):
         module(torch.zeros(2))
         module(torch.zeros(2))

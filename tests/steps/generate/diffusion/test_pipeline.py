@@ -159,10 +159,10 @@ def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -
 
 def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
     plan = _plan(tmp_path)
-    startup = Startup.begin(plan)
+    startup = Startup(plan)
     load_pipeline(plan, startup)
     startup.clock.begin_drawing()
-    startup.clock.end_first_step(0.0, startup.weights.hash_seconds)
+    startup.clock.end_first_step(0.0, startup.hash_seconds)
     seconds = startup.clock.seconds
     assert seconds is not None
     assert seconds.load > 0

@@ -12,12 +12,12 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.compile import CompileClock
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.profiling import (
-    DeviceTimes,
     PipelineProfiler,
     Spans,
     elapsed_seconds,
 )
 from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.runs.stats import StageSeconds
 from tests import families, models, plain
 from tests.runs import image_row
 
@@ -98,7 +98,7 @@ def test_the_whole_less_text_and_decoding_is_denoising(clock: FakeClock) -> None
                 clock.advance(2.0)
     with spans.span("copy"):
         clock.advance(0.5)
-    assert spans.times() == DeviceTimes(text=1.0, denoise=3.0, decode=4.0, copy=0.5, busy=8.0)
+    assert spans.times() == StageSeconds(text=1.0, denoise=3.0, decode=4.0, copy=0.5, busy=8.0)
 
 
 def test_compiling_is_left_out_of_what_was_done_meanwhile(clock: FakeClock) -> None:
@@ -107,7 +107,7 @@ def test_compiling_is_left_out_of_what_was_done_meanwhile(clock: FakeClock) -> N
     with spans.span("whole"), spans.span("decode"):
         clock.advance(5.0)
         compiling.seconds += 4.0
-    assert spans.times() == DeviceTimes(decode=1.0, busy=1.0)
+    assert spans.times() == StageSeconds(compile=4.0, decode=1.0, busy=1.0)
 
 
 def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_read(
@@ -180,4 +180,4 @@ def test_the_safety_checker_is_timed_apart_in_every_variant_of_a_pipeline(
             clock[0] += 2.0
             each.run_safety_checker(None, CPU, torch.float32)
         assert each.run_safety_checker is check
-        assert spans.times() == DeviceTimes(denoise=2.0, safety=3.0, busy=5.0)
+        assert spans.times() == StageSeconds(denoise=2.0, safety=3.0, busy=5.0)

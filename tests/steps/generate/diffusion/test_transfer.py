@@ -61,7 +61,7 @@ def test_what_goes_wrong_on_the_device_meanwhile_is_to_be_tried_again(fault: Exc
     device.over.set()
     drawing = _drawing(device)
     for _ in range(2):  # whoever asks, and however often
-        with pytest.raises(TryAgain, match=f"the device failed .{fault}.. Run the shard again"):
+        with pytest.raises(TryAgain, match=f"the device failed .{fault}.. Run the command again"):
             list(drawing)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.vae import (
     MAX_DECODE_IMAGES,
     DecodeMode,
@@ -18,7 +19,6 @@ from imagekiln.steps.generate.diffusion.vae import (
     VaeDecoder,
     decode_chunk_size,
 )
-from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.storage import open_store

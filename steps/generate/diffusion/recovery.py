@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.device import (
@@ -19,13 +18,9 @@ from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.runtime.signals import Stopped
 
 MAX_ERROR_CHARS = 500
-
-
-class DrawBatch(Protocol):
-    """Draws rows of one shape in a batch of `size`, or raises."""
-
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:
-        """One image a row. Reading them may wait, and raise TryAgain if the device has failed."""
+# Draws rows of one shape in a batch of a size, or raises. Reading one of the images may wait,
+# and raise TryAgain if the device has failed.
+DrawBatch = Callable[[Sequence[ImageRow], int], Sequence[DrawnImage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,8 @@ class BatchRecovery:
 
     `max_pixels` is how many pixels fit in memory at once; None until memory has run out. It only
     ever shrinks. What failed at one size leaves the batches of smaller images as they are. An image
-    of more than `usual_pixels`, the job's own size, that does not fit fails alone.
+    that does not fit fails alone if it has more than `usual_pixels`, the job's own size, or another
+    was drawn before, unless `all_must_fit`.
     """
 
     def __init__(
@@ -50,10 +46,12 @@ class BatchRecovery:
         planned_size: Callable[[ImageRow], int],
         setting: str = "",
         usual_pixels: float = math.inf,
+        *,
+        all_must_fit: bool = False,
     ) -> None:
         """Take what draws a batch, and what gives the planned batch size for a row.
 
-        `setting` is that of a pass, which errors then name.
+        `setting` is that of a pass or score, which errors then name.
         """
         self.max_pixels: int | None = None
         self._setting = setting
@@ -61,6 +59,7 @@ class BatchRecovery:
         self._planned_size = planned_size
         self._any_drawn = False
         self._usual_pixels = usual_pixels
+        self._all_must_fit = all_must_fit
 
     def batch_size(self, row: ImageRow) -> int:
         """The size of a batch with rows of this one's shape, as far as memory allows."""
@@ -108,7 +107,7 @@ class BatchRecovery:
             "Ask for smaller images, or choose a larger GPU.",
         )
         others_fit = self._any_drawn or _pixels(rows[0]) > self._usual_pixels
-        if isinstance(explained, DeviceShared) or not others_fit:
+        if isinstance(explained, DeviceShared) or self._all_must_fit or not others_fit:
             raise explained
         return self._draw_one_by_one(rows, failure)
 

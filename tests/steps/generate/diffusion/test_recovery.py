@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.recovery import MAX_ERROR_CHARS, BatchRecovery
+from imagekiln.steps.generate.diffusion.recovery import MAX_ERROR_CHARS, BatchRecovery
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
 from tests.runs import image_row, picture
@@ -138,7 +138,7 @@ def test_a_long_error_is_cut_and_made_valid_text() -> None:
 def test_a_lost_device_is_to_be_tried_again() -> None:
     fault = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(
-        TryAgain, match=r"the device failed \(CUDA error: an illegal memory access.* Run the shard"
+        TryAgain, match=r"the device failed \(CUDA error: an illegal memory access.*Run the comm"
     ):
         _drawn(BatchRecovery(Model(poison="prompt 5", fault=fault), lambda _: 4))
 
