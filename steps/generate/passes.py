@@ -199,7 +199,7 @@ def _upscale_with(upscale: Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]
         images = []
         for row, (rgb, finite) in zip(rows, enlarged, strict=True):
             _require_size(rgb, row.parameters)
-            images.append(to_drawn_image(row, rgb, finite, refused=False))
+            images.append(to_drawn_image(row, rgb, finite))
         return images
 
     return run_batch

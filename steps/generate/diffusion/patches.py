@@ -5,6 +5,7 @@ when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21
 """
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -107,8 +108,13 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
 
 # --- Samplers -------------------------------------------------------------------------------------
 
-# They index a table on the CPU by a timestep on the device.
-WAITING_SCHEDULERS = (diffusers.DDIMScheduler, diffusers.PNDMScheduler, diffusers.LCMScheduler)
+# They index a table on the CPU by a timestep on the device, and some search for it there.
+WAITING_SCHEDULERS = (
+    diffusers.DDIMScheduler,
+    diffusers.DDPMScheduler,
+    diffusers.LCMScheduler,
+    diffusers.PNDMScheduler,
+)
 
 
 def step_on_host(scheduler: Untyped) -> None:
@@ -116,28 +122,51 @@ def step_on_host(scheduler: Untyped) -> None:
 
     Otherwise each step waits until the device has done all that is queued, and the device then
     waits for the next step to be queued. The bytes are equal. Source: `alphas_cumprod[timestep]`
-    in diffusers/schedulers/scheduling_ddim.py, scheduling_pndm.py and scheduling_lcm.py.
+    and `self.timesteps` in diffusers/schedulers/scheduling_ddim.py, scheduling_ddpm.py,
+    scheduling_lcm.py and scheduling_pndm.py.
     """
     if not isinstance(scheduler, WAITING_SCHEDULERS):
         return
     step: AnyFunction = scheduler.step
     set_timesteps: AnyFunction = scheduler.set_timesteps
+    on_host = torch.empty(0)
     timesteps: Iterator[torch.Tensor] = iter(())
 
     @wraps(set_timesteps)
     def set_on_host(*args: object, **kwargs: object) -> None:
-        nonlocal timesteps
+        nonlocal on_host, timesteps
         set_timesteps(*args, **kwargs)
-        timesteps = iter(scheduler.timesteps.cpu().unbind())
+        on_host = scheduler.timesteps.cpu()
+        timesteps = iter(on_host.unbind())
 
     @wraps(step)
     def step_from_host(
         noise: Untyped, _timestep: object, *args: object, **kwargs: object
     ) -> Untyped:
-        return step(noise, next(timesteps), *args, **kwargs)
+        with replaced_method(scheduler, "timesteps", on_host):
+            return step(noise, next(timesteps), *args, **kwargs)
 
     scheduler.set_timesteps = set_on_host
     scheduler.step = step_from_host
+
+
+def take_step_noise(scheduler: Untyped, draw: AnyFunction) -> None:
+    """Have a scheduler take the noise of its steps from `draw`, in place of `randn_tensor`.
+
+    The latter draws it on the CPU when it is needed, and waits for the device to copy it. Source:
+    diffusers/utils/torch_utils.py, `randn_tensor`, a name in each scheduler's module.
+    """
+    module = sys.modules[type(scheduler).__module__]
+    if not hasattr(module, "randn_tensor"):
+        return
+    step: AnyFunction = scheduler.step
+
+    @wraps(step)
+    def step_with_noise(*args: object, **kwargs: object) -> Untyped:
+        with replaced_method(module, "randn_tensor", draw):
+            return step(*args, **kwargs)
+
+    scheduler.step = step_with_noise
 
 
 # --- Pipelines ------------------------------------------------------------------------------------
@@ -183,6 +212,20 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
         return encoded
 
     return encode_by_generators
+
+
+@contextmanager
+def without_safety_checker(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
+    """Have a pipeline's call judge no images, while the block runs.
+
+    It would do so in the thread that draws, while the device waits. Source: `run_safety_checker` of
+    diffusers/pipelines/stable_diffusion/pipeline_stable_diffusion.py, which others have copied.
+    """
+    if not hasattr(pipe, "run_safety_checker"):
+        yield
+        return
+    with replaced_method(pipe, "run_safety_checker", lambda images, *_: (images, None)):
+        yield
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_met
 from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
 
 Moment = float | torch.cuda.Event
-SpanName = Literal["text", "decode", "safety", "copy", "whole"]
+SpanName = Literal["text", "decode", "copy", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DeviceTimes:
     """Seconds of the device.
 
     `busy` is what it computed for; texts encoded beside that add to `text` alone. `safety` is the
-    model's own safety checker, which reads images on the CPU while the device waits.
+    model's own safety checker, beside it too.
     """
 
     text: float = 0.0
@@ -79,7 +79,7 @@ class Spans:
     def span(self, name: SpanName) -> Iterator[None]:
         """Time what the block has the device do.
 
-        `text`, `decode` and `safety` lie within the `whole`, whose rest is denoising.
+        `text` and `decode` lie within the `whole`, whose rest is denoising.
         """
         begin = current_moment(self._device)
         compile_seconds = self._clock.seconds
@@ -91,10 +91,9 @@ class Spans:
         """The seconds of all spans."""
         text = self._seconds("text")
         decode = self._seconds("decode")
-        safety = self._seconds("safety")
         whole = self._seconds("whole")
-        denoise = max(0.0, whole - text - decode - safety)
-        return DeviceTimes(text, denoise, decode, safety, self._seconds("copy"), busy=whole)
+        denoise = max(0.0, whole - text - decode)
+        return DeviceTimes(text, denoise, decode, copy=self._seconds("copy"), busy=whole)
 
     def _seconds(self, name: SpanName) -> float:
         return sum(span.seconds for span in self._spans if span.name == name)
@@ -141,13 +140,17 @@ class PipelineProfiler:
         self._times = DeviceTimes()
         self._lock = Lock()
 
+    def new_spans(self) -> Spans:
+        """Spans of the device, without any yet."""
+        return Spans(self._device, self._clock)
+
     @contextmanager
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
         """Time what the pipeline, or one of its siblings, does in the block.
 
-        Its decoder, its safety checker and its text encoding are timed apart.
+        Its decoder and its text encoding are timed apart.
         """
-        spans = Spans(self._device, self._clock)
+        spans = self.new_spans()
         with ExitStack() as stack, spans.span("whole"):
             for owner, method, name in self._timed_methods(pipe):
                 timed = _with_span(getattr(owner, method), name, spans)
@@ -162,9 +165,6 @@ class PipelineProfiler:
             yield vae, "decode", "decode"
         if self._texts and hasattr(pipe, "encode_prompt"):
             yield pipe, "encode_prompt", "text"
-        has_checker = getattr(pipe, "safety_checker", None) is not None
-        if has_checker and hasattr(pipe, "run_safety_checker"):
-            yield pipe, "run_safety_checker", "safety"
 
     def add_call(self, spans: Spans) -> None:
         """Add a call that is done."""
@@ -176,6 +176,10 @@ class PipelineProfiler:
     def add_text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
         self._add(DeviceTimes(text=seconds))
+
+    def add_safety(self, seconds: float) -> None:
+        """Add the time of a batch that was checked beside the next one."""
+        self._add(DeviceTimes(safety=seconds))
 
     def pop_times(self) -> DeviceTimes:
         """What was added since the previous call."""
