@@ -98,8 +98,8 @@ IMAGES = Counter(
 )
 STAGE_SECONDS = SecondsHistogram(
     "stage_seconds",
-    "Seconds of one execution of a stage. `text`, `denoise`, `decode`, `safety` and `copy` are the "
-    "device's, of a batch; `encode` and `write` are of a part; `load` and `compile` of a process.",
+    "Seconds of one execution of a stage. `text`, `denoise`, `decode` and `copy` are the device's, "
+    "of a batch; `safety` is of a batch too; `encode` and `write` are of a part; `load` and `compile` of a process.",
     labels=("stage",),
 )
 QUEUE_ITEMS = Gauge(

@@ -60,13 +60,12 @@ class NoisePrefetcher:
 
     def take(self, rows: Sequence[ImageRow]) -> BatchNoise | None:
         """The noise of a batch of these rows, once; None if it was not drawn ahead."""
-        if self._batch is None:
+        if self._batch is None or self._batch[0] != rows:
             return None
-        expected, pending = self._batch
+        _, pending = self._batch
         self._batch = None
-        if rows == expected:
-            with suppress(Exception):  # raised again where it becomes that of the batch
-                return pending.result()
+        with suppress(Exception):  # raised again where it becomes that of the batch
+            return pending.result()
         return None
 
     def draw_step(

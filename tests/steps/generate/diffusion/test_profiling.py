@@ -3,17 +3,14 @@
 import time
 from typing import cast
 
-import diffusers
 import pytest
 import torch
-import transformers
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.compile import CompileClock
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.profiling import (
     DeviceTimes,
-    PipelineProfiler,
     Spans,
     elapsed_seconds,
 )
@@ -149,35 +146,3 @@ def test_device_that_fails_before_times_are_read_is_to_be_tried_again() -> None:
     event = cast("torch.cuda.Event", Event())
     with pytest.raises(TryAgain, match="the device failed"):
         elapsed_seconds(event, event)
-
-
-class Checker(torch.nn.Module):
-    """A safety checker, as far as pipelines look at it when they are made."""
-
-    device = CPU
-    dtype = torch.float32
-
-
-def test_the_safety_checker_is_timed_apart_in_every_variant_of_a_pipeline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    pipe = models.pipe("sd")
-    pipe.register_modules(
-        safety_checker=Checker(), feature_extractor=transformers.CLIPImageProcessor()
-    )
-    sibling = diffusers.StableDiffusionImg2ImgPipeline.from_pipe(pipe)
-    profiler = PipelineProfiler(pipe, texts=False, clock=CompileClock())
-
-    def check(image: object, *_: object) -> tuple[object, None]:
-        clock[0] += 3.0
-        return image, None
-
-    for each in (pipe, sibling):
-        each.run_safety_checker = check
-        with profiler.profile_call(each) as spans:
-            clock[0] += 2.0
-            each.run_safety_checker(None, CPU, torch.float32)
-        assert each.run_safety_checker is check
-        assert spans.times() == DeviceTimes(denoise=2.0, safety=3.0, busy=5.0)
