@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion.batch_scoring import BatchScorer
 from imagekiln.steps.generate.diffusion.device import explain_device, loading, side_stream
 from imagekiln.steps.generate.diffusion.scorers import (
+    BatchScorer,
     BoundScorer,
     Scorer,
     load_model_scorer,

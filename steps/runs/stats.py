@@ -30,9 +30,9 @@ class StageSeconds:
 
     `text`, `denoise`, `decode` and `copy` are the device's: encoding prompts, denoising steps,
     decoding by the VAE, and pixels on their way to the CPU. `safety` is the model's safety checker,
-    beside the batches. `encode_waits` is high where the device is the bottleneck, `denoise_waits` where encoding or
-    writing is. `score` is spent on scores, on the device and on what they read, `passes` on each
-    pass of the job, while nothing is drawn.
+    beside the batches. `encode_waits` is high where the device is the bottleneck, `denoise_waits`
+    where encoding or writing is. `score` is spent on scores, on the device and on what they read,
+    `passes` on each pass of the job, while nothing is drawn.
     """
 
     total: Seconds = 0.0

@@ -99,7 +99,8 @@ IMAGES = Counter(
 STAGE_SECONDS = SecondsHistogram(
     "stage_seconds",
     "Seconds of one execution of a stage. `text`, `denoise`, `decode` and `copy` are the device's, "
-    "of a batch; `safety` is of a batch too; `encode` and `write` are of a part; `load` and `compile` of a process.",
+    "of a batch; `safety` is of a batch too; `encode` and `write` are of a part; `load` and "
+    "`compile` of a process.",
     labels=("stage",),
 )
 QUEUE_ITEMS = Gauge(

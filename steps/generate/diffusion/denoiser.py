@@ -25,9 +25,10 @@ from imagekiln.steps.generate.diffusion.device import (
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.noise import NoisePrefetcher
+from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
 from imagekiln.steps.generate.diffusion.patches import step_on_host, take_step_noise
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
+from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.safety import ACCEPTED, SafetyChecker
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
@@ -89,8 +90,7 @@ class Denoiser:
     `scorers` are what images are scored by where its job has scores, which another thread may use,
     and `passes` what runs over images that were drawn, in the thread that draws.
 
-    Until `close`, it has threads that read ahead: one for texts, one for noise, and some for input
-    images.
+    Until `close`, it has threads that work ahead, for texts, noise and input images.
     """
 
     def __init__(
@@ -128,7 +128,8 @@ class Denoiser:
         self._reported_compile_seconds = 0.0
 
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
-        self._noise_prefetcher = NoisePrefetcher()
+        self._batch_noise = DrawnAhead[PipelineKwargs]()
+        self._step_noise = DrawnAhead[StepNoise]()
         self._check_safety = SafetyChecker(pipe, self._profiler.add_safety)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
@@ -170,20 +171,19 @@ class Denoiser:
         own_images: Mapping[int, Pillow.Image] | None = None,
     ) -> Sequence[DrawnImage]:
         batches = self._inputs.split_batches(rows, size)
-        upcoming: list[list[ImageRow]] = []
+        next_batches = batches[1:]
         if self._upcoming:
-            upcoming = self._inputs.split_batches(self._upcoming[:size], size)[:1]
-        calls = []
-        spans = []
-        for batch, next_batch in zip_longest(batches, [*batches[1:], *upcoming], fillvalue=()):
-            text_spans = self._profiler.new_spans()
-            tokens = self._code_tokens(batch, text_spans)
-            call_pipeline = partial(self._call_pipeline, batch, next_batch, check, own_images)
-            calls.append(self.compiled_pipeline.draw(batch, call_pipeline, tokens))
-            spans += [text_spans, calls[-1].spans]
-
+            next_batches += self._inputs.split_batches(self._upcoming[:size], size)[:1]
+        calls = [
+            self.compiled_pipeline.draw(
+                batch,
+                partial(self._call_pipeline, batch, next_batch, check, own_images),
+                self._code_tokens(batch),
+            )
+            for batch, next_batch in zip_longest(batches, next_batches, fillvalue=())
+        ]
         done_event = calls[-1].host_copy.done_event
-        read = partial(self._to_drawn_images, rows, calls, spans if own_images is None else ())
+        read = partial(self._to_drawn_images, rows, calls, own_images is None)
         if done_event is None:
             return read()
         previous = self._previous_batch
@@ -192,19 +192,18 @@ class Denoiser:
             wait_for_event(previous)
         return PendingBatch(len(rows), done_event, read)
 
-    def _code_tokens(self, batch: Sequence[ImageRow], spans: Spans) -> int | None:
+    def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
         """The length of a batch's texts, where compiled code depends on it."""
         if self.compiled_pipeline.mode == "none":
             return None
+        self._text_prefetcher.wait()  # for the caches
+        # On its stream, they need not wait for the batch that runs.
+        self._text_prefetcher.start(self._inputs.uncached_texts(batch), is_awaited=True)
         self._text_prefetcher.wait()
-        with spans.span("whole"), spans.span("text"):  # texts may be encoded now
-            return self._inputs.text_tokens(batch)
+        return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """Take the rows after the next batch, to encode their texts and draw their noise beside it.
-
-        The former only where that helps.
-        """
+        """Take the rows after the next batch, to prepare their texts and noise beside it."""
         self._upcoming = rows
 
     def finish_texts(self) -> None:
@@ -249,7 +248,8 @@ class Denoiser:
     def close(self) -> None:
         """End the threads, those of passes too. Batches can no longer be drawn."""
         self._text_prefetcher.close()
-        self._noise_prefetcher.close()
+        self._batch_noise.close()
+        self._step_noise.close()
         if self.passes is not None:
             self.passes.close()
         if self._adapters is not None:
@@ -269,8 +269,7 @@ class Denoiser:
         with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
-            noise = self._noise_prefetcher.take(batch)
-            kwargs |= variant.inputs.batch_kwargs(batch, check, noise)
+            kwargs |= variant.inputs.batch_kwargs(batch, check, self._batch_noise.take(batch))
             self._prefetch_upcoming(batch[0], next_batch)
             images = None
             if own_images is not None:
@@ -282,16 +281,13 @@ class Denoiser:
         return PipelineCall(batch, host_copy, spans)
 
     def _to_drawn_images(
-        self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], spans: Sequence[Spans]
+        self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool
     ) -> list[DrawnImage]:
-        """The images of calls that are done, whose spans are added to the times.
-
-        The padding of a batch comes last, and is dropped.
-        """
-        for span in spans:
-            self._profiler.add_call(span)
+        """The images of calls that are done. The padding of a batch comes last, and is dropped."""
         images: list[DrawnImage] = []
         for call in calls:
+            if is_timed:
+                self._profiler.add_call(call.spans)
             pixels = call.host_copy.read_rgb()
             finite = call.host_copy.finite.tolist()
             verdicts = self._check_safety(pixels, call.rows)
@@ -299,16 +295,13 @@ class Denoiser:
         return images[: len(rows)]
 
     def _prefetch_upcoming(self, row: ImageRow, next_batch: Sequence[ImageRow]) -> None:
-        """Draw the noise of the next batch, and encode the texts of upcoming rows.
-
-        The latter only of the same shape: others may change the pipeline.
-        """
+        """Draw noise and encode texts, only of the same shape: others may change the pipeline."""
         upcoming = self._upcoming
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
             return
-        if next_batch and self._inputs.starts_from_noise(next_batch[0]):
-            self._noise_prefetcher.start(next_batch, self._inputs.draw_noise)
+        if next_batch and self._inputs.encodes_texts:
+            self._batch_noise.start(next_batch, partial(self._inputs.noise_kwargs, next_batch))
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
@@ -324,7 +317,7 @@ class Denoiser:
         # Others may begin at a later step, or draw other noise between two steps.
         if variant is self._variants.text_to_image:
             step_on_host(scheduler)
-            take_step_noise(scheduler, self._noise_prefetcher.draw_step)
+            take_step_noise(scheduler, partial(draw_step_noise, self._step_noise))
         variant.pipe.scheduler = scheduler
         for name in GUIDER_NAMES:
             if guider := getattr(variant.pipe, name, None):

@@ -1,117 +1,77 @@
-"""The noise of images: each from a generator of its own on the CPU, so that none depends on others.
+"""Noise that a thread draws before it is needed: of the next batch, and of the next step.
 
-It is drawn ahead in a thread, and copied without a wait: the device always has work queued.
+It is drawn on the CPU. At the last moment, it would be copied by a wait for all that is queued.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 from diffusers.utils.torch_utils import randn_tensor
 
 from imagekiln.steps.generate.diffusion.patches import mark_shared
-from imagekiln.steps.runs.image import ImageRow
 
-NOISE_THREAD = "noise"  # the name that its thread begins with
+T = TypeVar("T")
 Generators = list[torch.Generator]
+StepNoise = tuple[torch.Tensor, Generators]  # and the generators after it
 
 
-@dataclass(frozen=True, slots=True)
-class BatchNoise:
-    """The generators of a batch, and the first noise drawn from them."""
-
-    generators: Generators
-    latents: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _StepNoise:
-    """The noise of one step of a batch, as the scheduler asks for it."""
-
-    shape: tuple[int, ...]
-    generators: Generators
-    device: torch.device
-    dtype: torch.dtype | None
-
-    def draw(self) -> torch.Tensor:
-        noise: torch.Tensor = randn_tensor(self.shape, self.generators, dtype=self.dtype)
-        return to_pinned(noise, self.device)
-
-
-class NoisePrefetcher:
-    """Draws noise in a thread, one and the same until `close`: of the next batch and the next step.
-
-    Generators give the same numbers in the same order as without it.
-    """
+class DrawnAhead(Generic[T]):
+    """What a thread draws for an expected request."""
 
     def __init__(self) -> None:
         """Start without a thread."""
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=NOISE_THREAD)
-        self._batch: tuple[Sequence[ImageRow], Future[BatchNoise]] | None = None
-        self._step: tuple[_StepNoise, list[torch.Tensor], Future[torch.Tensor]] | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="noise")
+        self._expected: tuple[object, Future[T]] | None = None
 
-    def start(
-        self, rows: Sequence[ImageRow], draw: Callable[[Sequence[ImageRow]], BatchNoise]
-    ) -> None:
-        """Begin to draw the noise of the batch that is likely to be next."""
-        self._batch = rows, self._worker.submit(draw, rows)
+    def start(self, request: object, draw: Callable[[], T]) -> None:
+        """Begin to draw what this request will ask for."""
+        self._expected = request, self._worker.submit(draw)
 
-    def take(self, rows: Sequence[ImageRow]) -> BatchNoise | None:
-        """The noise of a batch of these rows, once; None if it was not drawn ahead."""
-        if self._batch is None or self._batch[0] != rows:
+    def take(self, request: object) -> T | None:
+        """What was drawn for exactly this request, once; None if nothing was."""
+        if self._expected is None or self._expected[0] != request:
             return None
-        _, pending = self._batch
-        self._batch = None
+        _, pending = self._expected
+        self._expected = None
         with suppress(Exception):  # raised again where it becomes that of the batch
             return pending.result()
         return None
 
-    def draw_step(
-        self,
-        shape: Sequence[int],
-        generator: Generators | torch.Generator | None = None,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-        layout: torch.layout | None = None,
-    ) -> torch.Tensor:
-        """Stand in for `randn_tensor` at a step, and begin to draw the like for the next one.
-
-        An image's generators are made anew for each batch, so nobody misses what is drawn after the
-        last step.
-        """
-        if not isinstance(generator, list) or device is None:
-            noise: torch.Tensor = randn_tensor(shape, generator, device, dtype, layout)
-            return noise
-        request = _StepNoise(tuple(shape), generator, device, dtype)
-        noise = self._take_step(request)
-        states = [each.get_state() for each in generator]
-        self._step = request, states, self._worker.submit(request.draw)
-        return to_device(noise, device)
-
     def close(self) -> None:
-        """End the thread after the noise at hand."""
+        """End the thread."""
         self._worker.shutdown(cancel_futures=True)
 
-    def _take_step(self, request: _StepNoise) -> torch.Tensor:
-        if self._step is None:
-            return request.draw()
-        expected, states, pending = self._step
-        self._step = None
-        if request == expected:
-            return pending.result()
-        wait([pending])
-        for generator, state in zip(expected.generators, states, strict=True):
-            generator.set_state(state)
-        return request.draw()
+
+def draw_step_noise(
+    ahead: DrawnAhead[StepNoise],
+    shape: Sequence[int],
+    generator: Generators | None,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Draw a step's noise as `randn_tensor` does, and have the like drawn for the next step."""
+    if not isinstance(generator, list):
+        noise: torch.Tensor = randn_tensor(shape, generator, device, dtype)
+        return noise
+    request = (shape, generator, device, dtype)
+    draw = partial(_draw_by_copies, *request)
+    noise, generator[:] = ahead.take(request) or draw()
+    ahead.start(request, draw)
+    return noise.to(device, non_blocking=noise.is_pinned())
 
 
-def to_pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor in memory from which copies to the device need not wait, if that is a GPU."""
-    return mark_shared(tensor.pin_memory()) if device.type == "cuda" else tensor
+def _draw_by_copies(
+    shape: Sequence[int], generators: Generators, device: torch.device, dtype: torch.dtype | None
+) -> StepNoise:
+    """Draw from copies of the generators, since nobody may take what is drawn."""
+    copies = [generator.clone_state() for generator in generators]
+    return pin_for(device, randn_tensor(shape, copies, dtype=dtype)), copies
 
 
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of `to_pinned` on a device, without a wait for the batch that runs there."""
-    return tensor.to(device, non_blocking=device.type == "cuda")
+def pin_for(device: torch.device, noise: torch.Tensor) -> torch.Tensor:
+    """The noise in memory from which copies to this device need not wait, if that is a GPU."""
+    return mark_shared(noise.pin_memory()) if device.type == "cuda" else noise

@@ -108,13 +108,9 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
 
 # --- Samplers -------------------------------------------------------------------------------------
 
-# They index a table on the CPU by a timestep on the device, and some search for it there.
-WAITING_SCHEDULERS = (
-    diffusers.DDIMScheduler,
-    diffusers.DDPMScheduler,
-    diffusers.LCMScheduler,
-    diffusers.PNDMScheduler,
-)
+# They index a table on the CPU by a timestep on the device, and two search for it there.
+WAITING_SCHEDULERS = (diffusers.DDIMScheduler, diffusers.PNDMScheduler)
+WAITING_SCHEDULERS += (diffusers.DDPMScheduler, diffusers.LCMScheduler)
 
 
 def step_on_host(scheduler: Untyped) -> None:
@@ -151,10 +147,10 @@ def step_on_host(scheduler: Untyped) -> None:
 
 
 def take_step_noise(scheduler: Untyped, draw: AnyFunction) -> None:
-    """Have a scheduler take the noise of its steps from `draw`, in place of `randn_tensor`.
+    """Have a scheduler take the noise of its steps from `draw`.
 
-    The latter draws it on the CPU when it is needed, and waits for the device to copy it. Source:
-    diffusers/utils/torch_utils.py, `randn_tensor`, a name in each scheduler's module.
+    Its own draws on the CPU, and waits to copy that to the device. Source: `randn_tensor` of
+    diffusers/utils/torch_utils.py, a name in each scheduler's module.
     """
     module = sys.modules[type(scheduler).__module__]
     if not hasattr(module, "randn_tensor"):
@@ -212,20 +208,6 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
         return encoded
 
     return encode_by_generators
-
-
-@contextmanager
-def without_safety_checker(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
-    """Have a pipeline's call judge no images, while the block runs.
-
-    It would do so in the thread that draws, while the device waits. Source: `run_safety_checker` of
-    diffusers/pipelines/stable_diffusion/pipeline_stable_diffusion.py, which others have copied.
-    """
-    if not hasattr(pipe, "run_safety_checker"):
-        yield
-        return
-    with replaced_method(pipe, "run_safety_checker", lambda images, *_: (images, None)):
-        yield
 
 
 @contextmanager

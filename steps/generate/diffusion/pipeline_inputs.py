@@ -9,7 +9,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.noise import BatchNoise, to_device, to_pinned
+from imagekiln.steps.generate.diffusion.noise import pin_for
 from imagekiln.steps.generate.diffusion.patches import pack_latents
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
@@ -139,46 +139,31 @@ class PipelineInputs:
         return kwargs
 
     def batch_kwargs(
-        self,
-        rows: Sequence[ImageRow],
-        after_step: StepCallback,
-        noise: BatchNoise | None = None,
+        self, rows: Sequence[ImageRow], after_step: StepCallback, noise: PipelineKwargs | None
     ) -> PipelineKwargs:
-        """All but the texts: noise and settings, and `after_step` to be called after each step.
+        """All but the texts: settings, `noise` unless it is yet to be drawn, and the callback."""
+        kwargs = noise or self.noise_kwargs(rows)
+        latents = kwargs.get("latents")
+        if isinstance(latents, torch.Tensor):
+            pinned = latents.is_pinned()
+            kwargs["latents"] = latents.to(self._pipe.device, non_blocking=pinned)
+        return kwargs | self.settings_kwargs(rows[0]) | self.callback_kwargs(after_step)
 
-        `noise` is what `draw_noise` returned for these rows; without it, it is drawn here.
-        """
-        return (
-            self.noise_kwargs(rows, noise)
-            | self.settings_kwargs(rows[0])
-            | self.callback_kwargs(after_step)
-        )
-
-    def noise_kwargs(
-        self, rows: Sequence[ImageRow], noise: BatchNoise | None = None
-    ) -> PipelineKwargs:
+    def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So the noise depends on neither the device nor the dtype nor a neighbor.
+        So the noise depends on neither the device nor the dtype nor a neighbor. Any thread may call
+        this if texts are encoded here.
         """
-        if not self.encodes_texts:  # a single row
+        if not self._family.positive_embeds:  # a single row
             # What the pipeline draws without a generator must follow from the row too.
             torch.manual_seed(rows[0].parameters.seed)
             # Every pipeline takes a generator; some take no list of one.
             return {"generator": _make_generator(rows[0])}
-        if not self.starts_from_noise(rows[0]):  # the pipeline mixes its noise with the image
-            return {"generator": [_make_generator(row) for row in rows]}
-        noise = noise or self.draw_noise(rows)
-        latents = to_device(noise.latents, self._pipe.device)
-        return {"generator": noise.generators, "latents": latents}
 
-    def starts_from_noise(self, row: ImageRow) -> bool:
-        """Whether the pipeline takes the first noise of such a row, and does not draw it itself."""
-        return self.encodes_texts and row.parameters.source_image is None
-
-    def draw_noise(self, rows: Sequence[ImageRow]) -> BatchNoise:
-        """The noise from which rows of one shape start. May be called in any thread."""
         generators = [_make_generator(row) for row in rows]
+        if rows[0].parameters.source_image is not None:
+            return {"generator": generators}  # the pipeline mixes its noise with the image
         shape = self._latent_shape(rows[0])
         noise = torch.stack(
             [
@@ -191,7 +176,7 @@ class PipelineInputs:
         dtype = denoiser_network(self._pipe).dtype
         if self._family.float32_latents:
             dtype = torch.float32
-        return BatchNoise(generators, to_pinned(noise.to(dtype), self._pipe.device))
+        return {"generator": generators, "latents": pin_for(self._pipe.device, noise.to(dtype))}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.

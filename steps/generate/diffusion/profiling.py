@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
+from operator import add
 from threading import Lock
 from typing import Literal
 
@@ -41,14 +42,7 @@ class DeviceTimes:
 
     def __add__(self, other: "DeviceTimes") -> "DeviceTimes":
         """The sum of both."""
-        return DeviceTimes(
-            self.text + other.text,
-            self.denoise + other.denoise,
-            self.decode + other.decode,
-            self.safety + other.safety,
-            self.copy + other.copy,
-            self.busy + other.busy,
-        )
+        return DeviceTimes(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +134,13 @@ class PipelineProfiler:
         self._times = DeviceTimes()
         self._lock = Lock()
 
-    def new_spans(self) -> Spans:
-        """Spans of the device, without any yet."""
-        return Spans(self._device, self._clock)
-
     @contextmanager
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
         """Time what the pipeline, or one of its siblings, does in the block.
 
         Its decoder and its text encoding are timed apart.
         """
-        spans = self.new_spans()
+        spans = Spans(self._device, self._clock)
         with ExitStack() as stack, spans.span("whole"):
             for owner, method, name in self._timed_methods(pipe):
                 timed = _with_span(getattr(owner, method), name, spans)
@@ -178,7 +168,7 @@ class PipelineProfiler:
         self._add(DeviceTimes(text=seconds))
 
     def add_safety(self, seconds: float) -> None:
-        """Add the time of a batch that was checked beside the next one."""
+        """Add the time of a batch that was checked beside the next."""
         self._add(DeviceTimes(safety=seconds))
 
     def pop_times(self) -> DeviceTimes:
@@ -191,13 +181,9 @@ class PipelineProfiler:
     def _add(self, times: DeviceTimes) -> None:
         with self._lock:
             self._times += times
-        observe_stages(
-            text=times.text,
-            denoise=times.denoise,
-            decode=times.decode,
-            safety=times.safety,
-            copy=times.copy,
-        )
+        stages = asdict(times)
+        del stages["busy"]
+        observe_stages(**stages)
 
 
 def _with_span(function: AnyFunction, name: SpanName, spans: Spans) -> Callable[..., object]:

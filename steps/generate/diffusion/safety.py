@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import diffusers
 import torch
-from PIL import Image as Pillow
 
-from imagekiln.steps.generate.diffusion.batch_scoring import BatchScorer
 from imagekiln.steps.generate.diffusion.device import side_stream
-from imagekiln.steps.generate.diffusion.transformers_models import pad_batch
+from imagekiln.steps.generate.diffusion.patches import Untyped
+from imagekiln.steps.generate.diffusion.scorers import BatchScorer, ModelScorer
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.runs.image import ImageRow, ScoreValue
 
@@ -22,38 +22,32 @@ class SafetyChecker:
     def __init__(
         self, pipe: diffusers.DiffusionPipeline, on_checked: Callable[[float], None]
     ) -> None:
-        """Take what the pipeline judges by; of one that has no checker, nothing is refused.
+        """Take the checker from the pipeline, if it has one, so that its calls judge nothing.
 
-        `on_checked` is called with the seconds that a batch took.
+        `on_checked` is called with the seconds that each batch took.
         """
-        self._checker = getattr(pipe, "safety_checker", None)
-        self._extract_features = getattr(pipe, "feature_extractor", None)
-        self._device: torch.device = pipe.device
-        self._stream = side_stream(pipe.device)
+        self._judge: ModelScorer | None = None
+        self._scorers: dict[int, BatchScorer] = {}  # by the size of the batch
         self._on_checked = on_checked
-        self._scorers: dict[int, BatchScorer] = {}
+        if checker := getattr(pipe, "safety_checker", None):
+            stream = side_stream(pipe.device)
+            compute = partial(_find_refused, checker)
+            self._judge = ModelScorer(pipe.feature_extractor, compute, pipe.device, stream)
+            pipe.register_modules(safety_checker=None)
 
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """1 for each image of a batch that is refused, else 0; None and why if it fails at one.
-
-        Raises as scores do.
-        """
-        if self._checker is None:
-            return [ACCEPTED] * len(images)
-        started = time.perf_counter()
+        """1 for each image of a batch that is refused, else 0. Raises as scores do."""
         size = len(images)
-        if size not in self._scorers:
-            self._scorers[size] = BatchScorer("the model's safety checker", self._judge, size)
-        verdicts = self._scorers[size](images, rows)
+        if self._judge is None:
+            return [ACCEPTED] * size
+        started = time.perf_counter()
+        new = BatchScorer("the model's safety checker", self._judge, size)
+        verdicts = self._scorers.setdefault(size, new)(images, rows)
         self._on_checked(time.perf_counter() - started)
         return verdicts
 
-    def _judge(self, images: Sequence[RGB], _: Sequence[ImageRow], size: int) -> list[float]:
-        pictures = [Pillow.fromarray(image) for image in images]
-        features = self._extract_features(pictures, return_tensors="pt")["pixel_values"]
-        features = pad_batch(features, size).to(self._checker.dtype)
-        # It blackens what it refuses, in this list.
-        padded = [*images] + [images[-1]] * (size - len(images))
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            _, refused = self._checker(images=padded, clip_input=features.to(self._device))
-        return [float(flag) for flag in refused[: len(images)]]
+
+def _find_refused(checker: Untyped, pixels: torch.Tensor, _: Sequence[str]) -> torch.Tensor:
+    blackened = torch.zeros(len(pixels))  # in place of images
+    _, refused = checker(images=blackened, clip_input=pixels.to(checker.dtype))
+    return torch.tensor(refused)

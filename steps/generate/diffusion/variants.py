@@ -13,7 +13,6 @@ from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
     per_image_control_noise,
     restored_vae_dtype,
-    without_safety_checker,
 )
 from imagekiln.steps.generate.diffusion.pipeline import Schedulers
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
@@ -34,12 +33,9 @@ class Variant:
     schedulers: Schedulers
 
     def draw(self, kwargs: PipelineKwargs) -> BaseOutput:
-        """What the pipeline draws of a batch's arguments, unchecked.
-
-        Raises what the pipeline raises.
-        """
+        """The output of the pipeline for a batch's arguments. Raises what the pipeline raises."""
         control_noise = per_image_control_noise(self.pipe, kwargs.get("generator"))
-        with control_noise, restored_vae_dtype(self.pipe), without_safety_checker(self.pipe):
+        with control_noise, restored_vae_dtype(self.pipe):
             return self.pipe(**kwargs, output_type=self.inputs.output_type)
 
 

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.batch_scoring import BatchScorer
+from imagekiln.steps.generate.diffusion.scorers import BatchScorer
 from imagekiln.steps.generate.scores import (
     OwnScorer,
     load_scorers,

@@ -25,7 +25,7 @@ TURNS = StageSeconds(
 
 def test_what_is_left_is_the_rest() -> None:
     assert break_down_time(TURNS, DeviceUsage()) == TimeBreakdown(
-        10.0, 5.0, 6.0, 60.0, 10.0, 0.0, 4.0, 5.0
+        10.0, 5.0, 6.0, 60.0, 10.0, 4.0, 5.0
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from imagekiln.steps.generate.diffusion import noise as noise_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.noise import BatchNoise, NoisePrefetcher
+from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
 from imagekiln.steps.runs.image import ImageRow
 from tests import families, models
@@ -36,8 +36,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 
     step = watched("step", noise_module.randn_tensor)
     monkeypatch.setattr(noise_module, "randn_tensor", step)
-    batch = watched("batch", PipelineInputs.draw_noise)
-    monkeypatch.setattr(PipelineInputs, "draw_noise", batch)
+    batch = watched("batch", PipelineInputs.noise_kwargs)
+    monkeypatch.setattr(PipelineInputs, "noise_kwargs", batch)
     return calls
 
 
@@ -142,29 +142,29 @@ def _generators() -> list[torch.Generator]:
 
 
 def test_a_step_that_asks_for_another_shape_has_the_noise_that_it_would_have_drawn() -> None:
-    prefetcher = NoisePrefetcher()
+    ahead = DrawnAhead[StepNoise]()
     ours, theirs = _generators(), _generators()
     for shape in ((2, 4, 8, 8), (2, 4, 8, 8), (2, 3, 4, 4), (2, 4, 8, 8)):
         expected = noise_module.randn_tensor(shape, theirs, CPU, torch.float32)
-        assert torch.equal(prefetcher.draw_step(shape, ours, CPU, torch.float32), expected)
-    prefetcher.close()
+        assert torch.equal(draw_step_noise(ahead, shape, ours, CPU, torch.float32), expected)
+    ahead.close()
 
 
 def test_noise_that_cannot_be_drawn_is_left_to_the_batch_that_needs_it() -> None:
-    def fail(_: Sequence[ImageRow]) -> BatchNoise:
+    def fail() -> str:
         raise MemoryError
 
-    prefetcher = NoisePrefetcher()
-    prefetcher.start(_rows(1), fail)
-    assert prefetcher.take(_rows(1)) is None
-    prefetcher.close()
+    ahead = DrawnAhead[str]()
+    ahead.start("request", fail)
+    assert ahead.take("request") is None
+    ahead.close()
 
 
-def test_the_thread_ends_when_closed() -> None:
+def test_its_threads_end_when_closed() -> None:
     before = threads()
     denoiser = Denoiser(models.pipe("sd"))
     denoiser.set_upcoming(_rows(3))
     denoiser.draw(_rows(1, sampler="euler_a", steps=3), 1, lambda: None)
-    assert len(threads() - before) == 1
+    assert threads() - before
     denoiser.close()
     assert not threads() - before

@@ -251,24 +251,3 @@ def test_no_step_reads_a_timestep_of_the_device(sampler: str) -> None:
     for _ in range(steps):
         scheduler.step(sample, torch.empty((), device="meta"), sample)
     assert scheduler.timesteps.is_meta
-
-
-CHECKED = [
-    diffusers.StableDiffusionPipeline,
-    diffusers.StableDiffusionImg2ImgPipeline,
-    diffusers.StableDiffusionInpaintPipeline,
-    diffusers.StableDiffusionControlNetPipeline,
-    diffusers.StableDiffusionControlNetImg2ImgPipeline,
-    diffusers.StableDiffusionControlNetInpaintPipeline,
-    diffusers.LatentConsistencyModelPipeline,
-    diffusers.LatentConsistencyModelImg2ImgPipeline,
-]
-
-
-@pytest.mark.parametrize("pipeline", CHECKED)
-def test_pipelines_check_safety_by_the_method_that_is_replaced(pipeline: models.Untyped) -> None:
-    assert "self.run_safety_checker(image, device, " in inspect.getsource(pipeline.__call__)
-    checked = pipeline.__new__(pipeline)
-    with patches.without_safety_checker(checked):
-        assert checked.run_safety_checker("images", "cpu", "float32") == ("images", None)
-    assert "run_safety_checker" not in vars(checked)

@@ -1,13 +1,14 @@
 """What drawing takes, seen from outside."""
 
 import time
+from functools import wraps
 from typing import cast
 
 import pytest
 import torch
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.generate.diffusion.compile import CompileClock
+from imagekiln.steps.generate.diffusion.compile import CompileClock, CompiledPipeline
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.profiling import (
     DeviceTimes,
@@ -105,6 +106,25 @@ def test_compiling_is_left_out_of_what_was_done_meanwhile(clock: FakeClock) -> N
         clock.advance(5.0)
         compiling.seconds += 4.0
     assert spans.times() == DeviceTimes(decode=1.0, busy=1.0)
+
+
+def test_a_text_that_is_encoded_to_learn_its_length_counts_as_text(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledPipeline, "mode", "regional")  # whose code depends on the length
+    pipe = families.pipe("qwen-image")
+    encode = pipe.encode_prompt
+
+    @wraps(encode)
+    def take_a_second(prompt: list[str] | None = None, **options: object) -> object:
+        if prompt is not None:
+            clock.advance(1.0)
+        return encode(prompt, **options)
+
+    pipe.encode_prompt = take_a_second
+    denoiser = Denoiser(pipe)
+    denoiser.draw([image_row("a red circle", guidance=1.0)], 1, lambda: None)
+    assert denoiser.pop_times().text == 1.0
 
 
 def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_read(
