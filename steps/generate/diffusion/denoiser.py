@@ -288,7 +288,7 @@ class Denoiser:
         for call in calls:
             if is_timed:
                 self._profiler.add_call(call.spans)
-            pixels = call.host_copy.read_rgb()
+            pixels = list(call.host_copy.read_rgb())
             finite = call.host_copy.finite.tolist()
             verdicts = self._check_safety(pixels, call.rows)
             images += map(to_drawn_image, call.rows, pixels, finite, verdicts)

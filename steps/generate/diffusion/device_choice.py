@@ -40,7 +40,7 @@ def choose_device(name: str) -> torch.device:
 
 def warn_of_slow_attention(device: torch.device) -> None:
     """Log a warning if attention could be twice as fast by a newer cuDNN."""
-    version = torch.backends.cudnn.version() or 0
+    version = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
     if torch.cuda.get_device_capability(device) == (9, 0) and version <= SLOW_CUDNN:
         log.warning(
             "Attention runs at half its speed on %s: cuDNN %s is older than 91501. "

@@ -33,9 +33,11 @@ class DrawnAhead(Generic[T]):
 
     def take(self, request: object) -> T | None:
         """What was drawn for exactly this request, once; None if nothing was."""
-        if self._expected is None or self._expected[0] != request:
+        if self._expected is None:
             return None
-        _, pending = self._expected
+        expected, pending = self._expected
+        if expected != request:
+            return None
         self._expected = None
         with suppress(Exception):  # raised again where it becomes that of the batch
             return pending.result()
@@ -59,7 +61,10 @@ def draw_step_noise(
         return noise
     request = (shape, generator, device, dtype)
     draw = partial(_draw_by_copies, *request)
-    noise, generator[:] = ahead.take(request) or draw()
+    drawn = ahead.take(request)
+    if drawn is None:
+        drawn = draw()
+    noise, generator[:] = drawn
     ahead.start(request, draw)
     return noise.to(device, non_blocking=noise.is_pinned())
 

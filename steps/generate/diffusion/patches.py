@@ -28,8 +28,8 @@ AnyFunction = Callable[..., Any]
 
 
 @contextmanager
-def replaced_method(owner: object, name: str, function: AnyFunction) -> Iterator[None]:
-    """Put a function in the place of an object's method while the block runs.
+def replaced_method(owner: object, name: str, function: Untyped) -> Iterator[None]:
+    """Put a function, or a value, in the place of an object's own while the block runs.
 
     Written into the object's `__dict__`: `torch.nn.Module.__setattr__` is slow, and wrappers of
     modules pass an attribute on to what they wrap. A forward hook would not do in its place: it
@@ -109,8 +109,10 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
 # --- Samplers -------------------------------------------------------------------------------------
 
 # They index a table on the CPU by a timestep on the device, and two search for it there.
-WAITING_SCHEDULERS = (diffusers.DDIMScheduler, diffusers.PNDMScheduler)
-WAITING_SCHEDULERS += (diffusers.DDPMScheduler, diffusers.LCMScheduler)
+WAITING_SCHEDULERS = (
+    diffusers.DDIMScheduler, diffusers.DDPMScheduler,
+    diffusers.LCMScheduler, diffusers.PNDMScheduler,
+)  # fmt: skip
 
 
 def step_on_host(scheduler: Untyped) -> None:
@@ -153,8 +155,6 @@ def take_step_noise(scheduler: Untyped, draw: AnyFunction) -> None:
     diffusers/utils/torch_utils.py, a name in each scheduler's module.
     """
     module = sys.modules[type(scheduler).__module__]
-    if not hasattr(module, "randn_tensor"):
-        return
     step: AnyFunction = scheduler.step
 
     @wraps(step)

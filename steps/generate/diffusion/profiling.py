@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, astuple, dataclass
-from operator import add
+from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
@@ -42,7 +41,14 @@ class DeviceTimes:
 
     def __add__(self, other: "DeviceTimes") -> "DeviceTimes":
         """The sum of both."""
-        return DeviceTimes(*map(add, astuple(self), astuple(other)))
+        return DeviceTimes(
+            self.text + other.text,
+            self.denoise + other.denoise,
+            self.decode + other.decode,
+            self.safety + other.safety,
+            self.copy + other.copy,
+            self.busy + other.busy,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +187,13 @@ class PipelineProfiler:
     def _add(self, times: DeviceTimes) -> None:
         with self._lock:
             self._times += times
-        stages = asdict(times)
-        del stages["busy"]
-        observe_stages(**stages)
+        observe_stages(
+            text=times.text,
+            denoise=times.denoise,
+            decode=times.decode,
+            safety=times.safety,
+            copy=times.copy,
+        )
 
 
 def _with_span(function: AnyFunction, name: SpanName, spans: Spans) -> Callable[..., object]:

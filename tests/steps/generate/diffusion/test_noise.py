@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from diffusers.utils.torch_utils import randn_tensor
 
 from imagekiln.steps.generate.diffusion import noise as noise_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
@@ -34,7 +35,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 
         return draw
 
-    step = watched("step", noise_module.randn_tensor)
+    step = watched("step", randn_tensor)
     monkeypatch.setattr(noise_module, "randn_tensor", step)
     batch = watched("batch", PipelineInputs.noise_kwargs)
     monkeypatch.setattr(PipelineInputs, "noise_kwargs", batch)
@@ -145,7 +146,7 @@ def test_a_step_that_asks_for_another_shape_has_the_noise_that_it_would_have_dra
     ahead = DrawnAhead[StepNoise]()
     ours, theirs = _generators(), _generators()
     for shape in ((2, 4, 8, 8), (2, 4, 8, 8), (2, 3, 4, 4), (2, 4, 8, 8)):
-        expected = noise_module.randn_tensor(shape, theirs, CPU, torch.float32)
+        expected = randn_tensor(shape, theirs, CPU, torch.float32)
         assert torch.equal(draw_step_noise(ahead, shape, ours, CPU, torch.float32), expected)
     ahead.close()
 

@@ -97,7 +97,7 @@ def test_one_image_is_refused_and_its_neighbours_keep_their_pixels() -> None:
     assert [place for place in range(4) if drawn[place].status == "filtered"] == [brightest]
     assert (drawn[brightest].rgb, drawn[brightest].error) == (None, REFUSED)
     for place in {*range(4)} - {brightest}:
-        assert np.array_equal(drawn[place].rgb, whole[place])  # type: ignore[arg-type]  # ok
+        assert np.array_equal(drawn[place].rgb, whole[place])
 
 
 def test_images_that_a_pass_draws_over_are_checked_too() -> None:
@@ -127,7 +127,7 @@ def test_memory_that_runs_out_halves_the_batch_of_the_check() -> None:
 
 def test_a_checker_that_always_fails_ends_the_shard() -> None:
     class Broken(BrightnessChecker):
-        def forward(self, **_: object) -> models.Untyped:
+        def forward(self, *_: object, **__: object) -> models.Untyped:
             raise ValueError("no such layer")
 
     denoiser = Denoiser(_with_checker(models.pipe("sd"), Broken()))
