@@ -1,6 +1,7 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -26,7 +27,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
-from imagekiln.steps.generate.diffusion.patches import step_on_host, take_step_noise
+from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
@@ -275,7 +276,11 @@ class Denoiser:
             if own_images is not None:
                 images = [own_images[row.index_in_part] for row in batch]
             kwargs |= self._variants.image_kwargs(batch, images)
-            output = variant.draw(kwargs)
+            with ExitStack() as stack:
+                if variant is self._variants.text_to_image:  # others draw noise between steps
+                    draw_noise = partial(draw_step_noise, self._step_noise)
+                    stack.enter_context(step_noise_from(variant.pipe.scheduler, draw_noise))
+                output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
         return PipelineCall(batch, host_copy, spans)
@@ -295,7 +300,7 @@ class Denoiser:
         return images[: len(rows)]
 
     def _prefetch_upcoming(self, row: ImageRow, next_batch: Sequence[ImageRow]) -> None:
-        """Draw noise and encode texts, only of the same shape: others may change the pipeline."""
+        """Draw noise, and encode texts of the same shape only: others may change the pipeline."""
         upcoming = self._upcoming
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
@@ -314,10 +319,8 @@ class Denoiser:
         """Set what is a part of the pipeline itself: LoRAs, scheduler, strength of guiders."""
         self._inputs.activate_loras(row)
         scheduler = variant.schedulers.new(row.parameters.sampler)
-        # Others may begin at a later step, or draw other noise between two steps.
-        if variant is self._variants.text_to_image:
+        if variant is self._variants.text_to_image:  # others may begin at a later step
             step_on_host(scheduler)
-            take_step_noise(scheduler, partial(draw_step_noise, self._step_noise))
         variant.pipe.scheduler = scheduler
         for name in GUIDER_NAMES:
             if guider := getattr(variant.pipe, name, None):

@@ -7,7 +7,7 @@ when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
@@ -148,21 +148,13 @@ def step_on_host(scheduler: Untyped) -> None:
     scheduler.step = step_from_host
 
 
-def take_step_noise(scheduler: Untyped, draw: AnyFunction) -> None:
-    """Have a scheduler take the noise of its steps from `draw`.
+def step_noise_from(scheduler: Untyped, draw: AnyFunction) -> AbstractContextManager[None]:
+    """Have a scheduler take the noise of its steps from `draw` while the block runs.
 
     Its own draws on the CPU, and waits to copy that to the device. Source: `randn_tensor` of
     diffusers/utils/torch_utils.py, a name in each scheduler's module.
     """
-    module = sys.modules[type(scheduler).__module__]
-    step: AnyFunction = scheduler.step
-
-    @wraps(step)
-    def step_with_noise(*args: object, **kwargs: object) -> Untyped:
-        with replaced_method(module, "randn_tensor", draw):
-            return step(*args, **kwargs)
-
-    scheduler.step = step_with_noise
+    return replaced_method(sys.modules[type(scheduler).__module__], "randn_tensor", draw)
 
 
 # --- Pipelines ------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from functools import partial
 
 import diffusers
 import torch
+from diffusers.utils.torch_utils import randn_tensor
 
 from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
-from imagekiln.steps.generate.diffusion.patches import step_on_host, take_step_noise
+from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
@@ -72,8 +73,9 @@ def _measure(
         pipe.scheduler = copy.deepcopy(scheduler)
         if as_in_jobs:
             step_on_host(pipe.scheduler)
-            take_step_noise(pipe.scheduler, partial(draw_step_noise, noise))
-        _draw(pipe, session.work, embeds, steps)
+        draw_noise = partial(draw_step_noise, noise) if as_in_jobs else randn_tensor
+        with step_noise_from(pipe.scheduler, draw_noise):
+            _draw(pipe, session.work, embeds, steps)
 
     call_seconds(lambda: draw(STEPS))
     few = median_seconds(lambda: draw(STEPS), 1.0, 4)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def _plain_bytes(
     """What is drawn where a scheduler draws its own noise, when it needs it."""
     with monkeypatch.context() as patch:
         patch.setattr(
-            "imagekiln.steps.generate.diffusion.denoiser.take_step_noise", lambda *_: None
+            "imagekiln.steps.generate.diffusion.denoiser.step_noise_from", lambda *_: nullcontext()
         )
         return bytes_of(Denoiser(pipe), rows, size)
 

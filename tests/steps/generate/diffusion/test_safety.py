@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image as Pillow
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
@@ -48,9 +48,7 @@ class BrightnessChecker(torch.nn.Module):
 
 
 def _with_checker(pipe: models.Untyped, checker: torch.nn.Module) -> models.Untyped:
-    extract = transformers.CLIPImageProcessor(
-        size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}
-    )
+    extract = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
     pipe.register_modules(safety_checker=checker, feature_extractor=extract)
     return pipe
 
