@@ -50,11 +50,14 @@ COPY --from=ours /ours /opt/imagekiln
 # What of the driver NVIDIA's runtime puts in. Not which GPUs: an image that says "all" gets them in pods that asked for
 # none, wherever that runtime is the default. Code is compiled by four processes: left alone, PyTorch would start as many
 # as the node has cores, whatever the pod may use.
+# Expandable segments leave memory less fragmented. Nothing here shares a GPU's memory between processes, as CUDA IPC does,
+# which they would hinder; a vGPU without virtual memory refuses them.
 # GKE mounts the driver at /usr/local/nvidia without NVIDIA's runtime; elsewhere those folders do not exist.
 ENV PATH=/opt/imagekiln/bin:$PATH:/usr/local/nvidia/bin \
     LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64 \
     HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    PYTORCH_ALLOC_CONF=expandable_segments:True \
     TORCHINDUCTOR_CACHE_DIR=/tmp/compiled TORCHINDUCTOR_COMPILE_THREADS=4
 USER 1000:1000
 WORKDIR /tmp

@@ -149,7 +149,7 @@ def _working_shares(stats: Sequence[ShardStats], seconds: StageSeconds) -> _Shar
     if working <= 0:
         return _Shares(1.0, 0.0, 0.0)
     compiling = min(1.0, seconds.compile / working)
-    computed = seconds.text + seconds.denoise + seconds.decode + seconds.safety
+    computed = seconds.text + seconds.denoise + seconds.decode
     computed += sum(seconds.passes.values())
     drawing = computed / working
     busy = mean_busy_share(stats)

@@ -200,7 +200,7 @@ def _upscale_with(upscale: Upscale) -> RunBatch:
         images = []
         for row, (rgb, finite) in zip(rows, enlarged, strict=True):
             _require_size(rgb, row.parameters)
-            images.append(to_drawn_image(row, rgb, finite, refused=False))
+            images.append(to_drawn_image(row, rgb, finite))
         return images
 
     return run_batch

@@ -11,11 +11,7 @@ from dataclasses import replace
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion.device import (
-    explain_device,
-    loading,
-    side_stream,
-)
+from imagekiln.steps.generate.diffusion.device import explain_device, loading, side_stream
 from imagekiln.steps.generate.diffusion.scorers import (
     BatchScorer,
     BoundScorer,

@@ -27,12 +27,12 @@ def _is_zero(seconds: float | dict[str, float]) -> bool:
 class StageSeconds:
     """Wall time by stage. Stages overlap, so they may add up to more than `total`.
 
-    `text`, `denoise`, `decode`, `safety` and `copy` are the device's: encoding prompts, denoising
-    steps, decoding by the VAE, the model's safety checker, and pixels on their way to the CPU.
-    `encode_waits` is high where the device is the bottleneck, `denoise_waits` where encoding or
-    writing is. `busy` is what the device computed for: texts encoded beside that are in `text`
-    alone. `score` is spent on scores, on the device and on what they read, `passes` on each pass of
-    the job, while nothing is drawn.
+    `text`, `denoise`, `decode` and `copy` are the device's: encoding prompts, denoising steps,
+    decoding by the VAE, and pixels on their way to the CPU. `safety` is the model's safety checker,
+    beside the batches. `encode_waits` is high where the device is the bottleneck, `denoise_waits`
+    where encoding or writing is. `busy` is what the device computed for: texts encoded beside that
+    are in `text` alone. `score` is spent on scores, on the device and on what they read, `passes`
+    on each pass of the job, while nothing is drawn.
     """
 
     total: Seconds = 0.0

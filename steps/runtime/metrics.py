@@ -98,9 +98,9 @@ IMAGES = Counter(
 )
 STAGE_SECONDS = SecondsHistogram(
     "stage_seconds",
-    "Seconds of one execution of a stage. `text`, `denoise`, `decode`, `safety` and `copy` are the "
-    "device's, of a batch, as is `compile`; `encode` and `write` are of a part, `load` of a "
-    "process.",
+    "Seconds of one execution of a stage. `text`, `denoise`, `decode` and `copy` are the device's, "
+    "of a batch, as is `compile`; `safety` is of a batch too; `encode` and `write` are of a part, "
+    "`load` of a process.",
     labels=("stage",),
 )
 QUEUE_ITEMS = Gauge(

@@ -15,11 +15,15 @@ SEQUENTIAL_STAGES = {
     "text": "encode texts",
     "denoise": "denoise",
     "decode": "decode",
-    "safety": "check safety",
     "wait": "wait",
     "rest": "start and end",
 }
-CONCURRENT_STAGES = {"score": "score", "encode": "encode and hash", "write": "write parts"}
+CONCURRENT_STAGES = {
+    "safety": "check safety",
+    "score": "score",
+    "encode": "encode and hash",
+    "write": "write parts",
+}
 
 MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
 MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
@@ -54,7 +58,6 @@ class TimeBreakdown:
     text: float
     denoise: float
     decode: float
-    safety: float
     wait: float
     rest: float
 
@@ -90,7 +93,7 @@ class _Loss:
 
 def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> TimeBreakdown:
     """What the devices did, one thing after another."""
-    drawing = seconds.denoise + seconds.decode + seconds.safety
+    drawing = seconds.denoise + seconds.decode
     text = seconds.text
     if usage.busy is not None:
         # Of the time in which the device computed, what was not drawing was encoding texts.
@@ -107,7 +110,6 @@ def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> TimeBreakdown:
         text=text,
         denoise=seconds.denoise,
         decode=seconds.decode,
-        safety=seconds.safety,
         wait=wait,
         rest=left - wait,
     )
@@ -129,7 +131,7 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
     concurrent = tuple(
         _share_row(label, getattr(seconds, stage), seconds.total)
         for stage, label in CONCURRENT_STAGES.items()
-        if stage != "score" or seconds.score
+        if stage not in ("safety", "score") or getattr(seconds, stage)
     )
     concurrent += _overlapping_device_work(seconds, breakdown)
     return TimeUse(tuple(row for row in sequential if row.share), concurrent)

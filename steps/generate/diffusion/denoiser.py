@@ -1,13 +1,14 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Protocol
 
 import diffusers
 import torch
-from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
@@ -20,9 +21,12 @@ from imagekiln.steps.generate.diffusion.device import (
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import step_on_host
+from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
+from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
+from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.safety import ACCEPTED, SafetyChecker
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -40,6 +44,7 @@ from imagekiln.steps.runs.image import (
     DrawnImage,
     ImageRow,
     PassedImages,
+    ScoreValue,
     batch_shape,
 )
 from imagekiln.steps.runs.plan import Plan
@@ -70,7 +75,7 @@ class Denoiser:
     `scorers` are what images are scored by where its job has scores, which another thread may use,
     and `passes` what runs over images that were drawn, in the thread that draws.
 
-    Until `close`, it has threads that read ahead: one for texts, and some for input images.
+    Until `close`, it has threads that work ahead, for texts, noise and input images.
     """
 
     def __init__(
@@ -107,6 +112,9 @@ class Denoiser:
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
 
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
+        self._batch_noise = DrawnAhead[PipelineKwargs]()
+        self._step_noise = DrawnAhead[StepNoise]()
+        self._check_safety = SafetyChecker(pipe, self._profiler.add_safety)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
@@ -135,7 +143,7 @@ class Denoiser:
     ) -> Sequence[DrawnImage]:
         """Draw over images of these rows, of the size of the rows, by their index in the part.
 
-        The time that it takes is not in `pop_times`. Otherwise as `draw`.
+        Of the time that it takes, only the safety checker's is in `pop_times`. Otherwise as `draw`.
         """
         return self._draw_batch(rows, size, check, images)
 
@@ -146,34 +154,40 @@ class Denoiser:
         check: Callable[[], None],
         own_images: Mapping[int, Pillow.Image] | None = None,
     ) -> Sequence[DrawnImage]:
+        batches = self._inputs.split_batches(rows, size)
+        next_batches = batches[1:]
+        if self._upcoming:
+            next_batches += self._inputs.split_batches(self._upcoming[:size], size)[:1]
         calls = [
             self.compiled_pipeline.draw(
                 batch,
-                partial(self._call_pipeline, batch, check, own_images),
+                partial(self._call_pipeline, batch, next_batch, check, own_images),
                 self._code_tokens(batch),
             )
-            for batch in self._inputs.split_batches(rows, size)
+            for batch, next_batch in zip_longest(batches, next_batches, fillvalue=())
         ]
         done_event = calls[-1].host_copy.done_event
-        is_timed = own_images is None
+        read = partial(self._to_drawn_images, rows, calls, own_images is None)
         if done_event is None:
-            return self._to_drawn_images(rows, calls, is_timed)
+            return read()
         previous = self._previous_batch
         self._previous_batch = done_event
         if previous is not None:
             wait_for_event(previous)
-        read = partial(self._to_drawn_images, rows, calls, is_timed)
         return PendingBatch(len(rows), done_event, read)
 
     def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
         """The length of a batch's texts, where compiled code depends on it."""
         if self.compiled_pipeline.mode == "none":
             return None
-        self._text_prefetcher.wait()  # texts may be encoded now
+        self._text_prefetcher.wait()  # for the caches
+        # On its stream, they need not wait for the batch that runs.
+        self._text_prefetcher.start(self._inputs.uncached_texts(batch), is_awaited=True)
+        self._text_prefetcher.wait()
         return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """Take the rows after the next batch, to encode their texts beside it where that helps."""
+        """Take the rows after the next batch, to prepare their texts and noise beside it."""
         self._upcoming = rows
 
     def finish_texts(self) -> None:
@@ -204,6 +218,8 @@ class Denoiser:
     def close(self) -> None:
         """End the threads, those of passes too. Batches can no longer be drawn."""
         self._text_prefetcher.close()
+        self._batch_noise.close()
+        self._step_noise.close()
         if self.passes is not None:
             self.passes.close()
         if self._adapters is not None:
@@ -213,6 +229,7 @@ class Denoiser:
     def _call_pipeline(
         self,
         batch: Sequence[ImageRow],
+        next_batch: Sequence[ImageRow],
         check: Callable[[], None],
         own_images: Mapping[int, Pillow.Image] | None,
     ) -> "PipelineCall":
@@ -222,33 +239,43 @@ class Denoiser:
         with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
-            kwargs |= variant.inputs.batch_kwargs(batch, check)
-            self._encode_upcoming_texts(batch[0])
+            kwargs |= variant.inputs.batch_kwargs(batch, check, self._batch_noise.take(batch))
+            self._prefetch_upcoming(batch[0], next_batch)
             images = None
             if own_images is not None:
                 images = [own_images[row.index_in_part] for row in batch]
             kwargs |= self._variants.image_kwargs(batch, images)
-            output = variant.draw(kwargs)
+            with ExitStack() as stack:
+                if variant is self._variants.text_to_image:  # others draw noise between steps
+                    draw_noise = partial(draw_step_noise, self._step_noise)
+                    stack.enter_context(step_noise_from(variant.pipe.scheduler, draw_noise))
+                output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
-        return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)
+        return PipelineCall(batch, host_copy, spans)
 
     def _to_drawn_images(
         self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool
     ) -> list[DrawnImage]:
         """The images of calls that are done. The padding of a batch comes last, and is dropped."""
+        images: list[DrawnImage] = []
         for call in calls:
             if is_timed:
                 self._profiler.add_call(call.spans)
-        images = [image for call in calls for image in call.iter_images()]
-        return [to_drawn_image(row, *image) for row, image in zip(rows, images, strict=False)]
+            pixels = list(call.host_copy.read_rgb())
+            finite = call.host_copy.finite.tolist()
+            verdicts = self._check_safety(pixels, call.rows)
+            images += map(to_drawn_image, call.rows, pixels, finite, verdicts)
+        return images[: len(rows)]
 
-    def _encode_upcoming_texts(self, row: ImageRow) -> None:
-        """Encode upcoming texts, only of the same shape: others may change the pipeline."""
+    def _prefetch_upcoming(self, row: ImageRow, next_batch: Sequence[ImageRow]) -> None:
+        """Draw noise, and encode texts of the same shape only: others may change the pipeline."""
         upcoming = self._upcoming
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
             return
+        if next_batch and self._inputs.encodes_texts:
+            self._batch_noise.start(next_batch, partial(self._inputs.noise_kwargs, next_batch))
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
@@ -271,37 +298,24 @@ class Denoiser:
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
-    """A call of the pipeline: its pixels, its times, and what its safety checker refused."""
+    """A call of the pipeline: its rows with those that fill it up, its pixels, and its times."""
 
+    rows: Sequence[ImageRow]
     host_copy: HostCopy
-    safety_flags: Sequence[bool]
     spans: Spans
 
-    def iter_images(self) -> Iterator[tuple[RGB, bool, bool]]:
-        """Each image's pixels, whether its numbers were finite, and whether it was refused."""
-        return zip(
-            self.host_copy.read_rgb(),
-            self.host_copy.finite.tolist(),
-            self.safety_flags,
-            strict=True,
-        )
 
-
-def safety_flags(output: BaseOutput, count: int) -> list[bool]:
-    """Which of this many images the pipeline's safety checker refused; none without one."""
-    for name in ("nsfw_content_detected", "nsfw_detected"):
-        flags = getattr(output, name, None)
-        if flags:
-            return [bool(flag) for flag in flags]
-    return [False] * count
-
-
-def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> DrawnImage:
-    """A row's image, or why there is none."""
+def to_drawn_image(
+    row: ImageRow, rgb: RGB, finite: bool, verdict: ScoreValue = ACCEPTED
+) -> DrawnImage:
+    """A row's image, or why there is none. `verdict` is its safety checker's."""
     if not finite:
         error = "the model gave numbers that are not finite"
         return DrawnImage(row.index_in_part, None, "blank", error)
-    if refused:
+    if verdict.value is None:
+        error = f"the model's safety checker has no verdict: {verdict.reason}"
+        return DrawnImage(row.index_in_part, None, "failed", error)
+    if verdict.value:
         error = "the model's safety checker refused it"
         return DrawnImage(row.index_in_part, None, "filtered", error)
     return DrawnImage(row.index_in_part, rgb)

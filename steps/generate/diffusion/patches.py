@@ -5,8 +5,9 @@ when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21
 """
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
@@ -27,8 +28,8 @@ AnyFunction = Callable[..., Any]
 
 
 @contextmanager
-def replaced_method(owner: object, name: str, function: AnyFunction) -> Iterator[None]:
-    """Put a function in the place of an object's method while the block runs.
+def replaced_method(owner: object, name: str, function: Untyped) -> Iterator[None]:
+    """Put a function, or a value, in the place of an object's own while the block runs.
 
     Written into the object's `__dict__`: `torch.nn.Module.__setattr__` is slow, and wrappers of
     modules pass an attribute on to what they wrap. A forward hook would not do in its place: it
@@ -102,8 +103,11 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
 
 # --- Samplers -------------------------------------------------------------------------------------
 
-# They index a table on the CPU by a timestep on the device.
-WAITING_SCHEDULERS = (diffusers.DDIMScheduler, diffusers.PNDMScheduler, diffusers.LCMScheduler)
+# They index a table on the CPU by a timestep on the device, and two search for it there.
+WAITING_SCHEDULERS = (
+    diffusers.DDIMScheduler, diffusers.DDPMScheduler,
+    diffusers.LCMScheduler, diffusers.PNDMScheduler,
+)  # fmt: skip
 
 
 def step_on_host(scheduler: Untyped) -> None:
@@ -111,28 +115,41 @@ def step_on_host(scheduler: Untyped) -> None:
 
     Otherwise each step waits until the device has done all that is queued, and the device then
     waits for the next step to be queued. The bytes are equal. Source: `alphas_cumprod[timestep]`
-    in diffusers/schedulers/scheduling_ddim.py, scheduling_pndm.py and scheduling_lcm.py.
+    and `self.timesteps` in diffusers/schedulers/scheduling_ddim.py, scheduling_ddpm.py,
+    scheduling_lcm.py and scheduling_pndm.py.
     """
     if not isinstance(scheduler, WAITING_SCHEDULERS):
         return
     step: AnyFunction = scheduler.step
     set_timesteps: AnyFunction = scheduler.set_timesteps
+    on_host = torch.empty(0)
     timesteps: Iterator[torch.Tensor] = iter(())
 
     @wraps(set_timesteps)
     def set_on_host(*args: object, **kwargs: object) -> None:
-        nonlocal timesteps
+        nonlocal on_host, timesteps
         set_timesteps(*args, **kwargs)
-        timesteps = iter(scheduler.timesteps.cpu().unbind())
+        on_host = scheduler.timesteps.cpu()
+        timesteps = iter(on_host.unbind())
 
     @wraps(step)
     def step_from_host(
         noise: Untyped, _timestep: object, *args: object, **kwargs: object
     ) -> Untyped:
-        return step(noise, next(timesteps), *args, **kwargs)
+        with replaced_method(scheduler, "timesteps", on_host):
+            return step(noise, next(timesteps), *args, **kwargs)
 
     scheduler.set_timesteps = set_on_host
     scheduler.step = step_from_host
+
+
+def step_noise_from(scheduler: Untyped, draw: AnyFunction) -> AbstractContextManager[None]:
+    """Have a scheduler take the noise of its steps from `draw` while the block runs.
+
+    Its own draws on the CPU, and waits to copy that to the device. Source: `randn_tensor` of
+    diffusers/utils/torch_utils.py, a name in each scheduler's module.
+    """
+    return replaced_method(sys.modules[type(scheduler).__module__], "randn_tensor", draw)
 
 
 # --- Pipelines ------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import mark_shared, pack_latents
+from imagekiln.steps.generate.diffusion.noise import pin_for
+from imagekiln.steps.generate.diffusion.patches import pack_latents
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
     PromptEmbeds,
@@ -137,18 +138,22 @@ class PipelineInputs:
             kwargs["negative_prompt"] = negative_prompts
         return kwargs
 
-    def batch_kwargs(self, rows: Sequence[ImageRow], after_step: StepCallback) -> PipelineKwargs:
-        """All but the texts: noise and settings, and `after_step` to be called after each step."""
-        return (
-            self.noise_kwargs(rows)
-            | self.settings_kwargs(rows[0])
-            | self.callback_kwargs(after_step)
-        )
+    def batch_kwargs(
+        self, rows: Sequence[ImageRow], after_step: StepCallback, noise: PipelineKwargs | None
+    ) -> PipelineKwargs:
+        """All but the texts: settings, `noise` unless it is yet to be drawn, and the callback."""
+        kwargs = noise or self.noise_kwargs(rows)
+        latents = kwargs.get("latents")
+        if isinstance(latents, torch.Tensor):
+            pinned = latents.is_pinned()
+            kwargs["latents"] = latents.to(self._pipe.device, non_blocking=pinned)
+        return kwargs | self.settings_kwargs(rows[0]) | self.callback_kwargs(after_step)
 
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So the noise depends on neither the device nor the dtype nor a neighbor.
+        So the noise depends on neither the device nor the dtype nor a neighbor. Any thread may call
+        this if texts are encoded here.
         """
         if not self._family.positive_embeds:  # a single row
             # What the pipeline draws without a generator must follow from the row too.
@@ -171,7 +176,7 @@ class PipelineInputs:
         dtype = denoiser_network(self._pipe).dtype
         if self._family.float32_latents:
             dtype = torch.float32
-        return {"generator": generators, "latents": _to_device(noise.to(dtype), self._pipe.device)}
+        return {"generator": generators, "latents": pin_for(self._pipe.device, noise.to(dtype))}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
@@ -251,13 +256,6 @@ def _call_after_step(
 ) -> dict[str, torch.Tensor]:
     after_step()
     return tensors
-
-
-def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device, without a wait for the batch that runs there."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return mark_shared(tensor.pin_memory()).to(device, non_blocking=True)
 
 
 def _make_generator(row: ImageRow) -> torch.Generator:

@@ -23,8 +23,8 @@ from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
 
 Moment = float | torch.cuda.Event
-DEVICE_STAGES = ("compile", "text", "denoise", "decode", "safety", "copy")
-SpanName = Literal["text", "decode", "safety", "copy", "whole"]
+DEVICE_STAGES = ("compile", "text", "denoise", "decode", "copy")
+SpanName = Literal["text", "decode", "copy", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Spans:
     def span(self, name: SpanName) -> Iterator[None]:
         """Time what the block has the device do.
 
-        `text`, `decode` and `safety` lie within the `whole`, whose rest is denoising.
+        `text` and `decode` lie within the `whole`, whose rest is denoising.
         """
         begin = current_moment(self._device)
         compile_began = self._clock.seconds
@@ -74,9 +74,8 @@ class Spans:
         return StageSeconds(
             compile=sum(span.compile_seconds for span in self._spans if span.name == "whole"),
             text=sums["text"],
-            denoise=max(0.0, whole - sums["text"] - sums["decode"] - sums["safety"]),
+            denoise=max(0.0, whole - sums["text"] - sums["decode"]),
             decode=sums["decode"],
-            safety=sums["safety"],
             copy=sums["copy"],
             busy=whole,
         )
@@ -127,7 +126,7 @@ class PipelineProfiler:
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
         """Time what the pipeline, or one of its siblings, does in the block.
 
-        Its decoder, its safety checker and its text encoding are timed apart.
+        Its decoder and its text encoding are timed apart.
         """
         spans = Spans(self._device, self._clock)
         with ExitStack() as stack, spans.span("whole"):
@@ -144,9 +143,6 @@ class PipelineProfiler:
             yield vae, "decode", "decode"
         if self._texts and hasattr(pipe, "encode_prompt"):
             yield pipe, "encode_prompt", "text"
-        has_checker = getattr(pipe, "safety_checker", None) is not None
-        if has_checker and hasattr(pipe, "run_safety_checker"):
-            yield pipe, "run_safety_checker", "safety"
 
     def add_call(self, spans: Spans) -> None:
         """Add a call that is done."""
@@ -158,6 +154,10 @@ class PipelineProfiler:
     def add_text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
         self._add(StageSeconds(text=seconds))
+
+    def add_safety(self, seconds: float) -> None:
+        """Add the time of a batch that was checked beside the next."""
+        self._add(StageSeconds(safety=seconds))
 
     def pop_times(self) -> StageSeconds:
         """What was added since the previous call."""

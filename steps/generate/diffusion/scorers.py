@@ -39,6 +39,7 @@ from imagekiln.steps.runs.plan import Plan
 CLIP_SCORE_SCALE = 100.0
 WEIGHT_SUFFIX = ".weight"
 BIAS_SUFFIX = ".bias"
+MAX_REASON_CHARS = 500
 # One number for each RGB uint8 (height, width, 3), of which there are at most as many as the last.
 Scorer = Callable[[Sequence[RGB], Sequence[ImageRow], int], Sequence[float]]
 # A value for each of any number of images.

@@ -1,11 +1,14 @@
-"""Section `samplers`: what a sampler that reads the device's timesteps costs a step."""
+"""Section `samplers`: what a sampler that has the device wait for the host costs a step."""
 
 import copy
+from functools import partial
 
 import diffusers
 import torch
+from diffusers.utils.torch_utils import randn_tensor
 
-from imagekiln.steps.generate.diffusion.patches import step_on_host
+from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
+from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
@@ -17,12 +20,13 @@ from tests.bench.work import Work
 CLIP_TOKENS = 77
 STEPS = 12
 SECONDS_PER_SAMPLER = 8.0
-WAITING = ("pndm", "ddim", "lcm")  # read a timestep of the device at each step
-SAMPLERS = ("euler", "dpmpp_2m", *WAITING, "euler_a")
+# They read a timestep of the device at each step, or draw noise.
+WAITING = ("pndm", "ddim", "lcm", "euler_a")
+SAMPLERS = ("euler", "dpmpp_2m", *WAITING)
 
 
 def measure_samplers(session: Session) -> None:
-    """Milliseconds a step by sampler, with timesteps on the device and on the host."""
+    """Milliseconds a step by sampler, as diffusers steps and as jobs do."""
     pipe = _make_pipeline(session.model, session.placement)
     own = pipe.scheduler
     torch.backends.cudnn.deterministic = True  # as in jobs
@@ -31,7 +35,7 @@ def measure_samplers(session: Session) -> None:
             scheduler = make_scheduler(own, name)
             _measure(session, pipe, name, scheduler)
             if name in WAITING:
-                _measure(session, pipe, f"{name}, timesteps on the host", scheduler, on_host=True)
+                _measure(session, pipe, f"{name}, as in jobs", scheduler, as_in_jobs=True)
     release_memory()
 
 
@@ -55,7 +59,7 @@ def _make_pipeline(model: str, place: Placement) -> Untyped:
 
 
 def _measure(
-    session: Session, pipe: Untyped, name: str, scheduler: Untyped, *, on_host: bool = False
+    session: Session, pipe: Untyped, name: str, scheduler: Untyped, *, as_in_jobs: bool = False
 ) -> None:
     if not session.has_time_for(f"samplers, {name}", SECONDS_PER_SAMPLER):
         return
@@ -63,16 +67,21 @@ def _measure(
         session.work.batch, CLIP_TOKENS, pipe.unet.config.cross_attention_dim
     )
 
+    noise = DrawnAhead[StepNoise]()
+
     def draw(steps: int) -> None:
         pipe.scheduler = copy.deepcopy(scheduler)
-        if on_host:
+        if as_in_jobs:
             step_on_host(pipe.scheduler)
-        _draw(pipe, session.work, embeds, steps)
+        draw_noise = partial(draw_step_noise, noise) if as_in_jobs else randn_tensor
+        with step_noise_from(pipe.scheduler, draw_noise):
+            _draw(pipe, session.work, embeds, steps)
 
     call_seconds(lambda: draw(STEPS))
     few = median_seconds(lambda: draw(STEPS), 1.0, 4)
     many = median_seconds(lambda: draw(2 * STEPS), 1.0, 4)
     step = 1000 * (many - few) / STEPS
+    noise.close()
     session.report.figure("samplers.step", step, "ms", sampler=name)
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -289,10 +290,11 @@ class Full(LocalStore):
 
 def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: PlanResult) -> None:
     before, store = threads(), Full(Path(there.uri))
-    with pytest.raises(TryAgain, match=r"00000-0001.parquet: the disk is full") as caught:
-        generate_shard(
-            store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), NoProgress(), Stop()
-        )
+    with (
+        pytest.raises(TryAgain, match=r"00000-0001.parquet: the disk is full") as caught,
+        closing(Denoiser(models.pipe("sd"))) as denoiser,
+    ):
+        generate_shard(store, there.plan, 0, lambda: denoiser, NoProgress(), Stop())
     assert caught.tb is not None  # while it is held, so are the frames of all stages
     assert not lasting_threads(before)
     assert [store.exists(key) for key in KEYS] == [True, False, False]
@@ -349,10 +351,11 @@ def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_i
             return PendingBatch(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
 
     before, store, begun = threads(), open_store(there.uri), list[int]()
-    with pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"):
-        generate_shard(
-            store, there.plan, 0, lambda: Failing(models.pipe("sd")), NoProgress(), Stop()
-        )
+    with (
+        pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"),
+        closing(Failing(models.pipe("sd"))) as denoiser,
+    ):
+        generate_shard(store, there.plan, 0, lambda: denoiser, NoProgress(), Stop())
     assert not lasting_threads(before)
     assert not any(store.exists(key) for key in KEYS[1:])
     assert generate(there.uri, 0) is not None

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-import transformers
 
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
@@ -234,53 +233,6 @@ def test_numbers_that_are_not_finite_make_only_their_own_image_blank() -> None:
     assert (found[2].rgb, found[2].error) == (None, "the model gave numbers that are not finite")
     for place in (0, 1, 3):
         assert np.array_equal(_rgb(found[place]), _rgb(whole[place]))
-
-
-def test_the_safety_checker_marks_only_its_own_image() -> None:
-    rows = _rows("sd")
-    whole = _ours("sd", rows)
-    pipe = models.pipe("sd")
-    # Refuses the brightest one: a real checker with random weights cannot tell noise apart.
-    limit = np.mean(sorted(image.mean() for image in whole)[-2:]) / 255
-    pipe.register_modules(safety_checker=Refusing(float(limit)), feature_extractor=_clip_input())
-    found = Denoiser(pipe).draw(rows, 4, lambda: None)
-    brightest = int(np.argmax([image.mean() for image in whole]))
-    assert [each.status for each in found] == [
-        "filtered" if place == brightest else "ok" for place in range(4)
-    ]
-    assert (found[brightest].rgb, found[brightest].error) == (
-        None,
-        "the model's safety checker refused it",
-    )
-    assert all(
-        np.array_equal(_rgb(found[place]), whole[place]) for place in range(4) if place != brightest
-    )
-
-
-class Refusing(torch.nn.Module):
-    """A safety checker that refuses bright images, and blackens them as diffusers' own does."""
-
-    device = torch.device("cpu")
-    dtype = torch.float32
-
-    def __init__(self, limit: float) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def forward(
-        self, clip_input: torch.Tensor, images: torch.Tensor
-    ) -> tuple[torch.Tensor, list[bool]]:
-        assert len(clip_input) == len(images)
-        refused = ((images / 2 + 0.5).clamp(0, 1).mean((1, 2, 3)) > self._limit).tolist()
-        return torch.stack(
-            [image * (not bad) for image, bad in zip(images, refused, strict=True)]
-        ), refused
-
-
-def _clip_input() -> object:
-    return transformers.CLIPImageProcessor(
-        size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}
-    )
 
 
 def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their_bytes() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion import device_choice
-from imagekiln.steps.generate.diffusion.device_choice import choose_kind
+from imagekiln.steps.generate.diffusion.device_choice import choose_kind, warn_of_slow_attention
 from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.local import run
@@ -156,3 +156,26 @@ def test_run_that_leaves_its_device_open_says_that_it_draws_on_the_cpu(
     prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": "a red circle"}])
     run(job(prompts, str(tmp_path / "out"), device=device), Progress())
     assert ("No GPU here: drawing on the CPU." in sentences) == says_so
+
+
+@pytest.mark.parametrize(
+    ("capability", "cudnn", "warns"),
+    [((9, 0), 91002, True), ((9, 0), 91500, True), ((9, 0), 91501, False), ((8, 0), 91002, False)],
+)
+def test_cudnn_that_is_slow_on_this_gpu_is_named_with_its_remedy(
+    capability: tuple[int, int],
+    cudnn: int,
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    warn_of_slow_attention(torch.device("cuda"))
+    expected = (
+        f"Attention runs at half its speed on NVIDIA H200: cuDNN {cudnn} is older than 91501. "
+        "Install nvidia-cudnn-cu12 9.15.1 or later beside PyTorch."
+    )
+    assert caplog.messages == ([expected] if warns else [])

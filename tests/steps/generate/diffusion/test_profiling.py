@@ -1,18 +1,16 @@
 """What drawing takes, seen from outside."""
 
 import time
+from functools import wraps
 from typing import cast
 
-import diffusers
 import pytest
 import torch
-import transformers
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.generate.diffusion.compile import CompileClock
+from imagekiln.steps.generate.diffusion.compile import CompileClock, CompiledPipeline
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.profiling import (
-    PipelineProfiler,
     Spans,
     elapsed_seconds,
 )
@@ -110,6 +108,25 @@ def test_compiling_is_left_out_of_what_was_done_meanwhile(clock: FakeClock) -> N
     assert spans.times() == StageSeconds(compile=4.0, decode=1.0, busy=1.0)
 
 
+def test_a_text_that_is_encoded_to_learn_its_length_counts_as_text(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledPipeline, "mode", "regional")  # whose code depends on the length
+    pipe = families.pipe("qwen-image")
+    encode = pipe.encode_prompt
+
+    @wraps(encode)
+    def take_a_second(prompt: list[str] | None = None, **options: object) -> object:
+        if prompt is not None:
+            clock.advance(1.0)
+        return encode(prompt, **options)
+
+    pipe.encode_prompt = take_a_second
+    denoiser = Denoiser(pipe)
+    denoiser.draw([image_row("a red circle", guidance=1.0)], 1, lambda: None)
+    assert denoiser.pop_times().text == 1.0
+
+
 def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,35 +166,3 @@ def test_device_that_fails_before_times_are_read_is_to_be_tried_again() -> None:
     event = cast("torch.cuda.Event", Event())
     with pytest.raises(TryAgain, match="the device failed"):
         elapsed_seconds(event, event)
-
-
-class Checker(torch.nn.Module):
-    """A safety checker, as far as pipelines look at it when they are made."""
-
-    device = CPU
-    dtype = torch.float32
-
-
-def test_the_safety_checker_is_timed_apart_in_every_variant_of_a_pipeline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    pipe = models.pipe("sd")
-    pipe.register_modules(
-        safety_checker=Checker(), feature_extractor=transformers.CLIPImageProcessor()
-    )
-    sibling = diffusers.StableDiffusionImg2ImgPipeline.from_pipe(pipe)
-    profiler = PipelineProfiler(pipe, texts=False, clock=CompileClock())
-
-    def check(image: object, *_: object) -> tuple[object, None]:
-        clock[0] += 3.0
-        return image, None
-
-    for each in (pipe, sibling):
-        each.run_safety_checker = check
-        with profiler.profile_call(each) as spans:
-            clock[0] += 2.0
-            each.run_safety_checker(None, CPU, torch.float32)
-        assert each.run_safety_checker is check
-        assert spans.times() == StageSeconds(denoise=2.0, safety=3.0, busy=5.0)
