@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from imagekiln.steps.job.fields import Location, Number, PositiveInteger, Settings, Share
 
@@ -85,8 +85,20 @@ def _restore_on_off(value: object) -> object:
     return value
 
 
+def _is_unset(value: object) -> bool:
+    return value is None
+
+
+class StepCacheSettings(Settings):
+    """Steps that are not computed but extrapolated from the two latest that were."""
+
+    interval: Annotated[PositiveInteger, Field(ge=2, le=10)] = Field(
+        description="Every how many steps one is computed, after the first three."
+    )
+
+
 class SpeedSettings(Settings):
-    """How the model is run. `quantization` changes pixels, so it is part of `image_id`."""
+    """How the model is run. All but `compile` and `vae` change pixels and are in `image_id`."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
@@ -98,6 +110,25 @@ class SpeedSettings(Settings):
     quantization: Literal["none", "fp8"] = Field(
         default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
     )
+    guidance_interval: tuple[Share, Share] | None = Field(
+        default=None,
+        exclude_if=_is_unset,
+        description="The shares of the steps between which guidance applies, such as [0, 0.6].",
+    )
+    step_cache: StepCacheSettings | None = Field(default=None, exclude_if=_is_unset)
+
+    @field_validator("guidance_interval")
+    @classmethod
+    def _require_interval(cls, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+        if interval is None or interval == (0, 1):
+            return None  # all steps: no shortcut
+        start, end = interval
+        if start >= end:
+            raise ValueError(
+                f"is [{start:g}, {end:g}]; write the lower share first, or set guidance to 1 for "
+                "images without guidance"
+            )
+        return interval
 
     @model_validator(mode="after")
     def _require_compile_for_fp8(self) -> "SpeedSettings":

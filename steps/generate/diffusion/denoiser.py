@@ -30,6 +30,7 @@ from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_devi
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
 from imagekiln.steps.generate.diffusion.startup import Startup
+from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
     HostCopy,
@@ -109,6 +110,7 @@ class Denoiser:
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
         self._pipe = pipe
+        self._speed = speed
         self._loras = loras
         self._adapters = adapters
         self._variants = PipelineVariants(pipe, loras, adapters)
@@ -259,7 +261,8 @@ class Denoiser:
             if own_images is not None:
                 images = [own_images[row.index_in_part] for row in batch]
             kwargs |= self._variants.image_kwargs(batch, images)
-            output = variant.draw(kwargs)
+            with step_shortcuts(variant.pipe, self._speed, len(batch)):
+                output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
         return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)
