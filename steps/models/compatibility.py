@@ -67,9 +67,7 @@ def _require_fp8_support(job: Job) -> None:
         )
 
 
-def _require_family(
-    setting: str, remedy: str, pipeline: str, supported: Collection[str]
-) -> None:
+def _require_family(setting: str, remedy: str, pipeline: str, supported: Collection[str]) -> None:
     """Raise BadInput if a setting of `speed` does not work with the pipeline."""
     if text_to_image_class(pipeline) in supported:
         return
