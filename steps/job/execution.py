@@ -8,6 +8,7 @@ from imagekiln.steps.job.fields import Location, Number, PositiveInteger, Settin
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
+FIRST_STEPS = 3  # that are always computed, as by diffusers' TaylorSeer cache
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
@@ -129,6 +130,19 @@ class SpeedSettings(Settings):
                 "images without guidance"
             )
         return interval
+
+    def is_guided(self, step: int, steps: int) -> bool:
+        """Whether guidance applies at a step of so many, counted from 0."""
+        if self.guidance_interval is None:
+            return True
+        start, end = self.guidance_interval
+        return round(start * steps) <= step < round(end * steps)
+
+    def is_extrapolated(self, step: int) -> bool:
+        """Whether a step, counted from 0, is not computed."""
+        if self.step_cache is None or step < FIRST_STEPS:
+            return False
+        return (step - FIRST_STEPS - 1) % self.step_cache.interval != 0
 
     @model_validator(mode="after")
     def _require_compile_for_fp8(self) -> "SpeedSettings":

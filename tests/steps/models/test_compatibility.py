@@ -68,10 +68,10 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
 
 
 def test_the_interval_of_a_step_cache_is_part_of_every_image_s_id(tmp_path: Path) -> None:
-    speeds: list[dict[str, object]] = [{}, *({"step_cache": {"interval": n}} for n in (2, 3))]
+    caches = (None, {"interval": 2}, {"interval": 3})
     ids = [
-        _ids(_planned(tmp_path, "flux", speed=speed, run_id=f"r{place}"))
-        for place, speed in enumerate(speeds)
+        _ids(_planned(tmp_path, "flux", speed={"step_cache": cache}, run_id=f"r{place}"))
+        for place, cache in enumerate(caches)
     ]
     assert len({image_id for each in ids for image_id in each}) == 12
 

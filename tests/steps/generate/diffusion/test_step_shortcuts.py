@@ -40,8 +40,8 @@ LIMITED = [
     *("qwen-image", "sana", "sd", "sd3", "sdxl"),
 ]
 CACHED = ["chroma", "cogview4", "flux", "flux2", "hunyuan-image", "klein", "qwen-image"]
-MIDDLE = {"guidance_interval": [0.25, 0.75]}
-EVERY_THIRD = {"step_cache": {"interval": 3}}
+MIDDLE: dict[str, object] = {"guidance_interval": [0.25, 0.75]}
+EVERY_THIRD: dict[str, object] = {"step_cache": {"interval": 3}}
 
 
 def _rows(kind: str, count: int = 1, **settings: object) -> list[ImageRow]:
@@ -222,7 +222,7 @@ def _with_pictures(
         "controlnet": {"id": str(adapters.controlnet(kind))},
     }
     if "reference_image" in columns:
-        adapter = {"id": str(adapters.ip_adapter(kind)), "weight_name": "adapter.safetensors"}  # type: ignore[arg-type]
+        adapter = {"id": str(adapters.ip_adapter(kind)), "weight_name": "adapter.safetensors"}
         model["ip_adapter"] = adapter
     rows = [
         {
