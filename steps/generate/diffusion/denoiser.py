@@ -109,7 +109,6 @@ class Denoiser:
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
-        self._pipe = pipe
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
