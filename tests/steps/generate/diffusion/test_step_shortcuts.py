@@ -249,16 +249,15 @@ def _with_pictures(
 def test_guidance_is_limited_beside_pictures_too(
     tmp_path: Path, kind: Controlled, columns: tuple[str, ...]
 ) -> None:
+    cases: list[tuple[float, dict[str, object]]] = [
+        (4.0, {}),
+        (1.0, {}),
+        (4.0, {"guidance_interval": [0.01, 0.02]}),
+        (4.0, MIDDLE),
+    ]
     guided, without, no_step, some_steps = (
         _with_pictures(tmp_path / str(place), kind, columns, guidance, **speed)
-        for place, (guidance, speed) in enumerate(
-            [
-                (4.0, {}),
-                (1.0, {}),
-                (4.0, {"guidance_interval": [0.01, 0.02]}),
-                (4.0, MIDDLE),
-            ]
-        )
+        for place, (guidance, speed) in enumerate(cases)
     )
     assert no_step == without
     assert len({*guided, *without, *some_steps}) == 6
