@@ -240,6 +240,7 @@ def _plan_settings(plan: Plan) -> dict[str, str]:
         "defaults.steps": default_steps(plan.job, plan.model),
         "defaults.guidance": default_guidance(plan.job, plan.model),
         "model files": plan.model.digest,
+        "fused LoRAs": plan.fused_loras,
     }
     return dict(_flatten({**job, **resolved}))
 

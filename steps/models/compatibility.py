@@ -43,15 +43,16 @@ def require_pipeline_support(job: Job, pipeline: str) -> None:
 def require_shortcut_support(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut does not suit this pipeline or the rest of the job."""
     speed = job.speed
+    family_name = text_to_image_class(pipeline)
     if speed.quantization == "fp8":
         _require_fp8_support(job)
         _require_family("quantization", "Set it to none", pipeline, FAMILIES)
     if speed.guidance_interval is not None:
         limited = [name for name, family in FAMILIES.items() if family.limits_guidance]
-        _require_family("guidance_interval", "Remove it", pipeline, limited)
+        _require_family("guidance_interval", "Remove it", family_name, limited)
     if speed.step_cache is not None:
         cached = [name for name, family in FAMILIES.items() if family.caches_steps]
-        _require_family("step_cache", "Remove it", pipeline, cached)
+        _require_family("step_cache", "Remove it", family_name, cached)
 
 
 def _require_fp8_support(job: Job) -> None:
@@ -60,16 +61,21 @@ def _require_fp8_support(job: Job) -> None:
             "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
             f"{job.model.dtype}. Set model.dtype to bfloat16."
         )
-    if job.model.loras:
+
+
+def require_quantizable_loras(job: Job) -> None:
+    """Raise BadInput where LoRAs that rows name would change layers that are quantized."""
+    if job.speed.quantization == "fp8" and job.model.loras:
         raise BadInput(
-            "speed.quantization is fp8, which cannot be combined with model.loras: they change the "
-            "layers that it quantizes. Remove one of them."
+            "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
+            "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
+            "set columns.loras to null. Or set speed.quantization to none."
         )
 
 
 def _require_family(setting: str, remedy: str, pipeline: str, supported: Collection[str]) -> None:
     """Raise BadInput if a setting of `speed` does not work with the pipeline."""
-    if text_to_image_class(pipeline) in supported:
+    if pipeline in supported:
         return
     names = ", ".join(name.removesuffix("Pipeline") for name in supported)
     raise BadInput(

@@ -12,7 +12,9 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.compatibility import require_quantizable_loras
 from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.models.performance import time_figure
@@ -60,6 +62,7 @@ from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 
 MAX_DESCRIBED_CAUSES = 5
+FUSED_LORAS = "fused-loras"  # they change the last digits of every image
 # Takes rejected rows, as REJECTED_SCHEMA, and returns the URI of the object that lists them.
 RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 
@@ -79,6 +82,18 @@ class PlanInputs:
     existing_runs: tuple[str, ...] = ()
     sample_images: int = 0
     rewrite: RewriteFacts | None = None
+
+    @property
+    def has_loras_by_row(self) -> bool:
+        """Whether there is a column for LoRAs. No cell counts: ids do not depend on other rows."""
+        return "loras" not in empty_columns(self.files)
+
+    @property
+    def fused_loras(self) -> str | None:
+        """The LoRAs, as canonical text, that all images are drawn with; None without any."""
+        if self.has_loras_by_row:
+            return None
+        return parse_loras(self.job.defaults.loras, self.job.model.loras).canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +215,10 @@ def _make_images(
     }
     rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
     passthrough = passthrough_names(len(job.carried_columns))
-    key = model_key(model.common_digest, job.model.dtype, *model.key_extras)
+    if inputs.has_loras_by_row:
+        require_quantizable_loras(job)
+    fused = () if inputs.fused_loras is None else (FUSED_LORAS,)
+    key = model_key(model.common_digest, job.model.dtype, *model.key_extras, *fused)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
     sql = images_sql(job, model.facts, key, violation, passthrough, empty)

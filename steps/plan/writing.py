@@ -63,6 +63,7 @@ def write_plan(
         batch_sizes=draft.batch_sizes,
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
+        fused_loras=inputs.fused_loras,
         scores=inputs.model.scores,
         entries=hash_entries(job),
         passes=inputs.model.passes,

@@ -104,8 +104,8 @@ def _is_zero(number: int) -> bool:
     return not number
 
 
-def _is_none(facts: RewriteFacts | None) -> bool:
-    return facts is None
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 def _is_empty(entries: Sized) -> bool:
@@ -125,7 +125,8 @@ class Plan:
     commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
     first shard has so many images: a sample of all. `scores` identifies the files of scores, by
     the path of the setting, `passes` those of passes, by name, and `entries` those of functions of
-    the user's own. `rewrite` says which texts the prompts are.
+    the user's own. `rewrite` says which texts the prompts are, `fused_loras` which LoRAs, as
+    canonical text, are a part of the model's weights.
     """
 
     schema_version: int
@@ -145,6 +146,7 @@ class Plan:
     batch_sizes: Annotated[tuple[BatchSize, ...], FailFast()] = ()
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
+    fused_loras: Annotated[str | None, Field(exclude_if=_is_none)] = None
     revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
     sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
     scores: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
@@ -311,6 +313,7 @@ def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
                 height=height,
                 adapters={},
                 loras={},
+                fused_loras=None,
                 scores={},
                 passes={},
             ),

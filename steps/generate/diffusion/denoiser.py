@@ -359,7 +359,9 @@ def load_denoiser(
         pipe = load_pipeline(plan, begun, device)
 
     speed = plan.job.speed
-    loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
+    loras = None
+    if plan.loras and plan.fused_loras is None:
+        loras = LoraLayers(pipe, plan.job.model.loras, plan.loras)
     with loading(name):
         if store is None:
             return Denoiser(pipe, speed, loras)

@@ -1,7 +1,8 @@
-"""A pipeline's LoRAs: each is loaded once, and active for the rows that ask for it.
+"""A pipeline's LoRAs: fused where all rows share them, else active for the rows that ask for them.
 
-They are never fused: adding to weights and subtracting again would leave a different model behind.
-So a LoRA that is not active costs memory but no time, and no image depends on those before it.
+The latter are each loaded once and never fused: adding to weights and subtracting again would leave
+a different model behind. So a LoRA that is not active costs memory but no time, and no image
+depends on those before it. Fused ones cost neither.
 """
 
 import json
@@ -16,12 +17,14 @@ from typing import Any, TypeAlias
 import diffusers
 import torch
 from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapters
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import safe_open
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
 from imagekiln.steps.generate.diffusion.loading import list_names, lost_names
 from imagekiln.steps.generate.diffusion.patches import (
+    Untyped,
     lora_components,
     lora_scales_to_tensors,
     set_own_scales,
@@ -143,6 +146,45 @@ class LoraLayers:
         _require_all_layers(tensors, components, adapter)
         for component in components:
             set_own_scales(component, adapter)
+
+
+def fuse_loras(
+    pipe: diffusers.DiffusionPipeline,
+    settings: Mapping[str, LoraSettings],
+    planned: Mapping[str, LoraFacts],
+    loras: str,
+) -> None:
+    """Make LoRAs a part of a pipeline's weights, for good. No layers of theirs are left.
+
+    `loras` is canonical text. Raises BadInput where one does not fit, Missing, TryAgain.
+    """
+    layers = LoraLayers(pipe, settings, planned)
+    for texts in (True, False):
+        layers.activate(loras, texts=texts)
+    with explained_by(partial(_explain_unfusable, loras)):
+        for component in lora_components(pipe).values():
+            for layer in component.modules():
+                if isinstance(layer, BaseTunerLayer):
+                    _merge(layer)
+        pipe.unload_lora_weights()
+
+
+def _merge(layer: Untyped) -> None:
+    """Add what is active to a layer's weights. Raises ValueError if these are no longer finite."""
+    base = layer.get_base_layer()
+    dtype = base.weight.dtype
+    layer.float()  # so that the sum is rounded once, and not each LoRA before it
+    layer.merge()
+    base.to(dtype)
+    if not base.weight.isfinite().all():
+        raise ValueError("a sum is not finite")
+
+
+def _explain_unfusable(loras: str, error: Exception) -> KilnError:
+    return explain_device("defaults.loras", error) or BadInput(
+        f"defaults.loras is {loras}, which cannot be added to the model's weights "
+        f"({error_reason(error)}). Choose other LoRAs or weights, or write them in a column loras."
+    )
 
 
 def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:

@@ -20,6 +20,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
+from imagekiln.steps.generate.diffusion.loras import fuse_loras
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
@@ -59,6 +60,8 @@ def load_pipeline(
         device = device or open_device(plan, begun.clock)
         pipe = load_pretrained(plan.job.model, device, begun, plan.model.pipeline)
     _require_text_input(plan.job.model.id, pipe)
+    if plan.fused_loras is not None:
+        fuse_loras(pipe, plan.job.model.loras, plan.loras, plan.fused_loras)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
     if pipe.device.type == "cuda":  # where convolutions are fastest so

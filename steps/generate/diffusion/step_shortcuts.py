@@ -23,10 +23,13 @@ def step_shortcuts(pipe: Untyped, speed: SpeedSettings, images: int) -> Iterator
     """Have the pipeline draw a batch of so many images with the job's shortcuts in the block."""
     with ExitStack() as stack:
         if speed.guidance_interval is not None or speed.step_cache is not None:
-            # At steps without the denoiser, nobody reads what a ControlNet returns.
-            networks = {denoiser_network(pipe): 2, getattr(pipe, "controlnet", None): 1}
-            networks.pop(None, None)
-            for network, points in networks.items():
+            networks = [(denoiser_network(pipe), 2)]
+            controlnet = getattr(pipe, "controlnet", None)
+            if (
+                controlnet is not None
+            ):  # at steps without the denoiser, nobody reads what it returns
+                networks.append((controlnet, 1))
+            for network, points in networks:
                 calls = NetworkCalls(pipe, network.forward, speed, images, points)
                 stack.enter_context(replaced_method(network, "forward", calls.run))
         yield

@@ -1,0 +1,149 @@
+"""Which LoRAs a plan fuses: those of the job, if no column of the prompts can name others."""
+
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.image_sql import model_key
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.image import ImageParameters
+from imagekiln.steps.runs.keys import shard_key
+from imagekiln.steps.runs.plan import iter_pass_plans, load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests import models, runs, safetensors
+from tests.identity import compute_image_id
+
+ROW = {"prompt": "a red circle", "id": "a", "seed": 7}
+OTHER = {"prompt": "a blue square", "id": "b", "seed": 8}
+
+
+def _settings(folder: Path, default: str = "style", **model: object) -> dict[str, object]:
+    file = safetensors.write(folder / "style.safetensors")
+    loras = {"style": {"id": str(file)}}
+    return {
+        "model": {"id": str(models.folder("sd")), "dtype": "float32", "loras": loras, **model},
+        "defaults": {"steps": 2, "guidance": 3.0, "loras": default},
+    }
+
+
+def _planned(folder: Path, *rows: dict[str, object], **changes: object) -> PlanResult:
+    settings = {**_settings(folder), **changes}
+    return runs.planned(folder, str(folder / "out"), rows or (ROW,), **settings)
+
+
+def _ids(planned: PlanResult) -> list[str]:
+    table = read_table(open_store(planned.uri), shard_key(0))
+    return [str(image_id) for image_id in table["image_id"].to_pylist()]
+
+
+def test_what_is_fused_is_frozen_in_the_plan_and_in_each_id(tmp_path: Path) -> None:
+    planned = _planned(tmp_path)
+    plan = load_plan(open_store(planned.uri))
+    assert plan.fused_loras == "style:1"
+    (row,) = read_table(open_store(planned.uri), shard_key(0)).to_pylist()
+    assert row["loras"] == "style:1"
+    key = model_key(plan.model.digest, "float32", "fused-loras")
+    digests = {name: facts.sha256 for name, facts in plan.loras.items()}
+    parameters = ImageParameters(*(row[name] for name in ImageParameters.__slots__))
+    assert row["image_id"] == compute_image_id(key, parameters, digests)
+
+
+def test_a_column_decides_whatever_its_cells_hold(tmp_path: Path) -> None:
+    empty, equal, mixed = (
+        _planned(tmp_path / name, *rows)
+        for name, rows in {
+            "empty": [{**ROW, "loras": None}],
+            "equal": [{**ROW, "loras": "style:1"}],
+            "mixed": [{**ROW, "loras": "style"}, {**OTHER, "loras": ""}],
+        }.items()
+    )
+    assert {empty.plan.fused_loras, equal.plan.fused_loras, mixed.plan.fused_loras} == {None}
+    assert _ids(empty) == _ids(equal) == _ids(mixed)[:1]
+    assert _ids(empty) != _ids(_planned(tmp_path / "fused"))
+
+
+def test_an_id_does_not_depend_on_other_rows(tmp_path: Path) -> None:
+    (alone,) = _ids(_planned(tmp_path / "alone", ROW))
+    assert alone in _ids(_planned(tmp_path / "beside", OTHER, ROW))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fused"),
+    [
+        ({"columns": {"loras": None}}, "style:1"),
+        ({"columns": {"loras": "adapter"}}, None),
+        ({}, None),
+    ],
+)
+def test_a_column_counts_if_it_is_read(
+    changes: dict[str, object], fused: str | None, tmp_path: Path
+) -> None:
+    row = {**ROW, "loras": "style:0.5", "adapter": "style:0.25"}
+    assert _planned(tmp_path, row, **changes).plan.fused_loras == fused
+
+
+@pytest.mark.parametrize(
+    ("more", "fused"),
+    [
+        ({}, "style:1"),
+        ({"sweep": {"guidance": [1.0, 2.0]}}, "style:1"),
+        ({"sweep": {"loras": ["style:1"]}}, None),
+        ({"table": "loras"}, None),
+        ({"table": "plain"}, "style:1"),
+    ],
+)
+def test_templates_share_a_lora_that_neither_table_nor_sweep_sets(
+    more: dict[str, object], fused: str | None, tmp_path: Path
+) -> None:
+    if "table" in more:
+        row = {**ROW, "loras": "style:1"} if more["table"] == "loras" else ROW
+        more = {"table": str(runs.write_prompts(tmp_path / "table.parquet", [row]))}
+    prompts = {"template": "a {red|blue} circle", **more}
+    job = runs.settings(tmp_path / "none", str(tmp_path / "out"), **_settings(tmp_path))
+    job["prompts"] = prompts
+    assert make_plan(validate_job(job)).plan.fused_loras == fused
+
+
+@pytest.mark.parametrize("default", ["", "style:0"])
+def test_a_job_that_names_none_has_the_ids_that_it_always_had(default: str, tmp_path: Path) -> None:
+    planned = _planned(tmp_path, **_settings(tmp_path, default))
+    assert planned.plan.fused_loras is None
+    key = model_key(planned.plan.model.digest, "float32")
+    (row,) = read_table(open_store(planned.uri), shard_key(0)).to_pylist()
+    parameters = ImageParameters(*(row[name] for name in ImageParameters.__slots__))
+    assert row["image_id"] == compute_image_id(key, parameters)
+
+
+def test_a_model_of_a_pass_is_loaded_without_them(tmp_path: Path) -> None:
+    refine = {"kind": "refine", "model": {"id": str(models.folder("sdxl")), "dtype": "float32"}}
+    planned = _planned(tmp_path, passes={"detail": refine})
+    ((_, pass_plan),) = iter_pass_plans(planned.plan)
+    assert (planned.plan.fused_loras, pass_plan.fused_loras) == ("style:1", None)
+
+
+IN_FP8 = {"speed": {"quantization": "fp8"}}
+
+
+def test_fp8_goes_with_what_is_fused(tmp_path: Path) -> None:
+    planned = _planned(tmp_path, **_settings(tmp_path, dtype="bfloat16"), **IN_FP8)
+    assert planned.plan.fused_loras == "style:1"
+
+
+@pytest.mark.parametrize("verb", [make_plan, estimate])
+def test_fp8_is_refused_with_loras_by_row_and_the_sentence_says_how_to_have_both(
+    verb: models.Untyped, tmp_path: Path
+) -> None:
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", [{**ROW, "loras": "style"}])
+    settings = _settings(tmp_path, dtype="bfloat16")
+    job = runs.job(prompts, str(tmp_path / "out"), **settings, **IN_FP8)
+    with pytest.raises(BadInput) as caught:
+        verb(job)
+    assert str(caught.value) == (
+        "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
+        "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
+        "set columns.loras to null. Or set speed.quantization to none."
+    )
