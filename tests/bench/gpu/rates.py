@@ -46,7 +46,10 @@ def measure_fp8(session: Session) -> None:
 
 
 def measure_shortcuts(session: Session) -> None:
-    """The whole job with fewer guided steps, or of Flux with fewer computed ones, and without."""
+    """The whole job with fewer guided steps, or of Flux with fewer computed ones, and without.
+
+    Its share of the limit counts the operations that it saves too.
+    """
     rates = RateMeter(session)
     plain = rates.measure("imagekiln", session.job_work)
     work = replace(session.job_work, guidance_interval=(0.0, 0.6))
