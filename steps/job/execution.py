@@ -2,12 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from imagekiln.steps.job.fields import Location, Number, PositiveInteger, Settings, Share
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
+FIRST_STEPS = 3  # that are always computed, as by diffusers' TaylorSeer cache
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
@@ -85,8 +86,20 @@ def _restore_on_off(value: object) -> object:
     return value
 
 
+def _is_unset(value: object) -> bool:
+    return value is None
+
+
+class StepCacheSettings(Settings):
+    """Steps that are not computed but extrapolated from the two latest that were."""
+
+    interval: Annotated[PositiveInteger, Field(ge=2, le=10)] = Field(
+        description="Every how many steps one is computed, after the first three."
+    )
+
+
 class SpeedSettings(Settings):
-    """How the model is run. `quantization` changes pixels, so it is part of `image_id`."""
+    """How the model is run. All but `compile` and `vae` change pixels and are in `image_id`."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
@@ -98,6 +111,38 @@ class SpeedSettings(Settings):
     quantization: Literal["none", "fp8"] = Field(
         default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
     )
+    guidance_interval: tuple[Share, Share] | None = Field(
+        default=None,
+        exclude_if=_is_unset,
+        description="The shares of the steps between which guidance applies, such as [0, 0.6].",
+    )
+    step_cache: StepCacheSettings | None = Field(default=None, exclude_if=_is_unset)
+
+    @field_validator("guidance_interval")
+    @classmethod
+    def _require_interval(cls, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+        if interval is None or interval == (0, 1):
+            return None  # all steps: no shortcut
+        start, end = interval
+        if start >= end:
+            raise ValueError(
+                f"is [{start:g}, {end:g}]; write the lower share first, or set guidance to 1 for "
+                "images without guidance"
+            )
+        return interval
+
+    def is_guided(self, step: int, steps: int) -> bool:
+        """Whether guidance applies at a step of so many, counted from 0."""
+        if self.guidance_interval is None:
+            return True
+        start, end = self.guidance_interval
+        return round(start * steps) <= step < round(end * steps)
+
+    def is_extrapolated(self, step: int) -> bool:
+        """Whether a step, counted from 0, is not computed."""
+        if self.step_cache is None or step < FIRST_STEPS:
+            return False
+        return (step - FIRST_STEPS - 1) % self.step_cache.interval != 0
 
     @model_validator(mode="after")
     def _require_compile_for_fp8(self) -> "SpeedSettings":

@@ -1,12 +1,12 @@
 """Whether a pipeline can do what a job asks for, and what the job's shortcuts are called."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import require_adapter_support
-from imagekiln.steps.models.families import FAMILIES, family_of
+from imagekiln.steps.models.families import FAMILIES, family_of, text_to_image_class
 
 
 def shortcuts_label(speed: SpeedSettings) -> str | None:
@@ -18,6 +18,11 @@ def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
     """The settings that, besides the model's files and dtype, change every image of a job."""
     if speed.quantization != "none":
         yield speed.quantization
+    if speed.guidance_interval is not None:
+        start, end = speed.guidance_interval
+        yield f"guidance_interval={start}-{end}"
+    if speed.step_cache is not None:
+        yield f"step_cache={speed.step_cache.interval}"
 
 
 def require_compatibility(job: Job, pipeline: str) -> None:
@@ -37,18 +42,24 @@ def require_pipeline_support(job: Job, pipeline: str) -> None:
 
 def require_shortcut_support(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut does not suit this pipeline or the rest of the job."""
-    if job.speed.quantization != "fp8":
-        return
+    speed = job.speed
+    family_name = text_to_image_class(pipeline)
+    if speed.quantization == "fp8":
+        _require_fp8_support(job)
+        _require_family("quantization", "Set it to none", pipeline, FAMILIES)
+    if speed.guidance_interval is not None:
+        limited = [name for name, family in FAMILIES.items() if family.limits_guidance]
+        _require_family("guidance_interval", "Remove it", family_name, limited)
+    if speed.step_cache is not None:
+        cached = [name for name, family in FAMILIES.items() if family.caches_steps]
+        _require_family("step_cache", "Remove it", family_name, cached)
+
+
+def _require_fp8_support(job: Job) -> None:
     if job.model.dtype != "bfloat16":
         raise BadInput(
             "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
             f"{job.model.dtype}. Set model.dtype to bfloat16."
-        )
-    if pipeline not in FAMILIES:
-        names = ", ".join(name.removesuffix("Pipeline") for name in FAMILIES)
-        raise BadInput(
-            f"speed.quantization does not work with {pipeline.removesuffix('Pipeline')}: "
-            f"it works with {names}. Set it to none, or choose such a model."
         )
 
 
@@ -60,6 +71,17 @@ def require_quantizable_loras(job: Job) -> None:
             "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
             "set columns.loras to null. Or set speed.quantization to none."
         )
+
+
+def _require_family(setting: str, remedy: str, pipeline: str, supported: Collection[str]) -> None:
+    """Raise BadInput if a setting of `speed` does not work with the pipeline."""
+    if pipeline in supported:
+        return
+    names = ", ".join(name.removesuffix("Pipeline") for name in supported)
+    raise BadInput(
+        f"speed.{setting} does not work with {pipeline.removesuffix('Pipeline')}: "
+        f"it works with {names}. {remedy}, or choose such a model."
+    )
 
 
 def require_lora_support(model: ModelSettings, pipeline: str) -> None:

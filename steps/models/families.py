@@ -27,6 +27,8 @@ class Family:
     `default_size` and `size_multiple` are in pixels; None: as the model's own files state.
     `compiles` is False if each length of a text would be compiled by itself, or nothing is known.
     `supports_loras` is True for unknown pipelines: only loading one tells.
+    `limits_guidance`: some steps can run without the negative prompts. `caches_steps`: its steps
+    can be extrapolated, as diffusers does in transformers that have `enable_cache`.
     """
 
     positive_embeds: EmbeddingIndices = field(default_factory=dict)
@@ -40,18 +42,21 @@ class Family:
     size_multiple: int | None = None
     compiles: bool = True
     supports_loras: bool = True
+    limits_guidance: bool = False
+    caches_steps: bool = False
 
 
 PLAIN_FAMILY = Family(one_at_a_time=True, compiles=False)
 _MASKED_EMBEDS = {"prompt_embeds": 0, "prompt_attention_mask": 1}
 _NEGATIVE_MASKED_EMBEDS = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
 _HUNYUAN_EMBEDS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
-_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1})
+_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, limits_guidance=True)
 _POOLED = Family(
     {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
+    limits_guidance=True,
 )
-_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, supports_loras=False)
+_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, supports_loras=False, limits_guidance=True)
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": _UNET,
     "StableDiffusionXLPipeline": _POOLED,
@@ -61,27 +66,40 @@ FAMILIES: Mapping[str, Family] = {
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latent_layout="packed",
+        caches_steps=True,
     ),
-    "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded"),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded", caches_steps=True),
     "Flux2KleinPipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 0},
         "folded",
+        limits_guidance=True,
+        caches_steps=True,
     ),
     "ChromaPipeline": Family(
         {"prompt_embeds": 0, "prompt_attention_mask": 2},
         {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
         "packed",
+        limits_guidance=True,
+        caches_steps=True,
     ),
     "PixArtAlphaPipeline": _T5,
     "PixArtSigmaPipeline": _T5,
-    "SanaPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32),
+    "SanaPipeline": Family(
+        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, limits_guidance=True
+    ),
     "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32),
-    "AuraFlowPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024),
+    "AuraFlowPipeline": Family(
+        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, limits_guidance=True
+    ),
     # Its transformer truncates a batch to the batch's longest text, and each length would be
     # compiled by itself.
     "Lumina2Pipeline": Family(
-        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compiles=False
+        _MASKED_EMBEDS,
+        _NEGATIVE_MASKED_EMBEDS,
+        one_at_a_time=True,
+        compiles=False,
+        limits_guidance=True,
     ),
     # One more than the 512 tokens that it reads: diffusers drops a mask without padding, and other
     # kernels would run.
@@ -90,6 +108,8 @@ FAMILIES: Mapping[str, Family] = {
         {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
         "packed",
         pad_to_tokens=513,
+        limits_guidance=True,
+        caches_steps=True,
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
@@ -103,8 +123,11 @@ FAMILIES: Mapping[str, Family] = {
         {"negative_prompt_embeds": 1},
         one_at_a_time=True,
         float32_latents=True,
+        limits_guidance=True,
+        caches_steps=True,
     ),
-    # A text with words in quotes changes the guidance of its whole batch.
+    # A text with words in quotes changes the guidance of its whole batch. Its guider carries
+    # guidance on to later steps, so that it cannot be limited.
     "HunyuanImagePipeline": Family(
         {name: index for index, name in enumerate(_HUNYUAN_EMBEDS)},
         {f"negative_{name}": index for index, name in enumerate(_HUNYUAN_EMBEDS)},
@@ -112,6 +135,7 @@ FAMILIES: Mapping[str, Family] = {
         default_size=2048,
         size_multiple=64,
         supports_loras=False,
+        caches_steps=True,
     ),
 }
 

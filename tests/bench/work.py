@@ -34,7 +34,7 @@ class Work:
     """A number of images of one model and shape, the same for every contender.
 
     `model` is the model as a job names it. `compile`, `fp8`, `vae` and `part`, the images in a
-    part, say how Imagekiln runs it.
+    part, say how Imagekiln runs it; so do `guidance_interval` and `step_interval`, its shortcuts.
     """
 
     model: str
@@ -49,6 +49,8 @@ class Work:
     fp8: bool = False
     vae: str = "auto"
     part: int = 64
+    guidance_interval: tuple[float, float] | None = None
+    step_interval: int | None = None
 
 
 def usual_work(name: str, **options: Untyped) -> Work:
@@ -114,6 +116,8 @@ def _job_settings(work: Work, prompts_path: Path, output: Path) -> dict[str, obj
             "compile": "on" if work.compile else "off",
             "quantization": "fp8" if work.fp8 else "none",
             "vae": work.vae,
+            "guidance_interval": work.guidance_interval,
+            "step_cache": None if work.step_interval is None else {"interval": work.step_interval},
         },
     }
 

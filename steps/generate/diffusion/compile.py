@@ -101,6 +101,7 @@ class CompiledPipeline:
         self.compiling_now = False
         family = family_of(type(pipe).__name__)
         self._call = known_call_of(type(pipe).__name__)
+        self._limits_guidance = speed.guidance_interval is not None
         compiles = family.compiles and _should_compile(speed, pipe.device)
         with (start_clock or StartClock()).phase("imports"):  # PyTorch's compiler, when it is used
             self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
@@ -121,7 +122,10 @@ class CompiledPipeline:
         """
         if self.mode == "none":
             return call()
-        shape = code_shape(self._call, batch_shape(batch[0]), len(batch), tokens)
+        drawn_shape = batch_shape(batch[0])
+        shape = code_shape(self._call, drawn_shape, len(batch), tokens)
+        if self._limits_guidance:  # few steps may all be with guidance, or all without
+            shape += f" {drawn_shape}"
         count_before = self.clock.count
         try:
             with graph_limit(MAX_GRAPHS), self.clock.measure(), self._flag_first_batch(shape):

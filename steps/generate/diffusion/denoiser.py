@@ -29,6 +29,7 @@ from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.safety import ACCEPTED, SafetyChecker
 from imagekiln.steps.generate.diffusion.scorers import BoundScorer
 from imagekiln.steps.generate.diffusion.startup import Startup
+from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
     HostCopy,
@@ -97,7 +98,7 @@ class Denoiser:
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
-        self._pipe = pipe
+        self._speed = speed
         self._loras = loras
         self._adapters = adapters
         self._variants = PipelineVariants(pipe, loras, adapters)
@@ -246,6 +247,7 @@ class Denoiser:
                 images = [own_images[row.index_in_part] for row in batch]
             kwargs |= self._variants.image_kwargs(batch, images)
             with ExitStack() as stack:
+                stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))
                 if variant is self._variants.text_to_image:  # others draw noise between steps
                     draw_noise = partial(draw_step_noise, self._step_noise)
                     stack.enter_context(step_noise_from(variant.pipe.scheduler, draw_noise))

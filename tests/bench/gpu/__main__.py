@@ -26,7 +26,12 @@ from tests.bench.gpu.decoder import measure_decoder
 from tests.bench.gpu.denoiser import measure_denoiser
 from tests.bench.gpu.faults import measure_faults
 from tests.bench.gpu.machine import measure_machine
-from tests.bench.gpu.rates import measure_fp8, measure_rates, measure_switches
+from tests.bench.gpu.rates import (
+    measure_fp8,
+    measure_rates,
+    measure_shortcuts,
+    measure_switches,
+)
 from tests.bench.gpu.report import Report
 from tests.bench.gpu.samplers import measure_samplers
 from tests.bench.gpu.session import Session
@@ -45,6 +50,7 @@ SECTIONS: dict[str, Callable[[Session], None]] = {
     "faults": measure_faults,
     "cold": measure_cold,
     "fp8": measure_fp8,
+    "shortcuts": measure_shortcuts,
     "switches": measure_switches,
     "samplers": measure_samplers,
 }

@@ -52,6 +52,7 @@ EXPECTED = {
     "rates.job_of_bare": Expected("cuda", 0.97, None),
     "rates.job_of_naive": Expected("cuda", 3, None),
     "fp8.ratio": Expected("cuda", 1.1, None),
+    "shortcuts.ratio": Expected("cuda", 1.15, None),
     "cold.kept": Expected("h200", None, 20),
     "faults.memory_ran_out": Expected("anywhere", 1, 1),
     "faults.memory_images_ok": Expected("anywhere", 100, 100),

@@ -1,4 +1,4 @@
-"""Sections `rates`, `fp8` and `switches`: whole jobs beside loops that only draw."""
+"""Sections `rates`, `fp8`, `shortcuts` and `switches`: whole jobs beside loops that only draw."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -43,6 +43,20 @@ def measure_fp8(session: Session) -> None:
     eight_bit = rates.measure("imagekiln", quantized, variant="fp8")
     plain = rates.measure("imagekiln", session.job_work)
     rates.compare("fp8.ratio", eight_bit, plain)
+
+
+def measure_shortcuts(session: Session) -> None:
+    """The whole job with fewer guided steps, or of Flux with fewer computed ones, and without.
+
+    Its share of the limit counts the operations that it saves too.
+    """
+    rates = RateMeter(session)
+    plain = rates.measure("imagekiln", session.job_work)
+    work = replace(session.job_work, guidance_interval=(0.0, 0.6))
+    if session.model.endswith("flux"):
+        work = replace(session.job_work, step_interval=3)
+    shortened = rates.measure("imagekiln", work, variant="shortened")
+    rates.compare("shortcuts.ratio", shortened, plain)
 
 
 def measure_switches(session: Session) -> None:

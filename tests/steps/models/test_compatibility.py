@@ -30,10 +30,17 @@ pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
 IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
 FP8 = {"quantization": "fp8"}
+UNTIL_HALF = {"guidance_interval": [0, 0.5]}
 NAMED = [
     ({}, None),
     ({"vae": "tiles", "compile": "off"}, None),
     (FP8, "fp8"),
+    ({"guidance_interval": [0, 1]}, None),
+    ({"guidance_interval": [0.2, 0.8]}, "guidance_interval=0.2-0.8"),
+    (
+        {**FP8, **UNTIL_HALF, "step_cache": {"interval": 3}},
+        "fp8,guidance_interval=0.0-0.5,step_cache=3",
+    ),
 ]
 
 
@@ -55,12 +62,22 @@ def _ids(planned: PlanResult) -> list[str]:
 
 
 def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_path: Path) -> None:
-    plain, same, in_fp8 = (
+    speeds = [{}, {"vae": "tiles", "guidance_interval": [0, 1]}, FP8, UNTIL_HALF]
+    plain, same, in_fp8, until_half = (
         _ids(_planned(tmp_path, model=IN_BFLOAT16, speed=speed, run_id=f"r{place}"))
-        for place, speed in enumerate([{}, {"vae": "tiles"}, FP8])
+        for place, speed in enumerate(speeds)
     )
     assert plain == same
-    assert len({*plain, *in_fp8}) == 8
+    assert len({*plain, *in_fp8, *until_half}) == 12
+
+
+def test_the_interval_of_a_step_cache_is_part_of_every_image_s_id(tmp_path: Path) -> None:
+    caches = (None, {"interval": 2}, {"interval": 3})
+    ids = [
+        _ids(_planned(tmp_path, "flux", speed={"step_cache": cache}, run_id=f"r{place}"))
+        for place, cache in enumerate(caches)
+    ]
+    assert len({image_id for each in ids for image_id in each}) == 12
 
 
 @pytest.mark.parametrize("setting", ["reuse", "no_such"])
@@ -69,7 +86,7 @@ def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
 ) -> None:
     expected_text = (
         rf"speed\.{setting} is not a setting; the settings of speed are "
-        r"compile, vae, quantization\."
+        r"compile, vae, quantization, guidance_interval, step_cache\."
     )
     with pytest.raises(BadInput, match=expected_text):
         _planned(tmp_path, speed={setting: 2})
@@ -95,6 +112,62 @@ def test_tuning_in_fp8_is_not_refused_for_loras_that_may_be_fused(tmp_path: Path
     model = {**IN_BFLOAT16, "loras": {"style": {"id": "style.safetensors"}}}
     job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
     require_compatibility(job, "StableDiffusionPipeline")
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "speed", "expected_text"),
+    [
+        ("Flux", UNTIL_HALF, r"guidance_interval does not work with Flux: .*XL, .*\. Remove it"),
+        ("ZImage", UNTIL_HALF, r"speed\.guidance_interval does not work with ZImage"),
+        (
+            "StableDiffusionXL",
+            {"step_cache": {"interval": 3}},
+            r"step_cache does not work with StableDiffusionXL: it works with Flux, .* Remove it",
+        ),
+    ],
+)
+def test_a_shortcut_of_steps_is_refused_with_the_models_that_take_it(
+    pipeline: str, speed: dict[str, object], expected_text: str, tmp_path: Path
+) -> None:
+    job = runs.job(tmp_path / "prompts.parquet", "out", speed=speed)
+    with pytest.raises(BadInput, match=expected_text):
+        require_shortcut_support(job, f"{pipeline}Pipeline")
+
+
+@pytest.mark.parametrize(
+    ("speed", "expected_text"),
+    [
+        (
+            {"guidance_interval": [0.6, 0.2]},
+            r"guidance_interval is \[0\.6, 0\.2\]; write the lower",
+        ),
+        ({"guidance_interval": [0.5, 1.5]}, r"speed\.guidance_interval.*1"),
+        ({"guidance_interval": 0.5}, r"speed\.guidance_interval"),
+        ({"step_cache": {"interval": 1}}, r"speed\.step_cache\.interval.* 2"),
+        ({"step_cache": {}}, r"speed\.step_cache\.interval"),
+        ({"step_cache": 3}, r"speed\.step_cache"),
+    ],
+    ids=str,
+)
+def test_steps_that_no_shortcut_can_have_are_refused_with_their_place(
+    speed: dict[str, object], expected_text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=expected_text):
+        _planned(tmp_path, speed=speed)
+
+
+def test_a_job_with_limited_guidance_is_made_again_to_the_byte(tmp_path: Path) -> None:
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    done = run(
+        runs.job(prompts, str(tmp_path / "out"), model=model, speed=UNTIL_HALF, part={"images": 2}),
+        NoProgress(),
+        Stop(),
+    )
+    (*_, last) = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+    assert last["shortcuts"] == "guidance_interval=0.0-0.5"
+    reproduced = reproduce(done.uri, str(last["image_id"]), tmp_path / "again.png")
+    assert (verify(done.uri).ok, reproduced.equal) == (4, "bytes")
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
