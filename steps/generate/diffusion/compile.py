@@ -223,8 +223,10 @@ class CompiledBlocks:
 
 def blocks_of(denoiser: Network) -> list[Network]:
     """The blocks that a denoiser repeats; none if nobody names them."""
-    classes = BLOCK_CLASSES.get(type(denoiser).__name__) or repeated_blocks(denoiser)
-    return [module for module in denoiser.modules() if type(module).__name__ in classes]
+    name = type(denoiser).__name__
+    classes = BLOCK_CLASSES.get(name) or repeated_blocks(denoiser)
+    modules = denoiser.modules()
+    return [module for module in modules if type(module).__name__ in classes]
 
 
 def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:

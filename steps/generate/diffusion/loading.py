@@ -98,9 +98,11 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
         harmless = list(filter(HARMLESS.search, names))
         unused = lost_names(harmless, tensors.get_tensor, loaded)
         names = [name for name in names if name not in unused]
-        numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+        shapes = [tensors.get_slice(name).get_shape() for name in names]
+        numbers = sum(map(math.prod, shapes))
         if numbers > sum(map(torch.numel, loaded)):
-            require_placed(lost_names(names, tensors.get_tensor, loaded) or names)
+            lost = lost_names(names, tensors.get_tensor, loaded)
+            require_placed(lost or names)
 
 
 def lost_names(

@@ -214,14 +214,23 @@ def _read_scaled_tensors(path: Path) -> Tensors:
         match = FACTOR.fullmatch(name)
         if match is None or match["side"] not in ("B", "up"):
             continue
-        rank = tensors[re.sub("bias$", "weight", name)].shape[1]
-        alpha = tensors.get(f"{match['module']}.alpha")
-        scale = _configured_scale(configs, match["module"], rank)
-        tensors[name] *= scale if alpha is None else alpha.item() / rank
-        ranks[f"{match['module']}.alpha"] = rank
+        module = match["module"]
+        weight_name = re.sub("bias$", "weight", name)
+        rank = tensors[weight_name].shape[1]
+        scale = _configured_scale(configs, module, rank)
+
+        alpha_name = f"{module}.alpha"
+        alpha = tensors.get(alpha_name)
+        if alpha is not None:
+            scale = alpha.item() / rank
+        tensors[name] *= scale
+        ranks[alpha_name] = rank
+
     kept = {name: tensor for name, tensor in tensors.items() if name not in ranks}
-    needed = {name: rank for name, rank in ranks.items() if name.startswith(NEEDS_ALPHA)}
-    return kept | {name: torch.tensor(float(rank)) for name, rank in needed.items()}
+    for name, rank in ranks.items():
+        if name.startswith(NEEDS_ALPHA):
+            kept[name] = torch.tensor(float(rank))
+    return kept
 
 
 def _require_all_layers(

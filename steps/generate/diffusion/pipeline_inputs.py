@@ -125,7 +125,8 @@ class PipelineInputs:
         embeds = [self._prompts.get(rows[0].parameters.prompt, loras)]
         if self._uses_negative_prompt(rows[0]):
             embeds.append(self._negative_prompts.get(rows[0].parameters.negative_prompt, loras))
-        tokens = max(tensors[0].shape[1] for tensors in embeds)
+        lengths = [tensors[0].shape[1] for tensors in embeds]
+        tokens = max(lengths)
         # More than the text has: without padding, diffusers drops the mask, and other kernels run.
         return min(longest, TEXT_STEP * (tokens // TEXT_STEP + 1))
 

@@ -25,9 +25,8 @@ def step_shortcuts(pipe: Untyped, speed: SpeedSettings, images: int) -> Iterator
         if speed.guidance_interval is not None or speed.step_cache is not None:
             networks = [(denoiser_network(pipe), 2)]
             controlnet = getattr(pipe, "controlnet", None)
-            if (
-                controlnet is not None
-            ):  # at steps without the denoiser, nobody reads what it returns
+            # At steps without the denoiser, nobody reads what it returns.
+            if controlnet is not None:
                 networks.append((controlnet, 1))
             for network, points in networks:
                 calls = NetworkCalls(pipe, network.forward, speed, images, points)
@@ -83,7 +82,11 @@ class NetworkCalls:
         """The output for the prompts alone, also in the place of that for the negative ones."""
         args, kwargs = map_tensors(self._take_prompts, (args, kwargs))
         output = self.forward(*args, **kwargs)
-        return map_tensors(lambda tensor: torch.cat([tensor, tensor]), output)
+
+        def double(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.cat([tensor, tensor])
+
+        return map_tensors(double, output)
 
     def _take_prompts(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == 0 or len(tensor) != 2 * self.images:

@@ -94,8 +94,9 @@ class PromptEncoder:
     def _encode(self, indices: EmbeddingIndices, **texts: object) -> PromptEmbeds:
         kwargs = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
         accepted = {name: value for name, value in kwargs.items() if name in self._accepts}
+        settings = self._settings | accepted
         with torch.no_grad():
-            encoded = self._pipe.encode_prompt(**self._settings | accepted)
+            encoded = self._pipe.encode_prompt(**settings)
         tensors = [encoded[index] for index in indices.values()]
         return tuple(_as_tensor(tensor, tensors[0]) for tensor in tensors)
 
@@ -120,7 +121,8 @@ def stack_embeds(embeds: Sequence[PromptEmbeds], length: int | None) -> list[tor
 
 
 def _pad_tokens(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    padding = tensor.new_zeros(tensor.shape[0], length - tensor.shape[1], *tensor.shape[2:])
+    rows, tokens, *features = tensor.shape
+    padding = tensor.new_zeros(rows, length - tokens, *features)
     return torch.cat([tensor, padding], dim=1)
 
 
