@@ -162,7 +162,9 @@ def _network_class(library: str, name: str) -> Untyped:
     module = libraries.get(library) or getattr(diffusers.pipelines, library, None)
     found = getattr(module, name, None)
     networks = (diffusers.ModelMixin, transformers.PreTrainedModel)
-    return found if inspect.isclass(found) and issubclass(found, networks) else None
+    if inspect.isclass(found) and issubclass(found, networks):
+        return found
+    return None
 
 
 def load_checkpoint(

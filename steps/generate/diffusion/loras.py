@@ -243,7 +243,8 @@ def _require_all_layers(
     """
     parameters = [item for component in components for item in component.named_parameters()]
     lokr = sum(".lokr_" in name for name in tensors)
-    lost_factors = lokr - sum(f".{adapter}" in name and "lokr_" in name for name, _ in parameters)
+    own_names = [name for name, _ in parameters if f".{adapter}" in name]
+    lost_factors = lokr - sum("lokr_" in name for name in own_names)
     if lost_factors > 0:
         raise ValueError(f"the model has no layer for {lost_factors} of its {lokr} factors")
     loaded = [parameter for name, parameter in parameters if ".lora_A." in name]

@@ -69,8 +69,8 @@ class ModelScorer:
         """The scores of these images, computed in a batch that is padded to `size`."""
         count = len(images)
         prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
-        pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"]
-        pixels = pad_batch(pixels, size)
+        processed = self._processor(images=list(images), return_tensors="pt")
+        pixels = pad_batch(processed["pixel_values"], size)
         # Behind the batches that are queued on the default stream, each would wait for all of them.
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             scores = self._compute(pixels.to(self._device), prompts)
